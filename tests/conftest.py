@@ -40,10 +40,10 @@ settings.load_profile("tests")
 
 # All tests of a file run in one process, so the files that take longest start first.
 LONGEST = (
-    "interruptions_without_notice", "interruptions_with_notice", "kill_points", "replaced_nodes", "volume_crashes",
+    "replaced_nodes", "volume_crashes",
     "random_kills", "any_order", "leases", "jobs_in_containers", "torch_jobs", "end_to_end", "supervise",
-    "jobs", "job_faults", "volumes", "train", "attempts", "scheduled_jobs", "faults_in_containers", "crashes",
-    "installation", "scripts_on_nodes", "under_sudo", "node_faults", "head_replaces", "down",
+    "jobs", "volumes", "train", "attempts", "scheduled_jobs", "crashes",
+    "installation", "scripts_on_nodes", "under_sudo", "node_faults", "down",
     "costs_and_events", "existing_hosts", "interruptions", "saving", "networks", "baked_images",
 )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""`up`, `resize` and `down` in processes that kill themselves at a chosen point.
+"""`up` and `down` in processes that kill themselves at a chosen point.
 
 A point is an API call or an fsync. The processes are forked: there are hundreds, and starting Python and loading
 botocore's data would take a second each.
@@ -25,7 +25,7 @@ from provision.down import down, prepare_down
 from provision.files import ClusterFiles
 from provision.lease.config import NO_LEASE, LeaseConfig
 from provision.plan import Plan, Request
-from provision.up import prepare_resize, prepare_up, up
+from provision.up import prepare_up, up
 from provision.volumes.config import VolumeConfig
 from sandbox_steps import LOADER, REGION
 
@@ -60,7 +60,7 @@ class Ending:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Act:
-    """`up`, `resize` or `down` of a cluster with `nodes` nodes. files: the folder of its local files."""
+    """`up` or `down` of a cluster with `nodes` nodes. files: the folder of its local files."""
 
     verb: str
     name: str
@@ -126,10 +126,9 @@ def _carry_out(act: Act, kill: Kill | None, writing: int) -> None:
         receipt = down(plan, clients=clients, files=files, report=silent)
         assert not receipt.leftovers, receipt
         return
-    prepare = prepare_up if act.verb == "up" else prepare_resize
 
     def replan(avoid: frozenset[str] = frozenset()) -> Plan:
-        return prepare(clients, request=act.request(), files=files, avoid=avoid)
+        return prepare_up(clients, request=act.request(), files=files, avoid=avoid)
 
     up(replan(), clients=clients, files=files, report=silent, replan=replan)
 

@@ -20,12 +20,24 @@ REPOSITORY = Path(__file__).parents[3]
 CLUSTER = str(Path(sys.executable).parent / "cluster")
 
 
+def shipped(**values: Any) -> str:
+    """The text of the shipped cluster.toml, with these values as in `configure`."""
+    return configure((REPOSITORY / "cluster.toml").read_text(), **values)
+
+
 def configure(text: str, **values: Any) -> str:
-    """The text of the shipped cluster.toml with these values for keys, whose lines may be commented out in it."""
-    for key, value in values.items():
+    """The text of the shipped cluster.toml with these values for keys, whose lines may be commented out in it.
+
+    A key that several tables have is named with its table: TABLE__KEY, or __KEY above all tables.
+    """
+    for name, value in values.items():
+        table, named, key = name.rpartition("__")
+        begin = text.index(f"\n[{table}]") if table else 0
+        end = f"{text}\n[".index("\n[", begin + 1) if named else len(text)
         line = f"{key} = {_toml(value)}".replace("\\", r"\\")
-        text, found = re.subn(rf"^(# )?{key} = .*$", line, text, flags=re.MULTILINE)
-        assert found == 1, key
+        part, found = re.subn(rf"^(# )?{key} = .*$", line, text[begin:end], flags=re.MULTILINE)
+        assert found == 1, name
+        text = text[:begin] + part + text[end:]
     return text
 
 
