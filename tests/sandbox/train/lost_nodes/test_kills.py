@@ -15,7 +15,6 @@ import pytest
 from ec2_sandbox.errors import SandboxError
 from job_steps import cause, ec2_of, hosts_of, live
 from project import REPOSITORY, Project, cluster_in, configure
-from spot_trainings import slow_down, training
 from waits import until
 
 if TYPE_CHECKING:
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.slow]
 
+SHAPE = ("--network", "mlp", "--num-epochs", "4", "--batch-size", "16", "--disp-batches", "5", "--model-prefix")
 COMMAND_S = 900.0
 """After this long, a command hangs: nodes that do not answer are awaited for 5 minutes."""
 ENDED = ("done", "failed", "stopped")
@@ -70,7 +70,7 @@ class Row:
         self.has_role = 'instance_profile = "auto"' in (project.directory / "cluster.toml").read_text()
         self.hosts = hosts_of(project, again=True)
         self.key = f"results/models/{name}"  # where a role may write
-        self.words = ("train", "--detach", *training(f"s3://cluster-demo/{self.key}/m", epochs=4))
+        self.words = ("train", "--detach", "--", *SHAPE, f"s3://cluster-demo/{self.key}/m")
         self.job = ""
 
     def strike(self, instance_id: str = "") -> None:
@@ -91,7 +91,7 @@ class Row:
         assert self.job or process.returncode, self.project.messages.read_text()
 
     def kill_in_staging(self) -> None:
-        slow_down(self.project, 8)
+        cause(self.project, "link", f"instance={self.hosts['node-1'].instance_id}", "mbit=8")
         self.start()
         until(lambda: self.hosts[self.victim].programs("stage"), "nothing is staged")
         self.strike()
