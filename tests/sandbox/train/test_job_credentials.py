@@ -86,40 +86,6 @@ def test_a_jobs_credentials_read_its_data_and_write_its_results(cluster: Project
     assert not find_denied(limits, cluster.run("iam-policy").stdout)
 
 
-def s3_call(action: str, resource: str = "", **parameters: str) -> dict[str, Any]:
-    return {"service": "s3", "action": action, "region": "us-east-1", "resource": resource, "parameters": parameters}
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        s3_call("DeleteObject", "records/digits/a"),
-        s3_call("DeleteObjects", "records"),
-        s3_call("PutObject", "records/digits/a"),
-        s3_call("GetObject", "records/beside"),
-        s3_call("ListObjectsV2", "records"),
-        s3_call("ListObjectsV2", "records", prefix="beside"),
-        s3_call("DeleteBucket", "records"),
-        s3_call("CreateBucket", "third"),
-        s3_call("ListBuckets"),
-        s3_call("GetObject", "elsewhere/secret"),
-        *(
-            {**s3_call(action), "service": service}
-            for service, action in (
-                ("ec2", "DescribeInstances"),
-                ("ec2", "TerminateInstances"),
-                ("sts", "GetFederationToken"),
-                ("sts", "AssumeRole"),
-                ("iam", "ListUsers"),
-            )
-        ),
-    ],
-    ids=lambda call: f"{call['action']} {call['resource']} {call['parameters'].get('prefix', '')}",
-)
-def test_what_an_intruder_would_try_is_denied(call: dict[str, Any]) -> None:
-    assert find_denied([call], POLICY)
-
-
 def exists(key: str) -> bool:
     s3 = client("s3", s3={"addressing_style": "path"})
     return bool(s3.list_objects_v2(Bucket="scoped", Prefix=key)["KeyCount"])
@@ -131,9 +97,10 @@ def test_what_a_jobs_words_and_variables_name_may_be_read(cluster: Project) -> N
     s3 = client_of("s3", keys)
     assert s3.get_object(Bucket="elsewhere", Key="new/a")["Body"].read() == b"x"
     policy = policy_of(cluster.directory)
-    assert not find_denied([s3_call("GetObject", "elsewhere/new/a")], policy)
-    assert find_denied([s3_call("PutObject", "elsewhere/new/a")], policy)
-    assert find_denied([s3_call("GetObject", "elsewhere/secret")], policy)
+    tried = [("GetObject", "elsewhere/new/a"), ("PutObject", "elsewhere/new/a"), ("GetObject", "elsewhere/secret")]
+    common = {"service": "s3", "region": "us-east-1", "parameters": {}}
+    calls = [{**common, "action": action, "resource": resource} for action, resource in tried]
+    assert [bool(find_denied([call], policy)) for call in calls] == [False, True, True]
     assert "s3://elsewhere" not in said  # it may be a secret
 
 

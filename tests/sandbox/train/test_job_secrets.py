@@ -2,14 +2,12 @@
 
 Canaries are passed in every way that a job takes secrets. They must not appear in any process list from before the
 job starts until it has ended, on the nodes' disks, in output about the job, or in S3. The same is true for the job's
-own temporary credentials.
+own temporary credentials. The user's own keys, of ssh and of AWS, are in no environment on a node either.
 """
 
 import dataclasses
 import json
-import os
 import re
-import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from ec2_sandbox import control
 from job_steps import Host, hosts_of
 from project import Project, processes_of
 from secret_watch import Watch, files_with, has_any, watching
@@ -58,6 +57,8 @@ class Seen:
     job: str
     watch: Watch
     secrets: dict[str, str]
+    own: tuple[str, ...]  # the user's keys
+    of_nodes: set[str]  # their pid namespaces
     said: str
     record: dict[str, Any]
     folder: Path
@@ -75,13 +76,19 @@ def with_results(two_nodes: Project) -> Iterator[tuple[Project, dict[str, Host]]
     (two_nodes.directory / "secret.toml").unlink()
 
 
-ENDS = ["a worker dumps its core", pytest.param("the supervisor is killed", marks=pytest.mark.slow)]
+def keys_of_the_user(project: Project) -> tuple[str, ...]:
+    """The secret half of the ssh key, and the secret key of AWS."""
+    [key] = (project.directory / "state").rglob("id_ed25519")
+    info = control.find_running(project.directory)
+    assert info is not None
+    return key.read_text().splitlines()[-3], control.environment(info)["AWS_SECRET_ACCESS_KEY"]
 
 
-@pytest.fixture(scope="module", params=ENDS)
-def seen(request: pytest.FixtureRequest, with_results: tuple[Project, dict[str, Host]]) -> Seen:
-    """A job that ends badly, observed from before its start until after its end."""
+@pytest.fixture(scope="module")
+def seen(with_results: tuple[Project, dict[str, Host]]) -> Seen:
+    """A job whose workers dump their core, observed from before its start until after its end."""
     project, hosts = with_results
+    keys = keys_of_the_user(project)
     here = {"PASSED_ON_PASS": FROM_HERE, "BUILD_LABEL": WITHOUT_VALUE, "SHARD_LABEL": OF_SERVERS_WITHOUT_VALUE}
     own = dataclasses.replace(project, env={**project.env, **here})
     given = ("--env", "BUILD_LABEL", "--env-server", "SHARD_LABEL", "--env-worker", "PASSED_ON_PASS")
@@ -101,17 +108,15 @@ def seen(request: pytest.FixtureRequest, with_results: tuple[Project, dict[str, 
             secrets |= {"--env NAME": WITHOUT_VALUE, "--env-server NAME": OF_SERVERS_WITHOUT_VALUE}
             secrets |= {"--env-worker NAME": FROM_HERE, "the password of a URL": IN_A_URL}
             assert files_on(hosts, watch.began, *secrets.values()) == set()
-            if request.param.startswith("a worker"):
-                for host in hosts.values():
-                    (host.root / "home/ubuntu/go").touch()
-            else:
-                os.kill(hosts["node-0"].programs("supervise")[0], signal.SIGKILL)
+            for host in hosts.values():
+                (host.root / "home/ubuntu/go").touch()
             shown += process.communicate(timeout=30)[0]
         shown += project.messages.read_text()
         records = project.run("jobs", "--json").stdout
         told = [("jobs",), ("logs", "--json", job)]
         shown += "".join(done.stdout + done.stderr for done in (project.run(*words, code=None) for words in told))
     assert files_on(hosts, watch.began, *secrets.values()) == set()
+    assert files_on({"node-0": hosts["node-0"]}, 0.0, *keys) == set()
     record_on_disk = f"node-0:home/ubuntu/.cluster/jobs/{job}/record.json"
     assert files_on(hosts, watch.began, PLAIN) == {record_on_disk}  # the search finds a value on disk
     for host in hosts.values():
@@ -119,7 +124,10 @@ def seen(request: pytest.FixtureRequest, with_results: tuple[Project, dict[str, 
     folder = project.directory / f"published-{job}"
     project.run("data", "get", f"s3://cluster-secrets/results/{job}/", str(folder))
     (record,) = [one for one in json.loads(records) if one["id"] == job]
-    return Seen(job=job, watch=watch, secrets=secrets, said=shown + records, record=record, folder=folder)
+    return Seen(
+        job=job, watch=watch, secrets=secrets, own=keys, of_nodes={host.namespace for host in hosts.values()},
+        said=shown + records, record=record, folder=folder,
+    )  # fmt: skip
 
 
 def files_on(hosts: dict[str, Host], since: float, *secrets: str) -> set[str]:
@@ -131,6 +139,7 @@ def test_no_command_line_ever_had_a_secret(seen: Seen) -> None:
     assert [line for line in seen.watch.command_lines if "/node agent" in line]
     hits = {name: seen.watch.lines_with(secret) for name, secret in seen.secrets.items()}
     assert {name: lines for name, lines in hits.items() if lines} == {}
+    assert not [line for secret in seen.own for line in seen.watch.lines_with(secret)]
 
 
 def test_none_but_those_that_need_a_secret_had_it_in_their_environment(seen: Seen) -> None:
@@ -146,12 +155,16 @@ def test_none_but_those_that_need_a_secret_had_it_in_their_environment(seen: See
     assert schedulers
     for name in OF_AWS:
         assert not [env for env in schedulers if seen.secrets[name].encode() in env], name
+    on_nodes = [env for env, spaces in seen.watch.namespaces.items() if spaces & seen.of_nodes]
+    assert len(on_nodes) > 10
+    assert not [env for env in on_nodes if any(secret.encode() in env for secret in seen.own)]
 
 
 def test_nothing_that_is_told_of_the_job_has_a_secret(seen: Seen) -> None:
     """The record shows that there was a secret, but not its value."""
     assert seen.job in seen.said
     assert [name for name, secret in seen.secrets.items() if secret in seen.said] == []
+    assert not [secret for secret in seen.own if secret in seen.said]
     names = ("MY_TOKEN", "DB_PASSWORD (servers)", "API_KEY (workers)", "PASSED_ON_PASS (workers)")
     assert {seen.record["env"][name] for name in names} == {"***"}
     # Whatever its name: the user did not type this value, so it may well be a secret.
