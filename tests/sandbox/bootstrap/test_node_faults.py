@@ -1,4 +1,4 @@
-"""The second half of the table of faults: nodes, the network and full disks; see test_job_faults.py."""
+"""Faults of nodes, the network and full disks."""
 
 import json
 import re

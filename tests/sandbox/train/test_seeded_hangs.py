@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from job_steps import Tell, borrowed, check, job_of, running
-from project import REPOSITORY, Project
+from project import REPOSITORY, Project, cluster_in, shipped
 from real_torch import TORCH, real_torch
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.slow]
@@ -25,14 +25,8 @@ SILENCE_S = 60.0
 @pytest.fixture(scope="module")
 def torch_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     real_torch()  # skips the test if pip's indexes have none
-    project = Project(tmp_path_factory.mktemp("torch"))
-    text = (REPOSITORY / "cluster.toml").read_text()
-    project.write(text.replace("[bootstrap]\n", f'[bootstrap]\nframework = "pytorch"\ntorch = "{TORCH}"\n'))
-    try:
-        project.run("up", timeout_s=600)
+    with cluster_in(tmp_path_factory.mktemp("torch"), shipped(framework="pytorch", torch=TORCH)) as project:
         yield project
-    finally:
-        project.run("sandbox", "reset", "--yes")
 
 
 @pytest.fixture
@@ -89,20 +83,6 @@ def test_stacks_of_a_job_that_hangs_and_starts_again(nodes: Project) -> None:
     record = job_of(nodes, job.id)
     assert (code, record["state"], [one["reason"] for one in record["attempts"]]) == (0, "done", ["stalled", "done"])
     assert where in record["attempts"][0]["error"]
-
-
-@pytest.mark.parametrize("nodes", ["mxnet"], indirect=True)
-def test_what_nccl_says_stands_beside_the_stacks(nodes: Project) -> None:
-    """Without NCCL: the program answers on its port as NCCL's documentation and source show."""
-    (nodes.directory / "ras.py").write_text(PROGRAM.with_name("ras.py").read_text())
-    (nodes.directory / "stall.toml").write_text('stall_timeout = "30s"\n')
-    words = ("-n", "2", "--launcher", "env", "--kv-store", "none")
-    with running(nodes, "--job", "stall.toml", *words, command=("--", "python", "ras.py"), waiting=2) as job:
-        said = "NCCL: Missing data from 1 rank"
-        assert nodes.run("stacks").stdout.splitlines()[-1] == said
-        job.struck_at = time.monotonic()
-        assert job.ends(silence_s=SILENCE_S)[0] == 124
-    assert job_of(nodes, job.id)["error"].endswith(f"; {said}")
 
 
 @pytest.mark.parametrize("nodes", ["mxnet", "torch"], indirect=True)

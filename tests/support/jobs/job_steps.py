@@ -310,22 +310,23 @@ def check(fault: str, job: Running, expected: tuple[int, str], tell: Tell, **lim
 
 @contextmanager
 def running(
-    project: Project, *words: str, command: Sequence[str] = JOINS, waiting: int | None = None
+    project: Project, *words: str, command: Sequence[str] = JOINS, waiting: int | None = None, line: str = "waits"
 ) -> Iterator[Running]:
     """Runs a job; the block begins when its five processes have printed that they wait (with JOINS: the two workers).
 
-    words: options of `cluster train`. waiting: another number of processes to wait for.
+    words: options of `cluster train`. waiting: another number of processes to wait for. line: a pattern of the line
+    that they print.
     """
     hosts = hosts_of(project)
     wanted = waiting or (2 if command == JOINS else 5)
     with project.following("train", *words, *command) as process:
         assert process.stdout is not None
         shown: list[str] = []
-        while sum(1 for line in shown if re.match(r"\[.* node-\d\] waits", line)) < wanted:
-            line = process.stdout.readline()
-            assert line, project.messages.read_text()
-            shown.append(line.rstrip("\n"))
-        (job,) = re.findall(r"^job (\S+): [234] (?:workers|processes)", project.messages.read_text(), re.MULTILINE)
+        while sum(1 for row in shown if re.match(rf"\[.* node-\d\] {line}", row)) < wanted:
+            row = process.stdout.readline()
+            assert row, project.messages.read_text()
+            shown.append(row.rstrip("\n"))
+        (job,) = re.findall(r"^job (\S+): \d+ (?:worker|process)", project.messages.read_text(), re.MULTILINE)
         yield Running(project, process, job, hosts, shown)
 
 
