@@ -66,7 +66,7 @@ class World:
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     project = Project(tmp_path_factory.mktemp("allocation"))
     try:
-        nodes = real_slurm.set_up(project, with_pbs=False, nodes=3, framework="none")
+        nodes = real_slurm.set_up(project, nodes=3, framework="none")
         yield make_world(nodes)
     finally:
         control.reset(project.directory, report=silent)

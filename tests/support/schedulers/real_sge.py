@@ -43,7 +43,7 @@ KILLED = r"its batch script was killed \(exit code 137\): .*|Grid Engine ended i
 
 
 def set_up(project: Project) -> Nodes:
-    """Installs Grid Engine on the nodes, with the queue all.q of 2 slots per node, and `short` with a limit of 90 s."""
+    """Installs Grid Engine on the nodes, with the queue all.q of 2 slots per node."""
     nodes = find_nodes(project)
     full = tuple(f"{host}.ec2.internal" for host in nodes.hosts)
     lines = "".join(
@@ -78,12 +78,8 @@ as -am ubuntu
 {hosts}
 as -Ahgrp /tmp/group
 {parallel}
-for queue in all.q short; do
-    runuser -u sgeadmin -- qconf -sq | sed -e "s/^qname .*/qname $queue/" -e 's/^hostlist .*/hostlist @allhosts/' \\
-        -e 's/^slots .*/slots 2/' -e 's/^load_thresholds .*/load_thresholds NONE/' \\
-        -e 's/^shell .*/shell \\/bin\\/bash/' \\
-        -e "s/^pe_list .*/pe_list {" ".join(RULES)}/" >/tmp/$queue
-    [ $queue = all.q ] || sed -i 's/^h_rt .*/h_rt 00:01:30/' /tmp/$queue
-    as -Aq /tmp/$queue
-done
+runuser -u sgeadmin -- qconf -sq | sed -e 's/^qname .*/qname all.q/' -e 's/^hostlist .*/hostlist @allhosts/' \\
+    -e 's/^slots .*/slots 2/' -e 's/^load_thresholds .*/load_thresholds NONE/' -e 's/^shell .*/shell \\/bin\\/bash/' \\
+    -e "s/^pe_list .*/pe_list {" ".join(RULES)}/" >/tmp/all.q
+as -Aq /tmp/all.q
 """

@@ -1,15 +1,13 @@
 """Real Slurm on the nodes of a sandbox cluster, with the PBS commands on top of it."""
 
-import json
 import shlex
 from typing import Any
 
-from project import REPOSITORY, Project, configure
+from project import Project, shipped
 from scheduler_nodes import Nodes, find_nodes
 
 PACKAGES = ("slurmctld", "slurmd", "slurm-client", "munge")
 PBS_PACKAGES = ("slurm-wlm-torque",)
-SHORT = "scontrol create PartitionName=short Nodes=ALL MaxTime=00:01:00 MinNodes=1 MaxNodes=1"
 # No cgroups: the processes of a job start over ssh, where Slurm cannot contain them.
 CONF = """\
 ClusterName=tests
@@ -45,19 +43,11 @@ runuser -u munge -- /usr/sbin/munged
 """
 
 
-def set_up(project: Project, *, with_pbs: bool = True, nodes: int = 2, **values: Any) -> Nodes:
-    """Brings a cluster up with the partition `cluster`, and `short`: one node, one minute.
-
-    values: for keys of cluster.toml.
-    """
-    packages = [*PACKAGES, *(PBS_PACKAGES if with_pbs else ())]
-    text = configure((REPOSITORY / "cluster.toml").read_text(), **values)
-    text = text.replace("nodes = 2", f"nodes = {nodes}", 1)
-    project.write(text.replace("[sandbox] ", f"[sandbox]\npackages = {json.dumps(packages)} "))
+def set_up(project: Project, *, nodes: int = 2, **values: Any) -> Nodes:
+    """Brings a cluster up with the partition `cluster`. values: for keys of cluster.toml."""
+    project.write(shipped(provision__nodes=nodes, sandbox__packages=PACKAGES, **values))
     project.run("up")
-    found = start(project)
-    found.as_root(found.head, SHORT)
-    return found
+    return start(project)
 
 
 def start(project: Project) -> Nodes:
