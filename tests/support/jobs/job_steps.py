@@ -194,17 +194,6 @@ class Running:
         cause(self.project, *words)
         self.struck_at = time.monotonic()
 
-    @contextmanager
-    def told(self, name: str) -> Iterator[None]:
-        """Within the block, every node's home has a file of this name."""
-        files = [host.root / "home/ubuntu" / name for host in self.hosts.values()]
-        for file in files:
-            file.touch()
-        self.struck_at = time.monotonic()
-        yield
-        for file in files:
-            file.unlink()
-
     def training_process(self, role: str, host: str | None = None, *, program: str = "python") -> int:
         """The pid of a role's own process: the child of the agent, which runs this program."""
         for pid, env in processes_of("CLUSTER_JOB_ID", self.id).items():
@@ -215,28 +204,12 @@ class Running:
                 return pid
         raise AssertionError(role)
 
-    def program(self, name: str, host: str = "node-0") -> int:
-        """The pid of the newest process of a node program."""
-        return self.hosts[host].programs(name)[-1]
-
-    def agent(self, host: str) -> int:
-        """The pid of the agent on a node."""
-        (pid,) = self.hosts[host].programs("agent")
-        return pid
-
     def tree(self, host: str) -> "Counter[str]":
         """The job's processes on a node, by what they are and the process above: "rank below agent"."""
         namespace = self.hosts[host].namespace
         pids = [pid for pid in processes_of("CLUSTER_JOB_ID", self.id) if namespace_of(pid) == namespace]
         kinds = {pid: kind_of(command_line(pid)) for pid in pids}
         return Counter(f"{kind} below {kinds.get(self.parent_of(pid), 'others')}" for pid, kind in kinds.items())
-
-    def ssh(self, host: str = "node-1") -> int:
-        """The pid of the supervisor's ssh to a node."""
-        tasks = Path(f"/proc/{self.program('supervise')}/task")
-        children = [int(word) for path in tasks.glob("*/children") for word in path.read_text().split()]
-        address = self.hosts[host].address
-        return next(pid for pid in children if address in command_line(pid) and "/ssh" in command_line(pid)[0])
 
     def parent_of(self, pid: int) -> int:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
