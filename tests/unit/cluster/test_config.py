@@ -21,11 +21,6 @@ def parse(text: str) -> ClusterConfig:
     return parse_config(tomllib.loads(text), source="cluster.toml")
 
 
-def test_the_shipped_file_is_a_two_node_sandbox_cluster() -> None:
-    config = load_config(REPOSITORY / "cluster.toml")
-    assert (config.cloud, config.provision.nodes, config.train.kv_store) == ("sandbox", 2, "dist_sync")
-
-
 def test_init_writes_the_shipped_file() -> None:
     assert (REPOSITORY / "cluster" / "default.toml").read_text() == (REPOSITORY / "cluster.toml").read_text()
 
@@ -86,14 +81,6 @@ def test_the_value_of_a_variable_is_not_shown(env: str) -> None:
     with pytest.raises(ConfigError, match=r"train\.env") as raised:
         parse(f"{NAMED}[train]\nenv = {env}\n")
     assert "31337" not in raised.value.message
-
-
-def test_the_command_line_overrides_the_file(tmp_path: Path) -> None:
-    path = tmp_path / "cluster.toml"
-    path.write_text(NAMED + "[provision]\nnodes = 2\n")
-    assert load_config(path, {"provision.nodes": 4, "train.kv_store": "local"}).provision.nodes == 4
-    with pytest.raises(ConfigError, match=r"provision\.nodes = -3"):
-        load_config(path, {"provision.nodes": -3})
 
 
 @pytest.mark.parametrize(("nodes", "min_nodes"), [(0, "all"), (8, 2)])

@@ -39,16 +39,6 @@ def _own_state(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
 
 
-def test_the_ledger_is_kept_here(world: World, tmp_path: Path) -> None:
-    world.up(make_config(nodes=2))
-    app = SayingApp(tmp_path, CONFIG)
-    ledger = note_costs(app)
-    assert ledger is not None
-    assert [node.name for node in ledger.nodes] == ["node-0", "node-1"]
-    assert storage.read(app.files.root) == ledger
-    assert app.warnings == []
-
-
 def test_a_ledger_that_cannot_be_written_stops_nothing(world: World, tmp_path: Path) -> None:
     world.up(make_config(nodes=1))
     app = SayingApp(tmp_path, CONFIG)

@@ -56,16 +56,14 @@ def test_a_configuration_is_refused(
     assert "cluster.toml" in (done.exception.hint or "")
 
 
-@pytest.mark.parametrize("make", [TOML[shape][0] for shape in ("device", "nodes")])
-def test_completion_reads_little(tmp_path: Path, make: Callable[[Path], object]) -> None:
-    make(tmp_path / "cluster.toml")
+def test_completion_reads_little(tmp_path: Path) -> None:
+    link_to_zero(tmp_path / "cluster.toml")
     words = {"COMP_WORDS": "cluster ssh n", "COMP_CWORD": "2", "_CLUSTER_COMPLETE": "bash_complete"}
     done = subprocess.run(
         [CLUSTER], cwd=tmp_path, env={**os.environ, **words}, capture_output=True, text=True, check=True, timeout=60,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES)),
     )  # fmt: skip
-    assert done.stderr == ""
-    assert len(done.stdout.splitlines()) <= 50
+    assert (done.stdout.strip(), done.stderr) == ("", "")
 
 
 @pytest.mark.parametrize(

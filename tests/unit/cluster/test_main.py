@@ -64,15 +64,6 @@ def test_an_error_is_one_line_and_an_exit_code(
     assert shown == (f"error: {said}" if said else "") or (said.endswith("; ") and shown.startswith(f"error: {said}"))
 
 
-@pytest.mark.parametrize(
-    ("line", "code", "said"),
-    [
-        ("completion bash >&-", 0, ""),
-        pytest.param("-c no.toml down <&-", 2, "error: no.toml: there is no such file", marks=pytest.mark.slow),
-        ("-c no.toml status >&- 2>&- <&-", 2, ""),
-    ],
-)
-def test_a_closed_stream_is_like_dev_null(tmp_path: Path, line: str, code: int, said: str) -> None:
-    command = f"exec {CLUSTER} {line}"
-    done = subprocess.run(["sh", "-c", command], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr.partition("\n")[0]) == (code, said)
+def test_a_closed_stream_is_like_dev_null(tmp_path: Path) -> None:
+    command = f"exec {CLUSTER} -c no.toml status >&- 2>&- <&-"
+    assert subprocess.run(["sh", "-c", command], cwd=tmp_path, check=False).returncode == 2

@@ -129,11 +129,6 @@ def test_rejects(text: str, said: str) -> None:
     assert raised.value.message == f"a.toml: {said}"
 
 
-def test_a_key_in_the_wrong_table_is_pointed_to_the_right_one() -> None:
-    with pytest.raises(ConfigError, match=r"^a\.toml: depth: unknown key; did you mean \[below\] depth\?"):
-        read("depth = 1")
-
-
 def test_lists_all_mistakes_in_the_order_of_the_keys() -> None:
     text = "[below]\ndepth = -1\nx = 1\n[counts]\nA = 1\nb = 'b'"
     with pytest.raises(ConfigError) as raised:
@@ -148,16 +143,3 @@ def test_lists_all_mistakes_in_the_order_of_the_keys() -> None:
         ("a.toml", ": ", "below.x: unknown key (known here: depth)"),
         ("a.toml", ": ", f"other: unknown key (known here: {', '.join(describe_settings(Table))})"),
     ]
-
-
-def test_lists_all_conflicts() -> None:
-    with pytest.raises(ConfigError) as raised:
-        read("whole = 9\nswitch = true\nzone = 'z2'\ncode = '1'")
-    assert len(raised.value.message.splitlines()) == 2
-
-
-def test_describes_the_keys_of_a_table() -> None:
-    settings = describe_settings(Table)
-    assert [name for name, setting in settings.items() if setting.required] == ["must"]
-    assert settings["part"].description == "a share"
-    assert settings["below"].table is Below

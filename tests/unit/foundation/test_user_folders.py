@@ -9,8 +9,7 @@ import pytest
 
 from foundation.errors import ClusterError
 from foundation.user_folders import cache_folder, correct_home, home_folder, make_home, state_folder
-from project import Project
-from s3_server import S3Server, shared_server
+from s3_server import shared_server
 
 __all__ = ["shared_server"]
 
@@ -78,22 +77,6 @@ def test_a_user_without_a_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     assert caught.value.hint is not None
     correct_home()
     assert "HOME" not in os.environ
-
-
-def test_a_command_does_not_write_into_the_current_folder(shared_server: S3Server, tmp_path: Path) -> None:
-    keys = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing"}
-    home = tmp_path / "home"
-    home.mkdir()
-    project = Project(
-        tmp_path, {"AWS_ENDPOINT_URL": shared_server.url, "HOME": str(home), "XDG_STATE_HOME": "state", **keys}
-    )
-    project.write('name = "x"\ncloud = "aws"\n')
-    shared_server.put("bucket", {})
-    (tmp_path / "large").write_bytes(bytes(9 * 2**20))  # large enough for a multipart upload, which is recorded
-    project.run("data", "put", "large", "s3://bucket/")
-    assert {path.name for path in tmp_path.iterdir()} == {"home", "large", "cluster.toml"}
-    assert (home / ".local" / "state" / "cluster").is_dir()
-    shared_server.reset()
 
 
 def test_a_home_folder_that_does_not_exist_is_created(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

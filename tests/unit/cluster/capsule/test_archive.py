@@ -62,13 +62,6 @@ def remove(name: str) -> Callable[[Members], None]:
     return how
 
 
-def rename(name: str, to: str) -> Callable[[Members], None]:
-    def how(members: Members) -> None:
-        next(one for one, _ in members if one.name == name).name = to
-
-    return how
-
-
 def make_executable(members: Members) -> None:
     next(one for one, _ in members if one.name == "files/train.py").mode = 0o755
 
@@ -97,21 +90,15 @@ def test_a_capsule_has_what_was_written(tmp_path: Path) -> None:
     ("how", "named"),
     [
         (edit("files/train.py", b"1", b"2"), "files/train.py: changed"),
-        (edit("log.txt", b"0", b"1"), "log.txt: changed"),
-        (edit(CAPSULE, b"train_mnist", b"train_mnisT"), "capsule.json: changed"),
         (remove("files/run.sh"), "files/run.sh: missing"),
         (remove(MANIFEST), MANIFEST),
-        (remove(CAPSULE), CAPSULE),
         (add("files/more.py"), "files/more.py: not in manifest.json"),
-        (rename("files/run.sh", "files/RUN.sh"), "files/run.sh: missing"),
         (make_executable, "files: not what the job ran"),
         (replace_consistently, "files: not what the job ran"),
         (add("files/new", kind=tarfile.DIRTYPE), "files: not what the job ran"),
         (edit(MANIFEST, b'"format": 1', b'"format": 2'), r"\$\.format"),
-        (edit(MANIFEST, b"{", b"["), "no capsule"),
         (add("files/../../out.py"), "files/../../out.py"),
         (add("/tmp/out.py"), "/tmp/out.py"),
-        (add("../out.py"), "../out.py"),
         (add("files/link", kind=tarfile.SYMTYPE), "files/link"),
         (add("files/hard", kind=tarfile.LNKTYPE), "files/hard"),
         (add("files/device", kind=tarfile.CHRTYPE), "files/device"),
@@ -127,15 +114,7 @@ def test_what_was_changed_is_named(tmp_path: Path, how: Callable[[Members], None
     assert [path.name for path in tmp_path.iterdir()] == ["a.capsule"]
 
 
-@pytest.mark.parametrize("cut", [0, 1, 100, 500, -1, -9])
-def test_a_truncated_capsule_is_refused(tmp_path: Path, cut: int) -> None:
-    path = make_capsule(tmp_path / "a.capsule")
-    path.write_bytes(path.read_bytes()[:cut])
-    with pytest.raises(ClusterError, match="no capsule"), open_capsule(path):
-        pass
-
-
-@pytest.mark.parametrize("data", [b"no archive", gzip.compress(b"no archive", mtime=0), b"\0" * 4096])
+@pytest.mark.parametrize("data", [b"", b"no archive", gzip.compress(b"no archive", mtime=0)])
 def test_another_file_is_no_capsule(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "a.capsule"
     path.write_bytes(data)

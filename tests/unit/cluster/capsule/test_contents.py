@@ -55,11 +55,8 @@ def with_machine(**values: Any) -> Ingredients:
         ),
         (with_spec(image="docker.io/x@sha256:2"), ("differs", "image", "docker.io/x@sha256:1", "docker.io/x@sha256:2")),
         (with_spec(library="torch==2.14.0"), ("differs", "framework", "torch==2.13.0", "torch==2.14.0")),
-        (with_spec(setup="e"), ("differs", "setup", "none", "e")),
-        (with_spec(packages=SPEC.packages[1:]), ("missing", "package torch", "2.13.0", "-")),
         (with_spec(packages=()), ("missing", "NCCL", "2.21", "-")),
         (with_spec(packages=(*SPEC.packages, "x==1")), ("not recorded", "package x", "-", "1")),
-        (with_spec(workers=1), ("differs", "processes", "2 workers, 2 servers", "1 workers, 2 servers")),
         (
             with_spec(train=replace(SPEC.train, args=("--seed", "8"))),
             ("differs", "command", "train.py --seed 7", "train.py --seed 8"),
@@ -67,12 +64,7 @@ def with_machine(**values: Any) -> Ingredients:
         (with_spec(train=replace(SPEC.train, env={})), ("missing", "variable OMP_NUM_THREADS", "1", "-")),
         (with_spec(train=replace(SPEC.train, p3=True)), ("differs", "[train] p3", "False", "True")),
         (with_machine(type="g6.xlarge"), ("differs", "machine type", "2x g5.xlarge", "1x g5.xlarge, 1x g6.xlarge")),
-        (with_machine(image="ami-2"), ("differs", "machine image", "2x ami-1", "1x ami-1, 1x ami-2")),
-        (with_machine(kernel="6.2"), ("differs", "machine kernel", "2x 6.1", "1x 6.1, 1x 6.2")),
-        (with_machine(driver="550"), ("differs", "machine driver", "2x 535", "1x 535, 1x 550")),
         (with_machine(gpus=()), ("differs", "machine gpus", "2x A10G", "1x A10G")),
-        (replace(RECORDED, hosts=HOSTS[:1]), ("differs", "nodes", "2", "1")),
-        (replace(RECORDED, program="2"), ("differs", "cluster", "1", "2")),
         (replace(RECORDED, data={}), ("missing", "data a.rec", "3 bytes, ETag x", "-")),
     ],
 )
@@ -83,12 +75,6 @@ def test_what_differs_is_named(present: Ingredients, row: tuple[str, ...]) -> No
     text = render_rows(rows)
     assert all(cell in text for cell in row)
     assert text.startswith("same: ")
-
-
-def test_a_value_that_was_left_out_is_not_the_same() -> None:
-    masked = with_spec(train=replace(SPEC.train, env={"MY_TOKEN": "***"}))
-    present = with_spec(train=replace(SPEC.train, env={"MY_TOKEN": "x"}))
-    assert ("not recorded", "variable MY_TOKEN", "-", "x") in compare(masked, present)
 
 
 SECRETS = (

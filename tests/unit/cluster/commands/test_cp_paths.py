@@ -12,18 +12,6 @@ HOST = Host(name="node-0", instance_id="i-1", address="198.18.0.2", private_ip="
 
 
 @pytest.mark.parametrize(
-    ("sources", "target", "expected"),
-    [
-        (["node-0:a b.txt"], ".", ("node-0", ("a b.txt",), False)),
-        (["node-1:a", "node-1:/tmp/b:c"], "here", ("node-1", ("a", "/tmp/b:c"), False)),
-        (["a", "b"], "node-0:", ("node-0", ("",), True)),
-    ],
-)
-def test_what_is_on_a_node(sources: list[str], target: str, expected: tuple[str, tuple[str, ...], bool]) -> None:
-    assert read_paths(sources, target) == expected
-
-
-@pytest.mark.parametrize(
     ("sources", "target", "said"),
     [
         (["a"], "b", "neither SOURCE nor TARGET"),

@@ -2,18 +2,16 @@
 
 import json
 import re
-import resource
-import signal
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from cluster.commands.setup.init import SCRIPTS, TEMPLATES, choose_name, write_new
+from cluster.commands.setup.init import SCRIPTS, TEMPLATES, choose_name
 from cluster.config import load_config
 from cluster.folders import find_above
 from cluster.main import cli
-from foundation.errors import ClusterError, UsageError
+from foundation.errors import UsageError
 from train.job.payload import shipped_scripts
 
 FILES = ("cluster.toml", "other.toml", "third.toml")
@@ -118,21 +116,6 @@ def test_a_file_for_all_folders_is_warned_of(tmp_path: Path, monkeypatch: pytest
     assert "use this file, and not" in run("init").replace("\n", " ")
 
 
-def test_a_full_disk_leaves_no_file(tmp_path: Path) -> None:
-    """RLIMIT_FSIZE makes the write fail, as a full disk does."""
-    path = tmp_path / "cluster.toml"
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (10, before[1]))
-    try:
-        with pytest.raises(ClusterError, match="cannot be written"):
-            write_new(path, "a longer text", hint="")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-        signal.signal(signal.SIGXFSZ, ignored)
-    assert not path.exists()
-
-
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_templates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, template: str) -> None:
     monkeypatch.chdir(tmp_path)
@@ -149,14 +132,6 @@ def test_templates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, template: st
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
         ["cluster.toml", *([SCRIPTS[template]] if template in SCRIPTS else [])]
     )
-
-
-def test_a_template_overwrites_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("cluster.toml").write_text("mine")
-    with pytest.raises(ClusterError, match=r"cluster\.toml exists already; it is left as it is"):
-        run("init", "--template", "torch-own")
-    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("cluster.toml", "mine")]
 
 
 def test_a_template_beside_an_own_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from cluster import jobs
 from cluster.app import App
 from cluster.nodes.ec2 import Ec2Nodes
 from cluster.views.jobs import job_documents, render_jobs
-from cluster.views.results import find_results, render_files, render_new_files
+from cluster.views.results import render_files, render_new_files
 from cluster.views.status import HeadJob, Status, render_job_lines, render_status, status_document
 from foundation.errors import NotFoundError, UsageError
 from job_records import NOW, make_record, make_running, make_state
@@ -82,18 +82,6 @@ def test_a_stall_or_a_warning_of_a_running_job_is_shown(values: dict[str, Any], 
 def test_the_stacks_of_a_job_that_hung_are_shown() -> None:
     (*_, line) = render_jobs([make_running(1, stacks=["worker 1 on node-1: load (data.py:88)"])], now=NOW).splitlines()
     assert line == "    stack of worker 1 on node-1: load (data.py:88)"
-
-
-@pytest.mark.parametrize(
-    ("values", "command"),
-    [
-        ({"files": [{"host": "node-1", "count": 3}]}, "cluster results 20261121-000000-abc"),
-        ({"command": ["python", "a.py", "--model-prefix=s3://b/m/mlp", "x"]}, "cluster data ls s3://b/m/"),
-    ],
-)
-def test_the_command_that_gets_the_files_of_a_job(values: dict[str, Any], command: str | None) -> None:
-    record = make_record(1, **values)
-    assert find_results(record.spec, record.files) == command
 
 
 JOB = "20261121-000000-abc"

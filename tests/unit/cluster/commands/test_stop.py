@@ -6,22 +6,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from cluster import jobs
 from cluster.app import App
 from cluster.commands import stop as stop_command
 from cluster.commands.stop import render_stopped_job, stop_job, stop_without_head
-from cluster.jobs import Stopped, find_gone, render_interruption, require_ending
+from cluster.jobs import Stopped, require_ending
 from cluster.nodes.ec2 import Ec2Nodes
 from cluster.views.status import HeadJob
 from foundation.errors import ClusterError, UsageError
 from job_channels import FakeHead, channel, encode
-from job_records import NOW, make_document, make_record, make_running, make_state
+from job_records import make_document, make_record, make_running, make_state
 from node.protocol import JobResult
 from provision.config import ProvisionConfig
-from provision.model import ClusterState
-from provision_world import make_node
 
 
 def test_the_stopped_processes_are_listed() -> None:
@@ -44,17 +41,6 @@ LEFT: dict[str, list[list[object]]] = {
     "node-1": [[0, "could not be searched: no route"]],
 }
 NODES = [{"name": f"node-{number}", "instance_id": f"i-{number}"} for number in range(2)]
-
-
-@pytest.mark.parametrize(
-    ("states", "ending", "gone"),
-    [(("running", "running"), (), []), (("running", "stopped"), (), ["i-1"]), (("running",), (), ["i-1"])],
-)
-def test_ended_instances_have_no_processes(states: tuple[str, ...], ending: tuple[str, ...], gone: list[str]) -> None:
-    nodes = tuple(replace(make_node(n), state=state) for n, state in enumerate(states))
-    one = make_record(1, nodes=[*NODES, {"name": "lab", "instance_id": ""}])
-    state = ClusterState(name="demo", nodes=nodes, ending=ending)
-    assert find_gone(one, Ec2Nodes(state, ProvisionConfig())) == gone
 
 
 class StoppedJobs:
@@ -117,25 +103,6 @@ def test_processes_that_survive_the_search_are_an_error(
     assert "cluster stop 20261122-000000-abc" in (caught.value.hint or "")
     assert caught.value.exit_code == 1
     assert capsys.readouterr().out == "no job runs\n"
-
-
-@pytest.mark.parametrize(
-    ("job", "said"),
-    [
-        (HeadJob(), None),
-        (
-            HeadJob(record=make_running(1)),
-            "this would interrupt job 20261121-000000-abc (train_mnist), which has run for 5m00s",
-        ),
-        (
-            HeadJob(record=make_record(1, state="starting", started_at=None, ended_at=None), queued=1),
-            "this would interrupt job 20261121-000000-abc (train_mnist); 1 queued job would not run",
-        ),
-        (HeadJob(why="node-0 did not answer"), "cannot tell whether a job is running: node-0 did not answer"),
-    ],
-)
-def test_the_interrupted_job_is_named(job: HeadJob, said: str | None) -> None:
-    assert render_interruption(job, now=NOW) == said
 
 
 RUNS = HeadJob(record=make_running(1))

@@ -1,8 +1,6 @@
 """What the head gets in order to replace lost nodes by itself: the program, and settings without secrets."""
 
 import json
-import subprocess
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -11,11 +9,10 @@ import msgspec
 import pytest
 
 from bootstrap.environment.requirements import Requirements
-from bootstrap.transfer.tree import Tree
 from cluster.app import App
 from cluster.config import parse_config
 from cluster.nodes.ec2 import Ec2Nodes
-from cluster.recovery.head_client import HeadSettings, find_client, find_obstacle, leave_secrets_out, read_client
+from cluster.recovery.head_client import HeadSettings, find_client, find_obstacle, leave_secrets_out
 from cluster.recovery.on_head import HeadApp, main, merge_pins, read_settings
 from cluster.session import find_request, find_requirements
 from foundation.errors import ClusterError
@@ -84,27 +81,6 @@ def test_the_heads_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     app.files.note_instances(["i-3"])
     assert app.files.known_instances().instance_ids == {"i-1", "i-2", "i-3"}
     assert app.files.private_key == tmp_path / ".cluster/ssh/id_ed25519"
-
-
-def test_the_program_can_be_run_where_nothing_else_is(tmp_path: Path) -> None:
-    tree = read_client()
-    assert read_client().digest == tree.digest
-    unpack(tree, tmp_path / "tree")
-    command = [sys.executable, "-Es", str(tmp_path / "tree"), "20260101-120000-abcdef", "node-1"]
-    done = subprocess.run(command, env={"HOME": str(tmp_path)}, capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert (
-        done.stderr
-        == f"error: {tmp_path}/.cluster/replace/settings.json: No such file or directory\n  try: cluster up\n"
-    )
-
-
-def unpack(tree: Tree, folder: Path) -> None:
-    for file in tree.files:
-        path = folder / file.path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        assert isinstance(file.source, bytes)
-        path.write_bytes(file.source)
 
 
 PROFILE = "arn:aws:iam::123456789012:instance-profile/cluster-us-east-1-demo"

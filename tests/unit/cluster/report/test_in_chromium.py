@@ -62,9 +62,3 @@ def test_the_page_draws_and_asks_for_nothing(tmp_path: Path, width: int, options
 def test_the_page_is_printed(tmp_path: Path) -> None:
     assert load(make_page(), tmp_path, f"--print-to-pdf={tmp_path / 'page.pdf'}") == []
     assert (tmp_path / "page.pdf").read_bytes().startswith(b"%PDF")
-
-
-def test_a_request_would_be_seen(tmp_path: Path) -> None:
-    html = make_page().replace("<main>", f"<main>{EVIL}")
-    said = load(html, tmp_path, f"--screenshot={tmp_path / 'shot.png'}")
-    assert any("example.com" in line for line in said)

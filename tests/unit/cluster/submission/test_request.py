@@ -15,23 +15,6 @@ def parse(*words: str) -> Mapping[str, object]:
     return train.make_context("cluster train", list(words)).params
 
 
-@pytest.mark.parametrize(
-    ("line", "words", "is_command"),
-    [
-        ((), (), False),
-        (("own.py", "--epochs", "1", "-n", "5"), ("own.py", "--epochs", "1", "-n", "5"), False),
-        (("-n", "2", "own.py"), ("own.py",), False),
-        (("--", "python", "x.py"), ("python", "x.py"), True),
-        (("own.py", "--", "x"), ("own.py", "--", "x"), False),
-    ],
-)
-def test_options_end_where_the_script_is_named(
-    line: tuple[str, ...], words: tuple[str, ...], *, is_command: bool
-) -> None:
-    params = parse(*line)
-    assert (params["words"], params["is_command"]) == (words, is_command)
-
-
 def test_an_unknown_option_may_be_the_scripts() -> None:
     with pytest.raises(UsageError, match="cluster train has no option --epochs") as raised:
         parse("-n", "2", "--epochs", "1")

@@ -188,15 +188,6 @@ def test_the_answer_is_the_budget(
     assert capsys.readouterr().err.count("neither an amount") == answers.count("\n") - 1
 
 
-def test_a_budget_becomes_that_of_the_lease(app: App, calls: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "find_launch", lambda _: None)
-    app.config_path.write_text('name = "demo"\n')
-    with pytest.raises(UsageError):
-        run_job(app, (), OPTIONS, Choices(budget_usd=5.0), is_command=False)
-    assert app.config.lease.budget == 5.0
-    assert calls == []
-
-
 @pytest.mark.parametrize(("changes", "plans"), [(False, 1), (True, 2)])
 def test_an_answer_that_changes_the_settings_changes_the_plan(app: App, *, changes: bool, plans: int) -> None:
     app.config_path.write_text('name = "demo"\n')

@@ -2,21 +2,18 @@
 
 import pytest
 
-from cluster.views.job_rows import SMALLEST_WINDOW, render_goal, render_view
+from cluster.views.job_rows import SMALLEST_WINDOW, render_view
 from job_events import bar, line, speed, state, warnings, worker
 from train.follow.events import Event
-from train.follow.goals import Goal
 from train.follow.progress import Progress
 
 
 @pytest.mark.parametrize("ranks", [1, 64])
-@pytest.mark.parametrize("columns", [10, 200])
-@pytest.mark.parametrize("lines", [1, 24])
-@pytest.mark.parametrize("warned", [False, True])
+@pytest.mark.parametrize(("columns", "lines"), [(10, 1), (10, 24), (200, 24)])
 @pytest.mark.parametrize("drawn", [False, True])
-def test_the_view_fits_every_window(ranks: int, columns: int, lines: int, *, warned: bool, drawn: bool) -> None:
+def test_the_view_fits_every_window(ranks: int, columns: int, lines: int, *, drawn: bool) -> None:
     progress = Progress()
-    progress.take(warnings(*["2 workers trained 2 separate models"] * warned))
+    progress.take(warnings("2 workers trained 2 separate models"))
     progress.take(state("running"))
     for rank in range(ranks):
         progress.take(speed(rank, 20, 1000.0 + rank))
@@ -77,21 +74,6 @@ def test_a_hanging_job_shows_for_how_long_until_it_continues() -> None:
     assert shown() == "job x: running 2 min 40 s, no progress for 2 min 0 s"
     progress.take(Event(kind="say", at=210.0, text="again", stalled_since=0.0))
     assert shown() == "job x: running 2 min 40 s"
-
-
-@pytest.mark.parametrize(
-    ("goal", "cell"),
-    [
-        (None, ""),
-        (Goal(0.0, None), "░░░░░░░░░░"),
-        (Goal(0.3, None), "███░░░░░░░"),
-        (Goal(0.55, 213.4), "█████░░░░░ left 03:33"),
-        (Goal(0.99, 3600.0), "█████████░ left 1:00:00"),
-        (Goal(1.0, 0.0), "██████████"),
-    ],
-)
-def test_goal_of_a_rank(goal: Goal | None, cell: str) -> None:
-    assert render_goal(goal) == cell
 
 
 def test_ranks_show_how_far_they_are() -> None:

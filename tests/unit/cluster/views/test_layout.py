@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from cluster.views.layout import render_table, wrap
+from cluster.views.layout import wrap
 
 
 @pytest.mark.parametrize(
@@ -41,28 +41,3 @@ def test_no_command_is_broken(text: str) -> None:
     plain = re.sub(r"[\[\]]", "", text)
     wrapped = wrap(plain, 4).split("\n")
     assert [line.strip() for line in wrapped if " " in line.strip()] == [each for each in commands if " " in each]
-
-
-def test_further_lines_are_aligned_with_what_follows_a_label() -> None:
-    text = "state  degraded: node 1 is stopped; 1 of the 2 nodes that cluster.toml asks for"
-    assert wrap(text, 50).split("\n")[1] == "       nodes that cluster.toml asks for"
-    row = "node-0  s3     s3://b/d/  FAILED   it may not be read with these credentials"
-    assert wrap(row, 60).split("\n")[1] == " " * 35 + "these credentials"
-
-
-ROWS = [("NODE", "ZONE", "STATE"), ("node-0", "us-east-1a", "running"), ("node-1", "us-east-1a", "a\nb")]
-
-
-@pytest.mark.parametrize(
-    ("columns", "first"),
-    [(None, "NODE    ZONE        STATE"), (27, "NODE    ZONE        STATE"), (26, "NODE    STATE"), (3, "NODE")],
-)
-def test_columns_are_left_out_until_a_table_fits(columns: int | None, first: str) -> None:
-    lines = render_table(ROWS, columns=columns, drop=("ZONE", "STATE")).split("\n")
-    assert lines[0] == first
-    assert len(lines) == len(ROWS)
-
-
-def test_numbers_are_aligned_to_the_right() -> None:
-    rows = [("name", "MB/s"), ("a", "1"), ("bcdef", "100")]
-    assert render_table(rows, right=["MB/s"]) == "name   MB/s\na         1\nbcdef   100"

@@ -188,14 +188,6 @@ def test_the_terminal_is_free_for_a_question(terminal: Terminal) -> None:
     assert text.splitlines()[:3] == ["[worker 0 node-0] before", "Stop the job?", "[worker 0 node-0] meanwhile"]
 
 
-def test_a_flood_arrives_whole_and_in_order(terminal: Terminal) -> None:
-    with display(terminal, speed(0, 20, 2000.0)) as shown:
-        for number in range(5000):
-            shown.take(line(f"line {number}"))
-    lines = [text for text in terminal.settle().splitlines() if text.startswith("[")]
-    assert lines == [f"[worker 0 node-0] line {number}" for number in range(5000)]
-
-
 def test_rows_are_erased_after_the_window_was_made_narrower(terminal: Terminal) -> None:
     with display(terminal) as shown:
         for rank in range(2):

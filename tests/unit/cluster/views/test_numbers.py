@@ -1,7 +1,6 @@
 """`cluster jobs JOB --metrics`."""
 
 import json
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -53,13 +52,3 @@ def test_csv_and_json() -> None:
         "batch": 20,
         "numbers": {"samples/s": 3281.0},
     }
-
-
-@pytest.mark.parametrize("render", [render_numbers, render_json, render_csv])
-def test_a_report_is_shown_before_the_next_one_is_read(render: Callable[[Iterator[Row]], Iterator[str]]) -> None:
-    def read() -> Iterator[Row]:
-        yield ROWS[0]
-        raise AssertionError
-
-    shown = render(read())
-    assert "accuracy" in [next(shown), *([] if render is not render_csv else [next(shown), next(shown)])][-1]

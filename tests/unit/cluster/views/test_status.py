@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from cluster.views.clusters import RegionClusters, list_document, render_clusters, render_owner
+from cluster.views.clusters import RegionClusters, list_document, render_clusters
 from cluster.views.status import Status, render_status, status_document
-from foundation.durations import render_age
 from provision.cost.bill import NodeBill
 from provision.describe import describe_clusters
 from provision.files import ClusterFiles
@@ -160,12 +159,6 @@ def test_nodes_that_run_and_cannot_train_yet(set_up: set[str] | None, line: str)
     assert line in render_status(status).splitlines()
 
 
-def test_status_without_nodes() -> None:
-    assert render_status(make_status(make_state())).splitlines() == [f"cluster {NAME} has no nodes", "state  none"]
-    shown = render_status(make_status(make_state(ending=("i-7", "i-8"))))
-    assert shown.splitlines()[0].endswith("; 2 instances are shutting down")
-
-
 def test_status_as_json() -> None:
     status = make_status(make_state(make_node(0), stopped(1, LOST), ending=("i-9",)), at_work=77)
     document = json.loads(json.dumps(status_document(status)))
@@ -180,11 +173,6 @@ def test_status_as_json() -> None:
     assert (cost["at"], cost["usd_per_hour"]) == (NOW.isoformat(), 0.17)
     assert cost["nodes"]["node-0"]["running_s"] == 36000
     assert cost["usd_so_far"] == pytest.approx(3.4)
-
-
-@pytest.mark.parametrize(("seconds", "text"), [(42, "42s"), (11220, "3h07m"), (187200, "2d04h")])
-def test_ages(seconds: float, text: str) -> None:
-    assert render_age(seconds) == text
 
 
 def test_a_running_command_is_seen_and_not_disturbed(tmp_path: Path) -> None:
@@ -258,20 +246,6 @@ def test_a_list_as_json() -> None:
         "lease": None, "untrusted": [], "region": "us-east-1",
     }.items() <= demo.items()  # fmt: skip
     assert (lab["usd_per_hour"], lab["ending"], rest["launched_at"], rest["key_here"]) == (None, 2, None, False)
-
-
-@pytest.mark.parametrize(
-    ("arn", "shown"),
-    [
-        ("arn:aws:iam::123456789012:user/team/ada", "ada"),
-        ("arn:aws:iam::123456789012:root", "root"),
-        ("\x1b[31mred", "\x1b[31mred"),
-        ("", "unknown"),
-        (None, "unknown"),
-    ],
-)
-def test_the_short_name_of_an_owner(arn: str | None, shown: str) -> None:
-    assert render_owner(arn) == shown
 
 
 def test_status_shows_the_heads_volume_and_its_cost() -> None:
