@@ -89,7 +89,6 @@ class App:
         if region != known[0]:
             self.overrides |= {"provision.region": region}
             self.override("provision.regions", [other for other in known if other != region])
-            self.__dict__.pop("files", None)
 
     def files_in(self, region: str, *, name: str | None = None) -> "ClusterFiles":
         """Returns this cluster's files for a region, or those of another one. Call enter_cloud first."""

@@ -121,7 +121,7 @@ def down(app: App, *, yes: bool, as_json: bool) -> None:
             jobs = frozenset(job for entry in known for job in entry.jobs)
             if nodes is not None:
                 end_jobs(app, nodes, lambda record: [host.name for host in record.nodes if record.id in jobs])
-                unmount_all(app, HostSource(app), nodes)
+                unmount_all(app, HostSource(app))
             done, left = release(app)
     else:
         memory.forget(())

@@ -9,7 +9,6 @@ from msgspec import Struct
 
 from bootstrap.apply import ReadyNode
 from bootstrap.ssh.connection import NodeConnection
-from bootstrap.ssh.connections import Connections
 from bootstrap.ssh.host import Host
 from bootstrap.ssh.node_program import AnswerError, runtime_command
 from cluster.app import App
@@ -20,7 +19,6 @@ from cluster.session import describe, open_connections, source_of
 from cluster.views.results import render_new_files
 from cluster.views.status import HeadJob, render_took
 from foundation.errors import ClusterError, ConnectError, NotFoundError
-from foundation.remote_command import RemoteCommand
 from foundation.thread_pool import run_in_thread
 from node.protocol import JobResult, Left, LogWanted, RecordRole
 from provision.model import count
@@ -67,7 +65,6 @@ def open_head(app: App, nodes: Nodes, *, wait_s: float = ANSWER_TIMEOUT_S) -> It
     """
     host = nodes.find_host(nodes.choose()[0])
     source = source_of(app)
-    source.check_access()
     known = [nodes]
 
     def connect() -> NodeConnection:
@@ -92,16 +89,13 @@ def end_from_here(app: App, job: str) -> Left:
     if not running:
         return {}
     command = runtime_command("agent", "end", job, must_exist=False)
-    with open_connections(app, nodes) as connections:
-        return end_everywhere({name: _runner(connections, nodes, name, command) for name in running})
 
-
-def _runner(connections: Connections, nodes: Nodes, name: str, command: RemoteCommand) -> Callable[[], str]:
-    def run() -> str:
+    def run(name: str) -> str:
         connection = connections.get(nodes.find_host(name))
         return connection.run(command, timeout_s=SILENCE_S, what="agent.py end").stdout
 
-    return run
+    with open_connections(app, nodes) as connections:
+        return end_everywhere({name: partial(run, name) for name in running})
 
 
 # -- finding jobs -----------------------------------------------------------------------------------------------------
@@ -110,24 +104,13 @@ def _runner(connections: Connections, nodes: Nodes, name: str, command: RemoteCo
 class JobSources:
     """The sources of a cluster's jobs: its head, and [data] results. Created by `open_jobs`.
 
-    head: None when it cannot be asked; `why_not` is then the error. has_cloud: whether the cloud can be used. nodes:
-    the cluster's nodes; None without the cloud.
+    head: None when it cannot be asked; `why_not` is then the error. nodes: None if the cloud cannot be used.
     """
 
     def __init__(
-        self,
-        app: App,
-        *,
-        head: Head | None,
-        why_not: ClusterError | None,
-        has_cloud: bool,
-        nodes: Nodes | None = None,
+        self, app: App, *, head: Head | None = None, why_not: ClusterError | None = None, nodes: Nodes | None = None
     ) -> None:
-        self._app = app
-        self.nodes = nodes
-        self.head = head
-        self.why_not = why_not
-        self._has_cloud = has_cloud
+        self._app, self.head, self.why_not, self.nodes = app, head, why_not, nodes
 
     def find_job(self, words: str | None) -> JobRecord:
         """Returns the job that `words` names, or the newest job; see choose_job. Raises ClusterError or a subclass."""
@@ -173,7 +156,7 @@ class JobSources:
 
     def _add_s3(self, of_head: tuple[JobRecord, ...]) -> tuple[JobRecord, ...]:
         results = self._app.config.data.s3_results
-        if results is None or not self._has_cloud:
+        if results is None or self.nodes is None:
             if self.why_not is not None:
                 raise self.why_not
             return of_head
@@ -210,7 +193,7 @@ def open_jobs(app: App) -> Iterator[JobSources]:
     try:
         app.enter_cloud()
     except ClusterError as error:
-        yield JobSources(app, head=None, why_not=error, has_cloud=False)
+        yield JobSources(app, why_not=error)
         return
     nodes = describe(app)
     with ExitStack() as stack:
@@ -219,7 +202,7 @@ def open_jobs(app: App) -> Iterator[JobSources]:
             head = stack.enter_context(open_head(app, nodes))
         except ClusterError as error:
             why_not = error
-        yield JobSources(app, head=head, why_not=why_not, has_cloud=True, nodes=nodes)
+        yield JobSources(app, head=head, why_not=why_not, nodes=nodes)
 
 
 def find_straggler(app: App, sources: JobSources, record: JobRecord) -> Straggler | None:

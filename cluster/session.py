@@ -319,10 +319,8 @@ def render_files(folders: Sequence[Path], found: SyncFiles) -> str:
 
 
 def unmount_before(app: App) -> None:
-    """Unmounts [[volumes]] on all running nodes, before they end or stop. Raises AwsError."""
-    if app.config.volumes:
-        source = source_of(app)
-        unmount_all(app, source, source.describe())
+    """Unmounts [[volumes]] on all running nodes; see unmount_all."""
+    unmount_all(app, source_of(app))
 
 
 def open_connections(

@@ -9,7 +9,7 @@ from bootstrap.ssh.host import Host
 from bootstrap.volumes.apply import mount_volumes, unmount_volumes
 from bootstrap.volumes.commands import S3Access
 from cluster.app import App
-from cluster.nodes.source import Nodes, NodeSource
+from cluster.nodes.source import NodeSource
 from foundation.errors import ClusterError
 from foundation.progress import Event
 from provision.aws.iam_policy import render_volumes_policy
@@ -65,13 +65,11 @@ def find_access(app: App, sources: Sequence[MountSource]) -> S3Access | None:
     )
 
 
-def unmount_all(app: App, source: NodeSource, nodes: Nodes) -> None:
-    """Unmounts the volumes on the running nodes, before they end or stop. Failures are warnings.
-
-    Does nothing without [[volumes]] in cluster.toml.
-    """
+def unmount_all(app: App, source: NodeSource) -> None:
+    """Unmounts [[volumes]] on the running nodes, before they end or stop. Failures are warnings. Raises AwsError."""
     if not app.config.volumes:
         return
+    nodes = source.describe()
     hosts = [nodes.find_host(name) for name in nodes.names if nodes.runs(name)]
     found: list[NodeConnection] = []
 

@@ -28,7 +28,6 @@ _KINDS: dict[Any, tuple[type, ...]] = {
     dict: (dict,),
 }
 _LONGEST_SHOWN = 80
-_LONGEST_TRIED = 1000
 _MOST_MISTAKES = 50
 _WORD = re.compile(r"\S{1,40}")
 _NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "text in quotes", tuple: "a list"}
@@ -253,9 +252,7 @@ class _Reader:
             problem = f"must be {shape.words}"
         elif shape is not None and isinstance(value, str):
             # The description says more to a reader than a regular expression.
-            most = _find_longest(value, shape.pattern)
-            many = f"it has {len(value)} characters, and {most} are allowed" if most else "not allowed"
-            problem = f"{many}; allowed: {place.description}"
+            problem = f"not allowed; allowed: {place.description}"
         else:
             problem = f"must be {name_allowed(place.annotation)} ({place.description})"
         self._add_problem(value, problem, place)
@@ -271,19 +268,6 @@ def _name_section(path: Sequence[str]) -> str:
     if not section:
         return ""
     return f"{section}: " if section.endswith("]") else f"[{section}] "
-
-
-def _find_longest(text: str, pattern: str) -> int | None:
-    """How many characters are allowed, for a text that is only too long; None if something else is wrong. Pure.
-
-    Does not try the thousands of lengths of a very long text.
-    """
-    if len(text) > _LONGEST_TRIED:
-        return None
-    most = next((count for count in range(len(text) - 1, 0, -1) if re.fullmatch(pattern, text[:count])), None)
-    if most is None or not all(re.fullmatch(pattern, text[: most - 1] + one) for one in set(text[most:])):
-        return None
-    return most
 
 
 def _find_shape(annotation: Any) -> Shape | None:

@@ -44,11 +44,6 @@ class Ec2Nodes(Nodes):
         """The nodes with their markets."""
         return tuple(Candidate(name=name, market=node.market) for name, node in self._nodes.items())
 
-    @property
-    def has_role(self) -> bool:
-        """Whether EC2 shows an instance profile on the head."""
-        return self.state.head is not None and self.state.head.profile_arn is not None
-
     def runs(self, name: str) -> bool:
         """Whether EC2 shows the node as running."""
         return self._nodes[name].state == "running"
@@ -99,10 +94,6 @@ class Ec2Source(NodeSource):
         """Returns the cluster's nodes as EC2 shows them. Raises AwsError."""
         return Ec2Nodes(describe_state(self._app), self._app.config.provision)
 
-    def check_access(self) -> None:
-        """Raises ClusterError when the private key cannot be used."""
-        load_private_key(self._app.files.private_key)
-
     def connect(self, nodes: Nodes, host: Host, *, wait_s: float) -> NodeConnection:
         """Connects to a node. Raises ConnectError, AwsError, ClusterError."""
         access = self._access(nodes)
@@ -124,7 +115,7 @@ class Ec2Source(NodeSource):
     @contextmanager
     def open_connections(self, nodes: Nodes, *, wait_s: float) -> Iterator[Connections]:
         """Yields connections to the nodes. Raises ClusterError when the private key cannot be used."""
-        self.check_access()
+        load_private_key(self._app.files.private_key)
         with Connections(instances=self._access(nodes), wait_s=wait_s) as connections:
             yield connections
 

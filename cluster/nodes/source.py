@@ -69,11 +69,6 @@ class Nodes(ABC):
             return self.job_hosts
         return tuple(word for word in self.job_hosts or self.names if self.find_name(word) in chosen)
 
-    @property
-    def has_role(self) -> bool:
-        """Whether the head is an instance with a role."""
-        return False
-
     def find_warnings(self) -> Iterator[str]:
         """Yields warnings to show before these nodes are used."""
         yield from ()
@@ -108,9 +103,6 @@ class NodeSource(ABC):
     @abstractmethod
     def describe(self) -> Nodes:
         """Returns the cluster's nodes. Raises ClusterError or a subclass."""
-
-    def check_access(self) -> None:  # noqa: B027 - not all sources need it
-        """Raises ClusterError when this machine cannot log in to the nodes."""
 
     @abstractmethod
     def connect(self, nodes: Nodes, host: Host, *, wait_s: float) -> NodeConnection:

@@ -53,8 +53,7 @@ class JobData(Struct, frozen=True, kw_only=True):
 def read_job(app: App, sources: JobSources, words: str | None) -> JobData:
     """Reads the job that `words` names, or the newest one. Raises ClusterError or a subclass."""
     record = sources.find_job(words)
-    program = (record.spec.script or "", *record.spec.command)
-    history = History(make_advisor(app, program, record.spec.image))
+    history = History(make_advisor(app, record.spec))
     with sources.open_log(record, history.events.learn) as lines:
         history.read(lines)
     data, now = app.config.data, time.time()

@@ -123,10 +123,7 @@ def attend(app: App, head: Head, order: Order, *, plain: bool, submission: NodeP
             end_job(app, head, started.id)
             app.say(f"interrupted: job {started.id} did not start, or was stopped at once")
             return STOPPED
-        program = (order.spec.script or "", *order.spec.command)
-        display = JobDisplay(
-            app, plain=plain, title=f"job {order.spec.name}", head=head.name, program=program, image=order.spec.image
-        )
+        display = JobDisplay(app, order.spec, plain=plain, head=head.name)
         attendance = _Attendance(app, head, started.id, display, interrupts)
         try:
             result = attendance.follow(started.program, queued=started.state == "queued")
@@ -156,13 +153,8 @@ def _report_end(app: App, order: Order, files: Sequence[NewFiles]) -> None:
     if app.copies_results:
         return
     report_results(app, order.spec, files, hosts=order.hosts)
-    if _has_reader():
+    if sys.stderr.isatty():
         app.say(f"cluster report {order.spec.id} shows its curves")
-
-
-def _has_reader() -> bool:
-    """Whether stderr is a terminal."""
-    return sys.stderr.isatty()
 
 
 def report_results(app: App, job: JobSpec, files: Sequence[NewFiles], *, hosts: Sequence[JobHost]) -> None:

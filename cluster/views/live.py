@@ -33,6 +33,7 @@ from cluster.views.terminal import (
     has_colour,
     paint,
 )
+from node.protocol import JobSpec
 from node.reports import Report
 from train.follow.advice import Advisor
 from train.follow.bars import BarLines
@@ -54,36 +55,26 @@ class JobDisplay:
     """Shows a job's events: its lines on stdout; the view, advice and a summary on stderr.
 
     If stderr is a terminal, there is a view of all ranks, unless `plain`. Equal tracebacks of several processes are
-    shown once, unless `plain`. If stdout is the same terminal, lines that
-    only report progress appear only in the view. selection: which lines are shown; the view covers all ranks.
-    title: the job's name in the view. head: the supervisor's node. program: the job's script and command, for hints
-    about missing modules and the number of epochs. image: the image that the job runs in, if any. Pass it all events of
-    the job, from the first one, from one thread.
+    shown once, unless `plain`. If stdout is the same terminal, lines that only report progress appear only in the view.
+    head: the supervisor's node. selection: which lines are shown; the view covers all ranks. Pass it all events of the
+    job, from the first one, from one thread.
     """
 
     def __init__(
-        self,
-        app: App,
-        *,
-        plain: bool = False,
-        selection: Selection | None = None,
-        title: str = "job",
-        head: str = "node-0",
-        program: Sequence[str] = (),
-        image: str | None = None,
+        self, app: App, job: JobSpec, *, head: str, plain: bool = False, selection: Selection | None = None
     ) -> None:
         app.close()  # removes the spinner, which would be drawn into the view
         self._app = app
         self._selection = selection or Selection()
         self._head = head
-        self._progress = Progress(epochs=find_epochs(program))
-        self._advisor = make_advisor(app, program, image)
+        self._progress = Progress(epochs=find_epochs(find_program(job)))
+        self._advisor = make_advisor(app, job)
         self._tracebacks = None if plain else Tracebacks()
         self._bar_lines = BarLines()
         self._closed = False
         self._stdout_terminal = sys.stdout.isatty()
         with_view = not plain and can_have_view(sys.stdout, sys.stderr)
-        self._view = LiveView(sys.stderr, self._progress, title=title) if with_view else None
+        self._view = LiveView(sys.stderr, self._progress, title=f"job {job.name}") if with_view else None
         self._shared = with_view and self._stdout_terminal and same_terminal(sys.stdout, sys.stderr)
 
     def take(self, event: Event) -> None:
@@ -179,20 +170,22 @@ class JobDisplay:
         sys.stdout.flush()
 
 
-def make_advisor(app: App, program: Sequence[str], image: str | None) -> Advisor:
-    """Returns what gives hints on a job. program: its script and command. image: that it runs in, if any."""
-    return Advisor(
-        partial(advise_on_module, app, program, image),
-        advise_on_path=partial(advise_on_path, app),
-    )
+def find_program(job: JobSpec) -> tuple[str, ...]:
+    """Returns the job's script and the words of its command."""
+    return (job.script or "", *job.command)
 
 
-def advise_on_module(app: App, program: Sequence[str], image: str | None, module: str) -> str:
-    """Returns the hint for a module that is missing on the nodes, or in the image that the program runs in."""
+def make_advisor(app: App, job: JobSpec) -> Advisor:
+    """Returns what gives hints on a job."""
+    return Advisor(partial(advise_on_module, app, job), advise_on_path=partial(advise_on_path, app))
+
+
+def advise_on_module(app: App, job: JobSpec, module: str) -> str:
+    """Returns the hint for a module that is missing on the nodes, or in the image that the job runs in."""
     config = app.config
-    words = (*(posixpath.join(config.train.subfolder, word) for word in program), config.train.script)
-    if image is not None and config.bootstrap.framework == "none":
-        return f"{module} is not in the image {image}: install it there, in its Dockerfile"
+    words = (*(posixpath.join(config.train.subfolder, word) for word in find_program(job)), config.train.script)
+    if job.image is not None and config.bootstrap.framework == "none":
+        return f"{module} is not in the image {job.image}: install it there, in its Dockerfile"
     nearby = find_nearby(module, words, project_dir=app.project_dir, packages=config.bootstrap.packages)
     return advise(module, nearby)
 

@@ -152,15 +152,7 @@ def _open_sink(app: App, record: JobRecord, selection: Selection, *, live: bool,
         yield JsonLines(app, selection)
         return
     head = next((node.name for node in record.nodes), "node-0")
-    display = JobDisplay(
-        app,
-        plain=not live,
-        selection=selection,
-        title=f"job {record.name}",
-        head=head,
-        program=(record.spec.script or "", *record.spec.command),
-        image=record.spec.image,
-    )
+    display = JobDisplay(app, record.spec, head=head, plain=not live, selection=selection)
     try:
         yield display
     except BrokenPipeError:  # a part of the log tells nothing about the job

@@ -87,7 +87,7 @@ class Watched:
             title=f"job {record.name}",
             head=next((node.name for node in record.nodes), "node-0"),
             epochs=find_epochs(program),
-            advisor=make_advisor(app, program, spec.image),
+            advisor=make_advisor(app, spec),
             synchronous=spec.is_synchronous,
         )
 

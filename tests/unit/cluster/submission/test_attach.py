@@ -157,7 +157,7 @@ def test_the_end_of_a_job_names_its_report(
     app: App, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *, is_terminal: bool
 ) -> None:
     """Only to people: not in a log file, nor in the output of a script."""
-    monkeypatch.setattr(attach, "_has_reader", lambda: is_terminal)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal)
     fake = FakeHead(lambda _: channel(STARTED + LOG))
     assert attend(app, fake.make(), ORDER, plain=True) == 0
     assert ("cluster report j1 shows its curves\n" in capsys.readouterr().err) is is_terminal

@@ -14,10 +14,12 @@ import pytest
 from cluster.app import App
 from cluster.views.live import DRAW_EVERY_S, JobDisplay
 from job_events import bar, line, result, speed, state, warnings
+from node.protocol import JobSpec
 from project import REPOSITORY
 from terminal import Terminal
 from train.follow.events import Event, Selection
 
+JOB = JobSpec(id="j", name="mnist", workers=3, servers=0)
 NUMPY = "AttributeError: module 'numpy' has no attribute 'bool'."
 
 
@@ -43,7 +45,7 @@ def display(
         if terminal is not None:
             stack.enter_context(redirect_stderr(stack.enter_context(terminal.open())))
             stack.enter_context(redirect_stdout(stdout or stack.enter_context(terminal.open())))
-        shown = JobDisplay(App(config_path=Path("cluster.toml")), plain=plain, selection=selection, title="job mnist")
+        shown = JobDisplay(App(config_path=Path("cluster.toml")), JOB, head="node-0", plain=plain, selection=selection)
         try:
             for event in (state("running"), *events):
                 shown.take(event)
@@ -208,7 +210,9 @@ from pathlib import Path
 from cluster.app import App
 from cluster.views.live import JobDisplay
 from job_events import line, state
-shown = JobDisplay(App(config_path=Path("cluster.toml")), title="job mnist")
+from node.protocol import JobSpec
+job = JobSpec(id="j", name="mnist", workers=1, servers=0)
+shown = JobDisplay(App(config_path=Path("cluster.toml")), job, head="node-0")
 shown.take(state("running"))
 deadline = time.monotonic() + 60
 while not Path("end").exists() and time.monotonic() < deadline:
