@@ -2,12 +2,9 @@
 
 import json
 import os
-import pty
-import select
 import signal
 import socket
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -34,35 +31,6 @@ def talk(project: Project, *words: str, script: bytes) -> tuple[int, str]:
         return done.returncode, terminal.raw
     finally:
         terminal.close()
-
-
-def talk_wrapped(project: Project, *words: str, script: bytes, wrap: tuple[str, ...]) -> tuple[int, str]:
-    """Does the same with the installed command, started by `wrap`."""
-    master, slave = pty.openpty()
-    with subprocess.Popen(
-        [*wrap, CLUSTER, *words],
-        cwd=project.directory,
-        env={**project.environment(), "TERM": "dumb"},
-        stdin=slave,
-        stdout=slave,
-        stderr=slave,
-        start_new_session=True,
-    ) as process:
-        os.close(slave)
-        os.write(master, script)
-        shown = b""
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline:
-            if select.select([master], [], [], 0.2)[0]:
-                try:
-                    shown += os.read(master, 4096)
-                except OSError:  # the terminal's last user has exited
-                    break
-            elif process.poll() is not None:
-                break
-        process.kill()
-    os.close(master)
-    return process.returncode, shown.decode(errors="replace")
 
 
 def test_ssh_opens_a_shell(two_nodes: Project) -> None:
@@ -227,10 +195,16 @@ def test_the_users_own_ssh_configuration_is_not_used(
         check=True,
     )
     assert sorted(done.stdout.splitlines()) == ["[node-0] agent=[]", "[node-1] agent=[]"]
-    code, shown = talk_wrapped(
-        project, "ssh", script=b"echo agent=[$SSH_AUTH_SOCK] user=$(id -un); exit 7\n", wrap=wrap
+    typed = subprocess.run(
+        [*wrap, "script", "-qefc", f"{CLUSTER} ssh", "/dev/null"],
+        cwd=project.directory,
+        env={**project.environment(), "TERM": "dumb"},
+        input="echo agent=[$SSH_AUTH_SOCK] user=$(id -un); exit 7\n",
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    assert (code, "agent=[] user=ubuntu" in shown) == (7, True), shown
+    assert (typed.returncode, "agent=[] user=ubuntu" in typed.stdout) == (7, True), typed.stdout
     log = two_nodes.run(
         "exec", "--node", "node-0", "--", "sudo", "tail", "-c", f"+{sizes.split()[1]}", "/var/log/auth.log"
     ).stdout

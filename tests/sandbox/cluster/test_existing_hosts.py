@@ -163,43 +163,6 @@ def test_hosts_are_set_up_and_launched_by_nobody(world: World) -> None:
         assert not [path for path in small if private in path.read_text(errors="replace")]
 
 
-def test_verify_and_exec(world: World) -> None:
-    """Two of the hosts are used: one with sudo and one without."""
-    project = world.project
-    project.write(CONFIG.replace("[bootstrap]\n", '[bootstrap]\nframework = "none"\n').replace('"gpu2", ', ""))
-    checks = json.loads(project.run("verify", "--json").stdout)
-    assert {check["node"] for check in checks if check["check"] == "disk"} == {"gpu1", "lab"}
-    assert not [check for check in checks if check["status"] == "failed"]
-    who = project.run("exec", "--", "sh", "-c", "whoami; command -v python").stdout
-    assert {"[gpu1] ubuntu", "[lab] alice"} <= set(who.splitlines())
-    assert "[lab] /home/alice/.cluster/env/" in who
-    assert project.run("exec", "--node", "alice@lab", "--", "whoami").stdout == "[lab] alice\n"
-    project.write(CONFIG)
-
-
-@pytest.mark.parametrize(
-    "setting",
-    [
-        'setup = ["touch reached", "sudo true"]',
-        'setup = ["touch reached", "sudo -S true"]',
-        'setup = ["touch reached", "echo 1 | sudo tee /etc/one"]',
-        '[[volumes]]\nmount = "/shared"\nsource = "gpu1:/srv"\n',
-    ],
-)
-def test_up_says_that_sudo_asks(world: World, setting: str) -> None:
-    """For a password, which nobody can type there."""
-    project = world.project
-    text = 'name = "asks"\ncloud = "hosts"\n[hosts]\nnames = ["gpu1", "alice@lab"]\n[bootstrap]\nframework = "none"\n'
-    project.write(text + setting)
-    reached = world.home("lab") / "reached"
-    failed = project.run("up", code=1)
-    assert "setup" not in setting or reached.exists()
-    assert failed.stderr.splitlines()[-1].startswith("  try: sudo asks for a password on lab: allow this user")
-    reached.unlink(missing_ok=True)
-    project.run("down", "--yes")
-    project.write(CONFIG)
-
-
 def test_ssh_and_cp(world: World, tmp_path: Path) -> None:
     """As ssh reads the configuration in the home of the user's account, a stand-in names that of the test."""
     project = world.project
@@ -286,24 +249,6 @@ def test_down_stops_the_job_and_leaves_nothing(world: World) -> None:
         assert not (world.home(host) / ".cluster").exists()
     assert not [path for path in (project.directory / "state").rglob("*") if path.is_file()]
     assert "has left nothing on existing hosts" in project.run("down").stdout
-
-
-def test_the_hosts_of_an_option_are_the_cluster(world: World) -> None:
-    """Without [hosts] names: the head is the first host, and later commands find it."""
-    project = world.project
-    project.write(CONFIG.replace('names = ["gpu1", "gpu2", "alice@lab"]', ""))
-    (project.directory / "two").write_text("alice@lab  # the head\ngpu2\ngpu2\n")
-    assert "has no hosts" in project.run("jobs", code=2).stderr
-    done = project.run("train", "-H", "two").stdout
-    assert sorted(re.findall(r"sum (\d) of (\d) (\w+) 42", done)) == [
-        ("3", "3", "gpu2"), ("3", "3", "gpu2"), ("3", "3", "lab")
-    ]  # fmt: skip
-    assert "train" in project.run("logs").stdout or "sum 3" in project.run("logs").stdout
-    nodes = json.loads(project.run("status", "--json").stdout)["nodes"]
-    assert [(node["name"], node["processes"]) for node in nodes] == [("lab", 1), ("gpu2", 2)]
-    project.run("down", "--yes")
-    assert not (world.home("lab") / ".cluster").exists()
-    assert not [path for path in (project.directory / "state").rglob("*") if path.is_file()]
 
 
 @pytest.mark.skipif(not may_place_command(), reason=f"hosts have no {PYTHON}, or share this folder")

@@ -3,7 +3,6 @@
 The command runs on a sandbox host that has Slurm: with salloc on the login host, with sbatch on the first node itself.
 """
 
-import json
 import os
 import re
 import shlex
@@ -96,19 +95,6 @@ def make_world(nodes: Nodes) -> World:
     (home / "project/cluster.toml").write_text(CONFIG)
     own(home, "project")
     return World(nodes, command)
-
-
-def test_the_nodes_of_salloc(world: World) -> None:
-    """The login host is not one of them."""
-    _, *wanted = world.hosts
-    salloc = f"salloc --quiet -N 2 --ntasks-per-node 1 --nodelist {','.join(wanted)}"
-    done = world.on_login_host(f"{salloc} {world.command} train -H slurm -- {shlex.join(SAYS)}")
-    assert sorted(re.findall(SAID, done)) == [("0", "2", wanted[0], wanted[0]), ("1", "2", wanted[1], wanted[1])]
-    status = json.loads(world.on_login_host(f"{world.command} status --json"))
-    assert [(node["name"], node["role"]) for node in status["nodes"]] == [(wanted[0], "head"), (wanted[1], "worker")]
-    assert world.find_set_up() == wanted
-    world.on_login_host(f"{world.command} down --yes")
-    assert not world.find_set_up()
 
 
 def test_the_commands_of_the_page(world: World) -> None:

@@ -100,15 +100,3 @@ def test_an_own_project_on_two_nodes(own: Own) -> None:
     names = {path.name.partition(".")[0] for path in results.rglob("*") if path.is_file()}
     assert names == {"checkpoint-0", "checkpoint-1", "events"}
     assert re.search(r"left +nothing", said["down --yes"])
-
-
-@pytest.mark.parametrize("own", ["gluon"], indirect=True)
-def test_the_hint_for_data_that_git_ignores(own: Own) -> None:
-    """The script does not find its data; the hint is the edit that sends it."""
-    own.run("init")
-    own.run("up")
-    failed = own.run("train", code=1)
-    assert "left out by .gitignore: data/ (300 files, " in failed.stderr
-    assert f"to send it, set `[bootstrap] {EDITS['# exclude = []']}`" in failed.stderr
-    assert failed.stdout.count("FileNotFoundError") == 1
-    assert "the same traceback on 2 processes" in failed.stderr

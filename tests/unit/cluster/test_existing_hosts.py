@@ -107,11 +107,6 @@ def test_wrong_input_is_refused_before_anything_starts(
     assert not (project.directory / "state").exists()
 
 
-def test_nothing_was_set_up(project: Project) -> None:
-    assert project.run("down").stdout == "cluster plain has left nothing on existing hosts\n"
-    assert "nothing to launch, stop or delete" in project.run("list", code=2).stderr
-
-
 def test_data_in_s3_needs_credentials_and_says_so(project: Project) -> None:
     list_hosts(project, "gpu1")
     text = (project.directory / "cluster.toml").read_text()

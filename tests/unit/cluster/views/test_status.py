@@ -100,12 +100,6 @@ def test_nodes_that_ended_without_a_command_are_errors(reason: str, code: str | 
     assert one.is_spot_interruption is (reason == SPOT)
 
 
-@pytest.mark.parametrize("reason", [BY_CALL, "User initiated (2030-01-01 00:00:00 GMT)"])
-def test_nodes_that_a_command_ended_are_not_errors(reason: str | None) -> None:
-    state = make_state(stopped(0, reason), make_node(1), ended={"i-9": reason or "terminated"})
-    assert find_errors(state) == ()
-
-
 def make_bills(state: ClusterState) -> dict[str, NodeBill]:
     """Ten hours of each instance, at $0.17 per hour while it runs."""
     return {
