@@ -16,7 +16,7 @@ from cluster.views.examples import render_examples
 from cluster.views.terminal import print_bytes_unchanged, write
 from ec2_sandbox.sudo import become_caller
 from foundation.errors import ClusterError, Interrupted
-from foundation.user_folders import cache_folder, correct_home, find_repair, state_folder
+from foundation.user_folders import cache_folder, correct_home, state_folder
 from provision.aws.crt import skip_unused_crt
 
 INTERRUPTED = 130  # 128 + SIGINT, as in shells
@@ -103,14 +103,14 @@ def run() -> int:
         _fail(text[:1].lower() + text[1:], f"{context.command_path} --help" if context else None)
         code = error.exit_code
     except ClusterError as error:
-        _fail(error.message, _repair(error.__cause__) or error.hint)
+        _fail(error.message, error.hint)
         code = error.exit_code
     except BrokenPipeError:
         # The reader of our output has exited, as in `cluster ... | head`.
         code = 1
     except OSError as error:  # on this machine, such as a full disk or a read-only folder
         where = f"{error.filename}: " if error.filename else ""
-        _fail(f"{where}{error.strerror or error}", _repair(error) or _explain_space(error))
+        _fail(f"{where}{error.strerror or error}", _explain_space(error))
         code = 1
     return code if isinstance(code, int) else 0
 
@@ -120,13 +120,6 @@ def _find_hint(error: BaseException | None) -> str | None:
     while error is not None and not isinstance(error, Interrupted):
         error = error.__cause__ or error.__context__
     return None if error is None else str(error)
-
-
-def _repair(error: BaseException | None) -> str | None:
-    """Returns the command that repairs a file that a command under sudo left owned by root; None for other errors."""
-    if isinstance(error, PermissionError) and isinstance(error.filename, str):
-        return find_repair(Path(error.filename), (cache_folder(), state_folder()))
-    return None
 
 
 def _explain_space(error: OSError) -> str | None:

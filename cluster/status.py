@@ -1,9 +1,8 @@
 """Finds what `cluster status`, `list` and `cost` show."""
 
-from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
-from typing import TypeVar
 
 from cluster.app import App
 from cluster.costs import find_bills, note_costs
@@ -24,8 +23,6 @@ from provision.model import ClusterState
 from provision.preflight.prices import Prices, describe_prices, find_volume_price
 from provision.resources.shared_volume import find_shared_volumes
 from provision.volumes.config import find_head_volume
-
-T = TypeVar("T")
 
 
 def describe_status(app: App) -> Status:
@@ -84,39 +81,33 @@ def describe_region(app: App, region: str, *, is_there: bool) -> RegionClusters:
     clusters: tuple[ClusterState, ...] = ()
     prices: Prices = {}
     root = app.files_in(region).root
+    known = cache(lambda name: _find_known(app, root.with_name(name)))
     if is_there:
         clients = make_clients(region)
-        clusters = describe_clusters(
-            clients.ec2,
-            known=lambda name: _read_files(app, root, name, ClusterFiles.known_instances, KnownInstances()),
-        )
+        clusters = describe_clusters(clients.ec2, known=known)
         instances = [each for cluster in clusters for each in cluster.instances]
         prices = describe_prices(clients, {(each.market, each.instance_type, each.zone) for each in instances})
     return RegionClusters(
         region=region,
         clusters=clusters,
         prices=prices,
-        keys_here={cluster.name for cluster in clusters if _is_key_here(app, root, cluster)},
+        keys_here={cluster.name for cluster in clusters if _is_key_here(cluster, known(cluster.name).public_key)},
         now=datetime.now(UTC),
         price_note=app.price_note,
     )
 
 
-def _read_files(app: App, root: Path, name: str, read: Callable[[ClusterFiles], T], otherwise: T) -> T:
-    """Returns what `read` finds in a cluster's files. A damaged file is only a warning, and returns `otherwise`.
-
-    root: the folder of another cluster's files.
-    """
+def _find_known(app: App, root: Path) -> KnownInstances:
+    """Returns the instances of a cluster that this machine knows; a damaged file is only a warning."""
     try:
-        return read(ClusterFiles(root.with_name(name)))
+        return ClusterFiles(root).known_instances()
     except ClusterError as error:
         app.say(error.message, style="yellow")
-        return otherwise
+        return KnownInstances()
 
 
-def _is_key_here(app: App, root: Path, cluster: ClusterState) -> bool:
-    """Whether this machine has the private key of this cluster, and not that of an earlier cluster of the same name."""
-    here = _read_files(app, root, cluster.name, ClusterFiles.find_public_key, None)
+def _is_key_here(cluster: ClusterState, here: str | None) -> bool:
+    """Whether the key of this machine is that of this cluster, and not of an earlier cluster of the same name."""
     return here is not None and (cluster.key_pair is None or cluster.key_pair.public_key in {None, here})
 
 

@@ -6,8 +6,6 @@ The specification says to ignore relative values: https://specifications.freedes
 import getpass
 import os
 import pwd
-import shlex
-from collections.abc import Iterable
 from pathlib import Path
 
 from foundation.errors import ClusterError
@@ -67,36 +65,6 @@ def make_home() -> Path | None:
     except OSError:
         return None
     return home
-
-
-def find_repair(path: Path, folders: Iterable[Path]) -> str | None:
-    """Returns the command that gives this user a path below home that root owns; None if root does not own it.
-
-    folders: the program's own; one command repairs all of them.
-    """
-    home, path = _normal(Path.home()), _normal(path)
-    root_owned = None if os.geteuid() == 0 else _find_root_owned(path, home)
-    if root_owned is None:
-        return None
-    found = {root_owned}
-    own = [_normal(folder) for folder in folders]
-    if any(path.is_relative_to(folder) for folder in own):
-        found = {_find_root_owned(folder, home) or folder for folder in own if os.path.lexists(folder)}
-    return shlex.join(["sudo", "chown", "-R", f"{os.getuid()}:{os.getgid()}", *sorted(map(str, found))])
-
-
-def _find_root_owned(path: Path, home: Path) -> Path | None:
-    """Returns the topmost part of a path below home that root owns."""
-    try:
-        parts = (part for part in (*reversed(path.parents), path) if part != home and part.is_relative_to(home))
-        return next((part for part in parts if part.lstat().st_uid == 0), None)
-    except OSError:  # missing
-        return None
-
-
-def _normal(path: Path) -> Path:
-    """Returns it absolute, and without ".." components."""
-    return Path(os.path.abspath(path))  # noqa: PTH100 - resolve() would follow symbolic links
 
 
 def _folder(variable: str, below_home: str) -> Path:

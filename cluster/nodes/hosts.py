@@ -13,7 +13,7 @@ from bootstrap.ssh.connections import Connections
 from bootstrap.ssh.host import Host, parse_spec
 from bootstrap.ssh.other_hosts import SCRIPT_TIMEOUT_S, check_addresses, let_head_in, remember
 from cluster.app import App
-from cluster.nodes.other_hosts import UserSsh, ask_for_address, find_address, memory_of
+from cluster.nodes.other_hosts import ask_for_address, connect_to, find_address, find_host, memory_of
 from cluster.nodes.source import Nodes, NodeSource
 from foundation.errors import ClusterError, ConfigError
 from foundation.remote_command import Quoted, RemoteCommand
@@ -108,14 +108,13 @@ class HostSource(NodeSource):
 
     def __init__(self, app: App) -> None:
         self._app = app
-        self._ssh = UserSsh()
 
     def describe(self) -> HostNodes:
         """Returns the hosts, with the addresses that this machine finds. Raises ClusterError, also without hosts."""
         name, listed = self._app.config.name, self._find_list()
         if not listed.lines:
             raise HostNodes(name, listed).no_nodes()
-        routes = [self._ssh.host(spec) for spec in dict.fromkeys(listed.lines)]
+        routes = [find_host(spec) for spec in dict.fromkeys(listed.lines)]
         with bounded_pool() as pool:
             addresses = list(pool.map(lambda found: find_address(found[0].address), routes))
         hosts: list[Host] = []
@@ -141,16 +140,16 @@ class HostSource(NodeSource):
 
     def connect(self, nodes: Nodes, host: Host, *, wait_s: float) -> NodeConnection:  # noqa: ARG002 - hosts do not boot
         """Connects as `ssh` does. Raises ConnectError, ClusterError."""
-        return self._ssh.connect(host)
+        return connect_to(host)
 
     def connect_again(self, host: Host) -> NodeConnection:
         """Connects as `connect` does."""
-        return self._ssh.connect(host)
+        return connect_to(host)
 
     @contextmanager
     def open_connections(self, nodes: Nodes, *, wait_s: float) -> Iterator[Connections]:  # noqa: ARG002 - as above
         """Yields connections to the hosts."""
-        with Connections(wait_s=wait_s, connect_to_other=self._ssh.connect) as connections:
+        with Connections(wait_s=wait_s, connect_to_other=connect_to) as connections:
             yield connections
 
     @contextmanager
@@ -168,7 +167,7 @@ class HostSource(NodeSource):
 
     def _connect_and_remember(self, host: Host) -> NodeConnection:
         """Connects to a host, and remembers it before anything on it is changed. Raises ConnectError, ClusterError."""
-        connection = self._ssh.connect(host)
+        connection = connect_to(host)
         memory_of(self._app).keep([remember(host, key=connection.host_key)])
         return connection
 

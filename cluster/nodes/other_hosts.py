@@ -30,38 +30,35 @@ from provision.resources.resource import Resource, Unseen
 KIND = "set-up of a host of yours"
 
 
-class UserSsh:
-    """Connects to the user's own hosts as the user's ssh does. Thread-safe."""
+def connect_to(host: Host) -> NodeConnection:
+    """Connects to a host that find_host returned, as the user's ssh does. Raises ConnectError, ClusterError."""
+    try:
+        return connect(host, spec=_spec_of(host.spec))
+    except ConnectError as error:
+        if not is_here(host.address):
+            raise
+        raise ConnectError(
+            f"{error.message}\n  this is the machine that the command runs on; it must accept ssh from itself, too",
+            hint=error.hint,
+        ) from error
 
-    def connect(self, host: Host) -> NodeConnection:
-        """Connects to a host that `host` returned. Raises ConnectError, ClusterError."""
-        spec = _spec_of(host.spec)
-        try:
-            return connect(host, spec=spec)
-        except ConnectError as error:
-            if not is_here(host.address):
-                raise
-            raise ConnectError(
-                f"{error.message}\n  this is the machine that the command runs on; it must accept ssh from itself, too",
-                hint=error.hint,
-            ) from error
 
-    def host(self, text: str, *, address: str = "") -> tuple[Host, Route]:
-        """Returns a host and the route to it. address: the one at which the cluster's nodes reach it."""
-        spec = _spec_of(text)
-        route = find_route(spec)
-        name = spec.host if spec.port in {None, 22} else f"{spec.host}:{spec.port}"
-        host = Host(
-            name=name,
-            instance_id=name,
-            address=route.hostname,
-            private_ip=address,
-            user=route.user,
-            is_head=False,
-            port=route.port,
-            spec=text,
-        )
-        return host, route
+def find_host(text: str) -> tuple[Host, Route]:
+    """Returns one of the user's own hosts, and the route to it."""
+    spec = _spec_of(text)
+    route = find_route(spec)
+    name = spec.host if spec.port in {None, 22} else f"{spec.host}:{spec.port}"
+    host = Host(
+        name=name,
+        instance_id=name,
+        address=route.hostname,
+        private_ip="",
+        user=route.user,
+        is_head=False,
+        port=route.port,
+        spec=text,
+    )
+    return host, route
 
 
 def is_here(address: str) -> bool:
@@ -112,7 +109,6 @@ def release(app: App) -> tuple[tuple[Resource, ...], tuple[Unseen, ...]]:
     """
     memory = memory_of(app)
     mark, known = memory.read()
-    ssh = UserSsh()
     done: list[Resource] = []
     left: list[Unseen] = []
     reached: list[tuple[Remembered, NodeConnection]] = []
@@ -124,8 +120,7 @@ def release(app: App) -> tuple[tuple[Resource, ...], tuple[Unseen, ...]]:
 
     def end_jobs(entry: Remembered) -> None:
         try:
-            host, _ = ssh.host(entry.spec, address=entry.address)
-            connection = ssh.connect(host)
+            connection = connect_to(find_host(entry.spec)[0])
             stack.callback(connection.close)
             for job in entry.jobs:  # the head is gone: end what may still run before its files are deleted
                 words = runtime_command("agent", "end", job, must_exist=False)
