@@ -9,7 +9,7 @@ from bench.support.rounds import describe_machine
 
 BENCHMARKS = (
     "startup", "train", "torch", "stragglers", "alarms", "sandbox", "provision", "distribute", "ready", "transfer",
-    "reading", "pack",
+    "reading",
 )  # fmt: skip
 RESULTS = Path(__file__).with_name("RESULTS.md")
 HEAD = "# Results\n\nWhat `make bench` showed last. Nothing here is asserted by a test.\n"

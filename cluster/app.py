@@ -97,7 +97,9 @@ class App:
         name = name or self.config.name
         if self.config.cloud == "aws":
             return ClusterFiles(state_folder() / "aws" / region / name)
-        folder = sandbox_files_dir(self.project_dir)
+        from ec2_sandbox.paths import paths_of  # noqa: PLC0415 - as in enter_cloud
+
+        folder = state_folder() / f"sandbox-{paths_of(self.project_dir).id}"  # it is deleted with the sandbox
         if self.config.provision.regions and region != self._sandbox_region:
             folder = folder.with_name(f"{folder.name}@{region}")
         return ClusterFiles(folder / name)
@@ -318,13 +320,6 @@ def _explain_missing(*, has_crashed: bool) -> NotFoundError:
     if has_crashed:
         what = "the sandbox of this folder has crashed, and its clusters ended with it"
     return NotFoundError(what, hint="cluster up (it starts the sandbox), or cluster sandbox start")
-
-
-def sandbox_files_dir(project_dir: Path) -> Path:
-    """Returns the folder for files of the clusters in a folder's sandbox. It is deleted with the sandbox."""
-    from ec2_sandbox.paths import paths_of  # noqa: PLC0415 - as in enter_cloud
-
-    return state_folder() / f"sandbox-{paths_of(project_dir).id}"
 
 
 def pass_app(command: Callable[Concatenate[App, P], T]) -> Callable[P, T]:

@@ -4,7 +4,6 @@ import time
 from collections.abc import Callable, Iterator
 
 from bootstrap.environment.file_cache import check_cache
-from bootstrap.environment.project import read_requirements
 from bootstrap.transfer.sync import find_files
 from cluster.app import App, if_interrupted
 from cluster.config import ClusterConfig
@@ -14,7 +13,7 @@ from cluster.lease import send_lease
 from cluster.nodes.ec2 import Ec2Nodes, describe_state
 from cluster.recovery.lost_head import continue_jobs, try_find_lost_head
 from cluster.recovery.replacement import replace_lost, replace_unhealthy
-from cluster.session import BOOT_TIMEOUT_S, check_ahead, describe, find_request, ready_nodes
+from cluster.session import BOOT_TIMEOUT_S, check_ahead, describe, find_request, read_packages, ready_nodes
 from cluster.views.status import render_nodes
 from foundation.progress import Event
 from foundation.user_folders import cache_folder
@@ -42,7 +41,7 @@ def check_inputs(app: App) -> None:
     Warns of instance types that do not fit the framework.
     """
     config = app.config
-    read_requirements(config.bootstrap.packages, project=config.bootstrap.project, folder=app.project_dir)
+    read_packages(app)
     if config.bootstrap.sync != "auto":
         find_files(app.project_dir, sync=config.bootstrap.sync, exclude=config.bootstrap.exclude)
     find_script(config.train.script, project_dir=app.project_dir)

@@ -4,7 +4,7 @@ import hashlib
 import os
 import platform
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -95,9 +95,8 @@ def find_request(app: App) -> Request:
 
 def find_recipe(app: App) -> str:
     """Returns the settings that a baked image is made with, in words with digests. Raises ConfigError."""
-    config, read = app.config.bootstrap, partial(read_requirements, folder=app.project_dir)
-    asked = app.on_head.asked if app.on_head is not None else read(config.packages, project=config.project)
-    made = (config.framework, config.python, config.mxnet, config.torch, asked, app.config.provision.user)
+    config = app.config.bootstrap
+    made = (config.framework, config.python, config.mxnet, config.torch, read_packages(app), app.config.provision.user)
     parts = {"environment": made, "setup": config.setup, "container": app.config.container.image}
     return " ".join(f"{word}={hashlib.sha256(json.encode(part)).hexdigest()[:12]}" for word, part in parts.items())
 
@@ -155,34 +154,21 @@ def find_notify(app: App) -> Notify | None:
 
 
 def watch_events(app: App, head: ReadyNode, notify: Notify | None) -> None:
-    """Has the head send the events of the nodes' own programs, or stops that if `notify` is None.
+    """Has the head send the events of the nodes' own programs (node/setup/notify.py), or stops that without `notify`.
 
     Errors are warnings. On existing hosts, none of our programs ends nodes, and only jobs send events.
     """
     if not app.has_instances or (notify is None and not app.files.watched.exists()):
         return
-    settings = None
-    if notify is not None:
-        settings = {**to_builtins(notify), "user": head.host.user}
+    settings = None if notify is None else {**to_builtins(notify), "user": head.host.user}
     try:
-        _set_watcher(head.connection, settings=settings)
+        with closing(NodeProgram(head.connection, "notify", as_root=True)) as program:
+            what, hint = "[notify] could not be set up", f"cluster ssh {head.host.name}; then run it again"
+            program.call({"settings": settings}, dict[str, Any], timeout_s=NOTIFY_TIMEOUT_S, what=what, hint=hint)
         app.files.note_watched(is_watched=notify is not None)
     except ClusterError as error:
         what = f"[notify] sends no events but those of jobs: {error.message}"
         app.report(Event(kind="warn", what=what, where=head.host.name))
-
-
-def _set_watcher(connection: NodeConnection, *, settings: Mapping[str, str | None] | None) -> None:
-    """Starts the head's watcher (node/setup/notify.py) with these settings; None: ends it. Raises ClusterError."""
-    hint = f"cluster ssh {connection.host.name}; then run it again"
-    with closing(NodeProgram(connection, "notify", as_root=True)) as program:
-        program.call(
-            {"settings": settings},
-            dict[str, Any],
-            timeout_s=NOTIFY_TIMEOUT_S,
-            what="[notify] could not be set up",
-            hint=hint,
-        )
 
 
 def _prepare(
@@ -233,34 +219,37 @@ def collect(app: App, command: Sequence[str], *, is_job: bool, is_sent: bool = T
     )
 
 
-def find_requirements(app: App) -> Requirements:
+def read_packages(app: App) -> Requirements:
     """Returns the packages that [bootstrap] asks for. Raises ConfigError for a file that cannot be used."""
+    config = app.config.bootstrap
     if app.on_head is not None:
         return app.on_head.asked
-    config = app.config.bootstrap
-    found = read_requirements(config.packages, project=config.project, folder=app.project_dir)
-    for line in found.lines:
-        ignored = explain_ignored(line, config)
-        if ignored is not None:
-            app.report(Event(kind="warn", what=ignored))
+    return read_requirements(config.packages, project=config.project, folder=app.project_dir)
+
+
+def find_requirements(app: App) -> Requirements:
+    """Like read_packages, but also warns of those that are ignored, once: on the user's machine."""
+    found = read_packages(app)
+    if app.on_head is None:
+        warn(app, filter(None, (explain_ignored(line, app.config.bootstrap) for line in found.lines)))
     return found
 
 
 def fetch_own_wheel(app: App) -> BundleFile | None:
     """Returns the file that [bootstrap] mxnet names, on this machine; None if it names none. Raises ClusterError."""
+
+    def get_object(url: str, path: Path) -> None:
+        from train.s3.operations import get  # noqa: PLC0415 - slow to import, and few configurations need it
+
+        get([url], str(path), region=app.config.provision.region)
+
     return find_own_wheel(
         app.config.bootstrap.mxnet,
         folder=app.project_dir,
-        get_object=partial(_get_object, region=app.config.provision.region),
+        get_object=get_object,
         cache=cache_folder(),
         report=app.report,
     )
-
-
-def _get_object(url: str, path: Path, *, region: str) -> None:
-    from train.s3.operations import get  # noqa: PLC0415 - slow to import, and few configurations need it
-
-    get([url], str(path), region=region)
 
 
 def check_ahead(app: App) -> None:
@@ -279,7 +268,7 @@ def check_ahead(app: App) -> None:
     machine = find_machine(config.provision.instance_type)
     check_packages(
         config.bootstrap,
-        asked=read_requirements(config.bootstrap.packages, project=config.bootstrap.project, folder=app.project_dir),
+        asked=read_packages(app),
         machine="aarch64" if machine is not None and machine.architecture == "arm64" else "x86_64",
         gpu=machine.gpu if machine is not None and not is_like_this else None,
         pythons=[sys.version_info[:2]] if is_like_this else LIKELY_PYTHONS,

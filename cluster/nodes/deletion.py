@@ -29,7 +29,8 @@ def delete_cluster(app: App, *, yes: bool, as_json: bool) -> None:
     config = app.config
     nodes = describe(app)
     find_job = ask_for_job(app, nodes, patience_s=BRIEF_PATIENCE_S if yes else PATIENCE_S)
-    parts = [_prepare_home(app), *_prepare_elsewhere(app)]
+    home = prepare_down(app.clients, request=find_request(app), files=app.files, report=app.report)
+    parts = [_Part(clients=app.clients, files=app.files, ending=home), *_prepare_elsewhere(app)]
     if any(part.ending for part in parts):
         _show_plans(app, parts)
         job = find_job()
@@ -63,12 +64,6 @@ class _Part(Struct, frozen=True, kw_only=True):
     clients: Clients
     files: ClusterFiles
     ending: Ending
-
-
-def _prepare_home(app: App) -> _Part:
-    """Plans the deletion of the cluster in its own region. Raises AwsError, ClusterError."""
-    ending = prepare_down(app.clients, request=find_request(app), files=app.files, report=app.report)
-    return _Part(clients=app.clients, files=app.files, ending=ending)
 
 
 def _prepare_elsewhere(app: App) -> list[_Part]:

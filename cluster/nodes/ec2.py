@@ -17,7 +17,7 @@ from provision.aws.clients import Clients
 from provision.config import ProvisionConfig
 from provision.describe import describe_nodes, find_end
 from provision.membership import describe_untrusted, no_nodes
-from provision.model import ClusterState, Node
+from provision.model import ClusterState
 from provision.resources.console import find_host_fingerprints, find_last_console_lines
 from provision.status import find_differences
 from provision.volumes.describe import describe_mounts
@@ -50,7 +50,23 @@ class Ec2Nodes(Nodes):
 
     def find_host(self, name: str) -> Host:
         """Returns a running instance. Raises ClusterError if it is not running or cannot be reached from here."""
-        return find_host(self._nodes[name], self._config)
+        node, config = self._nodes[name], self._config
+        if node.state != "running":
+            raise ClusterError(f"{name} ({node.instance_id}) is {node.state}", hint="cluster start")
+        address = node.address(config.ssh_address)
+        if address is None or node.private_ip is None:
+            raise ClusterError(
+                f"{name} ({node.instance_id}) has no {config.ssh_address} address",
+                hint='set [provision] ssh_address = "private" if you can reach its network, or another subnet_id',
+            )
+        return Host(
+            name=name,
+            instance_id=node.instance_id,
+            address=address,
+            private_ip=node.private_ip,
+            user=config.user,
+            is_head=node.role == "head",
+        )
 
     def find_hosts(self) -> tuple[Host, ...]:
         """Returns all nodes. Raises NotFoundError without nodes, ClusterError if one is not running or reachable."""
@@ -196,29 +212,6 @@ def find_gone(app: App, state: ClusterState) -> frozenset[str]:
     if not (app.files.exist and state.exists):
         return frozenset()
     return frozenset(app.files.addresses()) - {node.instance_id for node in state.nodes}
-
-
-def find_host(node: Node, config: ProvisionConfig) -> Host:
-    """Returns a running node as a host for ssh.
-
-    Raises ClusterError if it is not running or cannot be reached from here.
-    """
-    if node.state != "running":
-        raise ClusterError(f"{node.name} ({node.instance_id}) is {node.state}", hint="cluster start")
-    address = node.address(config.ssh_address)
-    if address is None or node.private_ip is None:
-        raise ClusterError(
-            f"{node.name} ({node.instance_id}) has no {config.ssh_address} address",
-            hint='set [provision] ssh_address = "private" if you can reach its network, or another subnet_id',
-        )
-    return Host(
-        name=node.name,
-        instance_id=node.instance_id,
-        address=address,
-        private_ip=node.private_ip,
-        user=config.user,
-        is_head=node.role == "head",
-    )
 
 
 def open_console(clients: Callable[[], Clients]) -> Console:

@@ -164,7 +164,12 @@ def copy_results(app: App, record: JobRecord, found: JobResults, folder: Path) -
         for name, (names, _) in chosen.items()
         if names
     ]
-    files, size_bytes, unchanged = _carry_out(app, copies, folder)
+    if copies:
+        total = sum(copy.listing.files[number].size_bytes for copy in copies for number in copy.names)
+        with counting_bar(app, "copying", total, "bytes") as moved:
+            copy_all(copies, folder, on_all=on_all, moved=moved)
+    files, unchanged = sum(copy.files for copy in copies), sum(copy.unchanged for copy in copies)
+    size_bytes = sum(copy.size_bytes for copy in copies)
     if found.s3_names and found.s3_url is not None:
         got = s3.get([found.s3_url], str(folder / prefixes[S3]), region=app.config.provision.region, exclude=is_ours)
         files += len(got.plan.transfers)
@@ -176,19 +181,6 @@ def copy_results(app: App, record: JobRecord, found: JobResults, folder: Path) -
         if copy.error is not None:
             found.errors[copy.listing.name] = copy.error
     _raise_errors(found.errors, [text for copy in copies for text in copy.failed])
-
-
-def _carry_out(app: App, copies: list[Copy], folder: Path) -> tuple[int, int, int]:
-    """Copies from the nodes. Returns the numbers of files, of bytes, and of unchanged files."""
-    total = sum(copy.listing.files[number].size_bytes for copy in copies for number in copy.names)
-    if copies:
-        with counting_bar(app, "copying", total, "bytes") as moved:
-            copy_all(copies, folder, on_all=on_all, moved=moved)
-    return (
-        sum(copy.files for copy in copies),
-        sum(copy.size_bytes for copy in copies),
-        sum(copy.unchanged for copy in copies),
-    )
 
 
 def _raise_errors(errors: Mapping[str, ClusterError], failed: Sequence[str]) -> None:

@@ -52,14 +52,10 @@ class HeadJob(Struct, frozen=True, kw_only=True):
     why: str | None = None
     unhealthy: Mapping[str, Unhealthy] = field(default_factory=dict)
 
-    def find_reasons(self, node: str, node_id: str) -> tuple[str, ...]:
-        """Returns why a node is unhealthy; () if it is healthy or has been replaced. node_id: its instance id."""
-        found = self.unhealthy.get(node)
-        return tuple(map(shorten, found.reasons)) if found is not None and found.id == node_id else ()
-
     def find_unhealthy(self, ids: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
-        """Returns the reasons why nodes are unhealthy; only unhealthy nodes are included. ids: by the nodes' names."""
-        return {name: reasons for name, node_id in ids.items() if (reasons := self.find_reasons(name, node_id))}
+        """Returns why nodes are unhealthy, without healthy ones and those that were replaced. ids: by their names."""
+        found = {name: one for name, one in self.unhealthy.items() if one.id == ids.get(name)}
+        return {name: tuple(map(shorten, one.reasons)) for name, one in found.items()}
 
 
 class Status(Struct, frozen=True, kw_only=True):
