@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -50,34 +49,20 @@ def show(project: Project, *words: str, typed: str = "") -> tuple[int, str]:
 
 
 @pytest.mark.parametrize(
-    ("words", "shown"),
-    [
-        ("status", "simulated"),
-        ("up --dry-run --nodes 9", "per hour (9 x"),
-        pytest.param("verify", "ones((2,3))*2+1 == 3", marks=pytest.mark.slow),
-        ("oracle g5.xlarge", "sm_86"),
-        ("data ls s3://cluster-demo/digits/", "train-images-idx3-ubyte"),
-        ("data du s3://cluster-demo/digits/", "s3://cluster-demo/digits/train/"),
-        ("train --kv-store local -n 1 -- echo Epoch[0]", "done"),
-        ("logs --role worker", "Epoch[0]"),
-        ("adopt", "nothing to adopt"),
-    ],
-)
-def test_a_screen_fits(with_data: Project, words: str, shown: str) -> None:
-    code, text = show(with_data, *words.split())
-    assert code == 0, text
-    assert shown in text
-
-
-@pytest.mark.parametrize(
     ("words", "code", "shown"),
     [
+        ("status", 0, "simulated"),
+        ("up --dry-run --nodes 9", 0, "per hour (9 x"),
+        pytest.param("verify", 0, "ones((2,3))*2+1 == 3", marks=pytest.mark.slow),
+        ("oracle g5.xlarge", 0, "sm_86"),
+        ("data ls s3://cluster-demo/digits/", 0, "train-images-idx3-ubyte"),
+        ("train --kv-store local -n 1 -- echo Epoch[0]", 0, "done"),
+        ("logs --role worker", 0, "Epoch[0]"),
         ("train --kv-store local -n 1 fails.py --epochs 1", 3, "exit code 3"),
-        ("logs no-such-job", 1, "no-such-job"),
         ("data put nothing s3://cluster-demo/x/", 1, "nothing"),
     ],
 )
-def test_the_screen_of_a_mistake_fits(with_data: Project, words: str, code: int, shown: str) -> None:
+def test_a_screen_fits(with_data: Project, words: str, code: int, shown: str) -> None:
     found, text = show(with_data, *words.split())
     assert found == code, text
     assert shown in text
@@ -105,12 +90,3 @@ def test_what_people_copy_is_not_wrapped(with_data: Project, words: str) -> None
     finally:
         terminal.close()
     assert with_data.run(*words.split()).stdout.replace("\n", "\r\n") in terminal.raw
-
-
-def test_a_new_folder(tmp_path: Path) -> None:
-    code, text = show(Project(tmp_path), "init")
-    assert code == 0
-    assert "next: " in text
-    for words in ("status", "jobs", "down"):
-        code, text = show(Project(tmp_path), words)
-        assert "sandbox of this folder is not running" in " ".join(text.split())
