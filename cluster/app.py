@@ -22,7 +22,7 @@ from cluster.views.terminal import escape, find_columns, write
 from ec2_sandbox.sudo import AGAIN
 from foundation.errors import ClusterError, ConfigError, Interrupted, NotFoundError, SandboxError, UsageError
 from foundation.progress import Event
-from foundation.user_folders import make_home, state_folder
+from foundation.user_folders import state_folder
 from provision.config import all_regions
 
 if TYPE_CHECKING:
@@ -331,11 +331,8 @@ def pass_app(command: Callable[Concatenate[App, P], T]) -> Callable[P, T]:
             path: Path = root.params["config_path"]
             is_default = root.get_parameter_source("config_path") is ParameterSource.DEFAULT
             found = find_above(path) if is_default and root.invoked_subcommand != "init" else None
-            home = make_home()
             root.obj = App(config_path=found or path)
             root.call_on_close(root.obj.close)
-            if home is not None:
-                root.obj.say(f"HOME={home} did not exist: it is created, without the files of your clusters")
             if os.environ.pop(AGAIN, None) is None:
                 if found is not None:
                     root.obj.say(f"using {found}")

@@ -52,21 +52,6 @@ def correct_home() -> None:
             os.environ.pop("HOME", None)  # reported when something needs it
 
 
-def make_home() -> Path | None:
-    """Creates the folder that HOME names, if it does not exist (0700). Returns it then; otherwise None.
-
-    A folder that cannot be created is reported when something needs it.
-    """
-    home = Path(os.environ.get("HOME", ""))
-    if not home.is_absolute() or home.exists():
-        return None
-    try:
-        home.mkdir(mode=0o700, parents=True)
-    except OSError:
-        return None
-    return home
-
-
 def _folder(variable: str, below_home: str) -> Path:
     given = Path(os.environ.get(variable, ""))
     return given if given.is_absolute() else home_folder() / below_home
