@@ -132,11 +132,6 @@ def make_settings(app: App, nodes: Sequence[ReadyNode], *, asked: Requirements) 
     """Returns the settings for the head, the first of the nodes. Raises ClusterError."""
     head, config = nodes[0], app.config
     known = app.files.known_instances()
-    try:
-        pins = app.files.known_hosts.read_text("ascii")
-    except (OSError, UnicodeDecodeError) as error:
-        message = error.strerror if isinstance(error, OSError) else "damaged"
-        raise ClusterError(f"{app.files.known_hosts}: {message}") from error
     table, overrides = leave_secrets_out(read_table(app.config_path), app.overrides)
     files_of = find_python_records([node.facts.machine for node in nodes], cache=cache_folder())
     for node in nodes:
@@ -152,7 +147,7 @@ def make_settings(app: App, nodes: Sequence[ReadyNode], *, asked: Requirements) 
         asked=asked,
         public_key=known.public_key or "",
         launch_key=known.launch_key or b"",
-        pins=pins,
+        pins=app.files.known_hosts.read_text("ascii", errors="replace"),
         instances=tuple(sorted(known.instance_ids)),
         records=records,
         endpoint_url=os.environ.get("AWS_ENDPOINT_URL"),
