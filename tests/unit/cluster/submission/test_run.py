@@ -170,6 +170,7 @@ def test_what_is_refused_before_anything_happens(
     with pytest.raises(UsageError, match=said):
         run_job(app, (), OPTIONS | options, choices, is_command=False)
     assert calls == []
+    assert app.config.lease.budget == choices.budget_usd
 
 
 @pytest.mark.parametrize(

@@ -111,14 +111,14 @@ def test_the_filter() -> None:
     model = job(*running())
 
     async def script(screen: WatchScreen, pilot: "Pilot[bool]") -> None:
-        await pilot.press("f", *"=0.3")
+        await pilot.press("f", *"y=0.3")
         assert shown(screen) == ["[worker 1 node-1] Epoch[0] Validation-accuracy=0.3"]
         await pilot.press("enter")
         assert screen.lines.has_focus
         model.take(line("another", 0))
-        model.take(line("x=0.3", 0))
+        model.take(line("my Y=0.3", 0))
         screen.draw()
-        assert shown(screen)[1:] == ["[worker 0 node-0] x=0.3"]
+        assert shown(screen)[1:] == ["[worker 0 node-0] my Y=0.3"]
         await pilot.press("escape")
         assert len(shown(screen)) == 11
         assert not screen.filter.display
@@ -177,6 +177,8 @@ def test_hostile_text_is_inert() -> None:
     title, name, called = "job \x1b[2J[red]x", "[blink]loss\x1b", threading.Event()
     model = job(*running(), line(HOSTILE), line("x" * 1_000_000), warnings(HOSTILE), title=title)
     model.take(line("step 1 loss [bold]0.5"))
+    model.take(line("step 2 loss nan"))
+    assert "loss" not in model.values
     model.take(Event(kind="say", at=120.0, text=f"two\nlines {name}"))
 
     async def script(screen: WatchScreen, pilot: "Pilot[bool]") -> None:
