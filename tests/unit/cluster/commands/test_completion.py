@@ -10,7 +10,7 @@ from click.shell_completion import BashComplete
 from click.testing import CliRunner
 
 from cluster.commands import COMMANDS
-from cluster.completion import VARIABLE, describe_shape, load_command, make_shape
+from cluster.completion import MOST_NODES, VARIABLE, describe_shape, load_command, make_shape
 from cluster.main import cli
 
 FILE = """
@@ -62,7 +62,9 @@ def test_words(words: tuple[str, ...], found: list[str]) -> None:
     assert complete(*words) == found
 
 
-def test_words_of_existing_hosts(folder: Path) -> None:
+def test_words_of_huge_clusters_and_existing_hosts(folder: Path) -> None:
+    (folder.parent / "cluster.toml").write_text("[provision]\nnodes = 2000000000\n")
+    assert len(complete("ssh", "node-")) == MOST_NODES
     hosts = 'name = "plain"\ncloud = "hosts"\n[hosts]\nnames = ["me@gpu1", "gpu2:2222", "me@gpu1"]\n'
     (folder.parent / "cluster.toml").write_text(hosts)
     assert complete("ssh", "gp") == ["gpu1", "gpu2"]

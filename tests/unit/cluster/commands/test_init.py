@@ -2,16 +2,18 @@
 
 import json
 import re
+import resource
+import signal
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from cluster.commands.setup.init import SCRIPTS, TEMPLATES, choose_name
+from cluster.commands.setup.init import SCRIPTS, TEMPLATES, choose_name, write_new
 from cluster.config import load_config
 from cluster.folders import find_above
 from cluster.main import cli
-from foundation.errors import UsageError
+from foundation.errors import ClusterError, UsageError
 from train.job.payload import shipped_scripts
 
 FILES = ("cluster.toml", "other.toml", "third.toml")
@@ -114,6 +116,21 @@ def test_a_file_for_all_folders_is_warned_of(tmp_path: Path, monkeypatch: pytest
     (tmp_path / "a").mkdir()
     monkeypatch.chdir(tmp_path / "a")
     assert "use this file, and not" in run("init").replace("\n", " ")
+
+
+def test_a_full_disk_leaves_no_file(tmp_path: Path) -> None:
+    """RLIMIT_FSIZE makes the write fail, as a full disk does."""
+    path = tmp_path / "cluster.toml"
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, before[1]))
+    try:
+        with pytest.raises(ClusterError, match="cannot be written"):
+            write_new(path, "a longer text", hint="")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, ignored)
+    assert not path.exists()
 
 
 @pytest.mark.parametrize("template", TEMPLATES)
