@@ -372,16 +372,12 @@ def end_left(head: Head, record: JobRecord, nodes: Nodes) -> Stopped:
 
     Raises ClusterError when a process may still be left, ConnectError, HeadGoneError.
     """
-    result, _ = stop_job(head, record.id, find_gone(record, nodes))
+    # The id of a host of the user's is empty.
+    gone = nodes.find_gone(node.instance_id for node in record.nodes if node.instance_id)
+    result, _ = stop_job(head, record.id, gone)
     stopped = Stopped(result=result, already=True)
     _check_left(record.id, stopped)
     return stopped
-
-
-def find_gone(record: JobRecord, nodes: Nodes) -> Sequence[str]:
-    """Returns the ids of a job's instances that no longer run, and therefore have no processes. Pure."""
-    # The id of a host of the user's is empty.
-    return nodes.find_gone(node.instance_id for node in record.nodes if node.instance_id)
 
 
 def _check_left(job: str, stopped: Stopped) -> None:

@@ -22,6 +22,7 @@ MOST_LABELS = 6
 STEPS_S = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 21600, 43200, 86400)
 LEVELS = 8  # of a heat map's colours
 LABEL_WIDTH = 96
+CELL = (WIDTH - LABEL_WIDTH) / BINS
 MOST_TALL = 24  # rows of a heat map that are as tall as their labels
 PALEST = 0.7  # of the greatest value, or less: small differences have similar colours
 _LONG_NUMBER = re.compile(r"-?\d+\.\d{2,}")
@@ -123,7 +124,7 @@ def draw_heat_map(
             place = {"x": str(LABEL_WIDTH - 6), "y": str(number * tall + 12), "class": "row"}
             ET.SubElement(root, "text", place).text = label[:14]
         for start, end, level in _runs([find_level(value, low, high) for value in row]):
-            x, width = LABEL_WIDTH + start * _cell(), (end - start) * _cell()
+            x, width = LABEL_WIDTH + start * CELL, (end - start) * CELL
             paths.setdefault(level, []).append(f"M{x:.1f} {number * tall + 1}h{width:.1f}v{tall - 1}h-{width:.1f}z")
     for level, pieces in sorted(paths.items()):
         ET.SubElement(root, "path", {"class": f"heat{level}", "d": "".join(pieces)})
@@ -132,10 +133,6 @@ def draw_heat_map(
         place = {"x": f"{x:.1f}", "y": str(height - 6), "class": "tick"}
         ET.SubElement(root, "text", place).text = render_clock(tick)
     return _write(root), low, high
-
-
-def _cell() -> float:
-    return (WIDTH - LABEL_WIDTH) / BINS
 
 
 def find_level(value: float | None, low: float, high: float) -> int | None:

@@ -1,7 +1,7 @@
 """A cluster and its running job, as text and as JSON. Pure."""
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -89,24 +89,13 @@ class Status(Struct, frozen=True, kw_only=True):
         if found.state != "not-adopted":
             return found
         others = self.state.untrusted
-        usd = add_up([self.find_rate(each) for each in others])
+        usd = add_up([None if bill is None else bill.usd_per_hour for bill in self.find_bills(others)])
         what = count(len(others), "instance costs", "instances cost")
         return replace(found, why=f"{what} {render_usd(usd)} per hour; {found.why}")
 
-    def find_rate(self, instance: Instance) -> float | None:
-        """The current cost of an instance per hour, with its disk and address; None if unknown."""
-        bill = self.bills.get(instance.instance_id)
-        return None if bill is None else bill.usd_per_hour
-
-    def find_usd(self, instance: Instance) -> float | None:
-        """What an instance has cost, with its disk and address; None if unknown."""
-        bill = self.bills.get(instance.instance_id)
-        return None if bill is None else bill.usd
-
-    def find_ran_s(self, instance: Instance) -> float:
-        """How many seconds an instance has run; 0 if unknown."""
-        bill = self.bills.get(instance.instance_id)
-        return 0.0 if bill is None else bill.ran_s
+    def find_bills(self, instances: Iterable[Instance]) -> list[NodeBill | None]:
+        """What each instance costs, with its disk and address; None if unknown."""
+        return [self.bills.get(instance.instance_id) for instance in instances]
 
     @property
     def lease_end(self) -> str | None:
@@ -142,16 +131,11 @@ def render_status(status: Status, *, columns: int | None = None) -> str:
     if status.state.nodes:
         lines.append(f"lease  {render_lease(status.state, status.state.lease, now=status.now.timestamp())}")
     lines += render_job_lines(status.job, now=status.now)
-    price = status.volume_usd_per_gib_month
-    names = {node.instance_id: node.name for node in status.state.nodes}
-    lines += [
-        f"volume {render_volume(volume, names=names, usd_per_gib_month=price, price_note=status.price_note)}"
-        for volume in status.volumes
-    ]
-    if instances := status.state.instances:
-        hourly = render_usd(add_up([status.find_rate(each) for each in instances]))
-        so_far = render_usd(add_up([status.find_usd(each) for each in instances]))
-        ran_h = sum(status.find_ran_s(each) for each in instances) / 3600
+    lines += [f"volume {_render_volume(volume, status)}" for volume in status.volumes]
+    if bills := status.find_bills(status.state.instances):
+        hourly = render_usd(add_up([None if bill is None else bill.usd_per_hour for bill in bills]))
+        so_far = render_usd(add_up([None if bill is None else bill.usd for bill in bills]))
+        ran_h = sum(bill.ran_s for bill in bills if bill is not None) / 3600
         notes = [*filter(None, [status.price_note]), f"{ran_h:.2f} node hours"]
         lines.append(f"price  {hourly} per hour now, {so_far} so far ({'; '.join(notes)})")
     return "\n".join(lines)
@@ -182,19 +166,14 @@ def render_nodes(
     return render_table(rows, columns=columns, drop=("ZONE", "MARKET", "PRIVATE", "AGE", "ROLE", "TYPE"))
 
 
-def render_volume(
-    volume: SharedVolume,
-    *,
-    names: Mapping[str, str] | None = None,
-    usd_per_gib_month: float | None,
-    price_note: str = "",
-) -> str:
-    """Renders the head's volume and its cost. names: the nodes' names, by instance id. Pure."""
-    cost = None if usd_per_gib_month is None else volume.size_gib * usd_per_gib_month
-    where = volume.zone
+def _render_volume(volume: SharedVolume, status: Status) -> str:
+    """Renders the head's volume and its cost."""
+    price, where = status.volume_usd_per_gib_month, volume.zone
+    cost = None if price is None else volume.size_gib * price
     if volume.instance_id is not None:
-        where = f"{volume.attachment or 'attached'} to {(names or {}).get(volume.instance_id, volume.instance_id)}"
-    note = f" ({price_note})" if price_note else ""
+        names = {node.instance_id: node.name for node in status.state.nodes}
+        where = f"{volume.attachment or 'attached'} to {names.get(volume.instance_id, volume.instance_id)}"
+    note = f" ({status.price_note})" if status.price_note else ""
     ending = "keeps" if volume.keep else "deletes"
     words = f"{volume.volume_id}, {volume.size_gib} GiB, {where}: {render_usd(cost)} per month{note}"
     return f"{words}; cluster down {ending} it"
@@ -243,6 +222,7 @@ def status_document(status: Status) -> dict[str, Any]:
     state, allocation = status.state, status.allocation
     named: dict[str, Instance] = {node.name: node for node in state.nodes}
     named |= {instance.instance_id: instance for instance in state.untrusted}
+    bills = status.find_bills(named.values())
     price = status.volume_usd_per_gib_month
     return as_document(
         {
@@ -283,16 +263,16 @@ def status_document(status: Status) -> dict[str, Any]:
             "cost": {
                 "at": status.now,
                 "simulated": bool(status.price_note),
-                "usd_per_hour": add_up([status.find_rate(each) for each in named.values()]),
-                "usd_so_far": add_up([status.find_usd(each) for each in named.values()]),
+                "usd_per_hour": add_up([None if bill is None else bill.usd_per_hour for bill in bills]),
+                "usd_so_far": add_up([None if bill is None else bill.usd for bill in bills]),
                 "nodes": {
                     name: {
-                        "usd_per_hour": status.find_rate(instance),
-                        "usd_so_far": status.find_usd(instance),
+                        "usd_per_hour": None if bill is None else bill.usd_per_hour,
+                        "usd_so_far": None if bill is None else bill.usd,
                         "age_s": round(max((status.now - instance.launched_at).total_seconds(), 0.0), 3),
-                        "running_s": round(status.find_ran_s(instance), 3),
+                        "running_s": round(0.0 if bill is None else bill.ran_s, 3),
                     }
-                    for name, instance in named.items()
+                    for (name, instance), bill in zip(named.items(), bills, strict=True)
                 },
             },
         }
