@@ -23,24 +23,7 @@ from collections.abc import Sequence
 
 from mxnet_cluster.errors import ClusterError, NotFoundError
 
-__all__ = [
-    "AwsError",
-    "CapacityError",
-    "ClusterError",
-    "ConfigError",
-    "ConnectError",
-    "CredentialsError",
-    "Interrupted",
-    "JobError",
-    "NodeCommandError",
-    "NotFoundError",
-    "QuotaError",
-    "SandboxError",
-    "StalePlanError",
-    "UsageError",
-    "list_lines",
-    "render_last_lines",
-]
+__all__ = ["ClusterError", "NotFoundError"]  # of mxnet_cluster, which users import without the rest
 
 _LISTED = 20
 _LAST = 10

@@ -1,6 +1,5 @@
 """The JSON schema of a table of settings, for editors: msgspec's, with what only this project's annotations say."""
 
-from collections.abc import Mapping
 from typing import Any, get_args, get_origin
 
 from msgspec import json
@@ -15,13 +14,9 @@ DIALECT = "http://json-schema.org/draft-07/schema#"
 def make_schema(kind: type[Settings], *, title: str) -> dict[str, Any]:
     """Returns the schema of a file that `kind` describes. Pure."""
     schema = json.schema(kind)
-    definitions = {name: _refuse_unknown(one) for name, one in schema["$defs"].items()}
+    definitions = {name: {**table, "additionalProperties": False} for name, table in schema["$defs"].items()}
     _refine_table(kind, definitions)
     return {"$schema": DIALECT, "title": title, "$ref": schema["$ref"], "$defs": definitions}
-
-
-def _refuse_unknown(table: Mapping[str, Any]) -> dict[str, Any]:
-    return {**table, "additionalProperties": False}
 
 
 def _refine_table(kind: type[Settings], definitions: dict[str, Any]) -> None:
