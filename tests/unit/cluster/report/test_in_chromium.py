@@ -51,14 +51,9 @@ def count_colours(path: Path) -> int:
         return len(picture.convert("RGB").getcolors(1 << 24) or [])
 
 
-@pytest.mark.parametrize("options", [(), ("--blink-settings=preferredColorScheme=0",)], ids=["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 390])
-def test_the_page_draws_and_asks_for_nothing(tmp_path: Path, width: int, options: tuple[str, ...]) -> None:
+def test_the_page_draws_and_asks_for_nothing(tmp_path: Path) -> None:
     shot = tmp_path / "shot.png"
-    assert load(make_page(), tmp_path, f"--screenshot={shot}", f"--window-size={width},2000", *options) == []
+    assert load(make_page(), tmp_path, f"--screenshot={shot}", "--window-size=1280,2000") == []
     assert count_colours(shot) > 100
-
-
-def test_the_page_is_printed(tmp_path: Path) -> None:
-    assert load(make_page(), tmp_path, f"--print-to-pdf={tmp_path / 'page.pdf'}") == []
-    assert (tmp_path / "page.pdf").read_bytes().startswith(b"%PDF")
+    said = load(make_page().replace("<main>", f"<main>{EVIL}"), tmp_path, f"--screenshot={shot}")
+    assert any("example.com" in line for line in said)  # a request would be seen
