@@ -6,7 +6,7 @@ from typing import Any
 from cluster.report.analysis import Metric, find_metrics, find_slowest
 from cluster.report.curves import Curve, Point
 from cluster.report.job import JobData
-from cluster.views.document import as_document, iso_time
+from cluster.views.document import as_document, iso_time, pick
 
 
 def report_document(job: JobData) -> dict[str, Any]:
@@ -14,21 +14,17 @@ def report_document(job: JobData) -> dict[str, Any]:
     record, history, metrics = job.record, job.history, find_metrics(job)
     slowest, error = find_slowest(metrics, job), history.first_error
     return {
-        "id": record.id,
-        "name": record.name,
+        **pick(record, "id name exit_code error"),
         "state": job.state,
         "started_at": iso_time(record.started_at),
         "ended_at": iso_time(record.ended_at),
-        "exit_code": record.exit_code,
-        "error": record.error,
         "cause": record.result.cause,
         "first_error": None if error is None else {"process": error.process.tag, "lines": list(error.lines)},
         "hints": [text for _, text in history.hints],
         "numbers": {metric.name: _describe_metric(metric, job.start) for metric in metrics},
         "slowest": None if slowest is None else {"rank": slowest[0], "why": slowest[1]},
         "attempts": [as_document(attempt, rounded=False) for attempt in record.attempts],
-        "lines": history.lines,
-        "examined": history.examined,
+        **pick(history, "lines examined"),
         "cost_usd": job.cost_usd,
     }
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from cluster.views.document import as_document
+from cluster.views.document import as_document, pick
 from node.job.stacks import (
     Program,
     Stack,
@@ -53,15 +53,11 @@ def stack_documents(stacks: Sequence[Stack]) -> list[dict[str, Any]]:
     return [
         as_document(
             {
-                "role": one.role,
-                "rank": one.rank,
-                "host": one.host,
+                **pick(one, "role rank host programs"),
+                **pick(one.place, "waits nccl"),
                 "line": one.place.text or None,
-                "waits": one.place.waits,
                 "stack": one.place.stack or None,
                 "why": one.place.why or None,
-                "nccl": one.place.nccl,
-                "programs": one.programs,
             }
         )
         for one in stacks
