@@ -18,7 +18,7 @@ from job_records import make_record
 
 Members = list[tuple[tarfile.TarInfo, bytes]]
 OWN = (file_of_bytes("train.py", b"print(1)\n"), file_of_bytes("run.sh", b"#!/bin/sh\n"))
-LARGE = 80 << 20
+LARGE = 2 << 20
 
 
 def make_capsule(path: Path, own: tuple[TreeFile, ...] = OWN, folders: tuple[str, ...] = ("empty",)) -> Path:
@@ -106,7 +106,10 @@ def test_a_capsule_has_what_was_written(tmp_path: Path) -> None:
         (add("files/bomb", data=bytes(LARGE)), "far too large"),
     ],
 )
-def test_what_was_changed_is_named(tmp_path: Path, how: Callable[[Members], None], named: str) -> None:
+def test_what_was_changed_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: Callable[[Members], None], named: str
+) -> None:
+    monkeypatch.setattr("cluster.capsule.archive.ALLOWED_BYTES", LARGE // 2)
     path = make_capsule(tmp_path / "a.capsule")
     change(path, how)
     with pytest.raises(ClusterError, match=named), open_capsule(path):

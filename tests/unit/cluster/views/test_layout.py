@@ -29,8 +29,6 @@ def test_lines_are_wrapped_between_words(text: str, wrapped: str) -> None:
         "[cluster logs -f 20261127-184133-7ceaa1] follows it, [cluster stop 20261127-184133-7ceaa1] stops it",
         "run [cluster up] again; no node was launched, and [cluster up's] end isn't known",
         "[cluster exec --node n-0 -- sh -c 'df -h; du -xh ~ | sort -h | tail';] or a larger disk",
-        "end what is not yours: [aws ec2 terminate-instances --instance-ids i-123]",
-        "cut it again [(cluster data split s3://b/x/ DST --shards 4)] or read it as it is",
         "[cluster data put SOURCE... s3://BUCKET/FOLDER/,] or [cluster data get] for the other direction",
         "the command [(`cluster exec -- df -h`):] send less; the cluster's nodes",
     ],
