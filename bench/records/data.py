@@ -9,11 +9,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.pack import SMALL, write_images
+import numpy as np
+from PIL import Image
+
 from bench.support.command import CLUSTER
 from mxnet_cluster.recordio import ImageRecord, encode_image, encode_record
 
 SHARDS = 4
+SIZES = ((500, 375), (375, 500), (500, 333))  # of photographs
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,11 +38,31 @@ class DataSet:
 def write_photographs(folder: Path, repeats: int) -> None:
     """Writes photographs, packed as in the recipe for ImageNet in docs/data.md."""
     with tempfile.TemporaryDirectory(prefix="cluster-bench-") as name:
-        write_images(Path(name, "photos"), PHOTOGRAPHS.images, (SMALL,))
+        write_images(Path(name, "photos"), PHOTOGRAPHS.images)
         words = ["photos", "packed", "--resize", "256", "--quality", "95", "--shards", str(SHARDS)]
         subprocess.run([CLUSTER, "data", "pack", *words], cwd=name, check=True, capture_output=True)
         for shard in sorted(Path(name, "packed").glob("*.rec")):
             (folder / shard.name).write_bytes(shard.read_bytes() * repeats)
+
+
+def write_images(folder: Path, count: int) -> None:
+    """Writes JPEGs that are cut out of two blurred patterns, each with different noise; the same in every run."""
+    patterns = [np.random.default_rng(seed).integers(0, 256, (54, 80, 3), np.uint8) for seed in (1, 2)]
+    photographs = [Image.fromarray(pattern).resize((640, 427), Image.Resampling.BICUBIC) for pattern in patterns]
+    for number in range(count):
+        source = np.random.default_rng(number)
+        width, height = SIZES[source.integers(len(SIZES))]
+        photograph = photographs[source.integers(2)]
+        part = source.uniform(0.6, 1)
+        across = int(part * min(photograph.width, photograph.height * width / height))
+        down = across * height // width
+        left = int(source.integers(photograph.width - across + 1))
+        top = int(source.integers(photograph.height - down + 1))
+        picture = photograph.crop((left, top, left + across, top + down)).resize((width, height))
+        noisy = np.asarray(picture) + source.normal(0, 4, (height, width, 3))
+        path = folder / f"class-{number % 10}" / f"{number:05}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(noisy.clip(0, 255).astype(np.uint8)).save(path, quality=92)
 
 
 def write_noise(folder: Path, repeats: int) -> None:
