@@ -14,7 +14,6 @@ from foundation.errors import ClusterError
 
 MARK = "-git-"
 """In the names of these archives, which have no version: uv would compare it with the wheel's."""
-TIMEOUT_S = 600.0
 SETTINGS = {"GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
 DEFAULTS = {"GIT_SSH_COMMAND": "ssh -o BatchMode=yes"}
 
@@ -41,12 +40,10 @@ def _run(words: list[str], folder: Path) -> str:
     try:
         done = subprocess.run(
             ["git", *words], cwd=folder, env={**DEFAULTS, **os.environ, **SETTINGS}, stdin=subprocess.DEVNULL,
-            capture_output=True, text=True, errors="replace", timeout=TIMEOUT_S, check=False,
+            capture_output=True, text=True, errors="replace", check=False,
         )  # fmt: skip
     except FileNotFoundError:
         raise ClusterError("[bootstrap] packages has the URL of a git repository", hint="install git here") from None
-    except subprocess.TimeoutExpired:
-        raise ClusterError(f"git {words[0]} did not end within {TIMEOUT_S:.0f} s", hint="try it by hand") from None
     if done.returncode != 0:
         message = done.stderr.strip().rpartition("\n")[2]
         raise ClusterError(f"git {' '.join(words)}: {message}", hint="check the URL and the branch, tag or commit")

@@ -16,6 +16,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from bootstrap.environment.fetches import find_size
 from bootstrap.environment.file_cache import BundleFile, copy_here, find_place
 from bootstrap.environment.git_source import fetch_git
@@ -93,11 +95,23 @@ def _choose_newest(target: WheelTarget, requirements: Sequence[str], links: Sequ
         wanted = [*requirements, f"{name}=={version}"]
         try:
             packages, requirements = _compile(target, wanted, links=links), wanted
-        except NoWheelError:
-            raise
+        except NoWheelError as error:
+            if not _has_wheel(target, wanted, links, error.requirement):
+                raise
         except ClusterError:  # others need the old version
             continue
     return packages
+
+
+def _has_wheel(target: WheelTarget, requirements: Sequence[str], links: Sequence[Path], name: str) -> bool:
+    """Whether a package has wheels, for newer systems than the nodes': such packages are better not built."""
+    try:
+        _compile(replace(target, glibc=(2, MINORS[-1])), requirements, links=links)
+    except NoWheelError as error:
+        return error.requirement != name
+    except ClusterError:
+        return True
+    return True
 
 
 def _with_built(requirements: Sequence[str], built: Sequence[BundleFile]) -> list[str]:

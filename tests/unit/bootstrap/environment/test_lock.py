@@ -153,15 +153,18 @@ def test_a_source_is_found_and_not_run(tmp_path: Path, index: Index, monkeypatch
             id="dependency",
         ),
         pytest.param({"old-1.0": "wheel", "old-2.0": "wheel needs absent"}, None, "old-1.0", id="contradiction"),
+        pytest.param({"old-1.0": "wheel", "old-2.0": "source and newer"}, None, "old-1.0", id="newer-systems"),
     ],
 )
 def test_a_package_without_a_wheel_is_built(
     tmp_path: Path, index: Index, *, files: dict[str, str], builds: str | None, chosen: str
 ) -> None:
     for name, kind in files.items():
-        if kind == "source":
+        if kind.startswith("source"):
             make_source(index.folder, f"{name}.tar.gz", {})
-        else:
+        if kind.endswith("newer"):  # a wheel, but not for the nodes
+            make_wheel(index.folder, f"{name}-py3-none-manylinux_2_39_x86_64.whl", {})
+        if kind.startswith("wheel"):
             needs = kind.removeprefix("wheel").removeprefix(" needs ")
             make_wheel(index.folder, f"{name}-py3-none-any.whl", {"x.py": b""}, requires=needs)
     asked: list[str] = []
