@@ -42,16 +42,3 @@ def test_one_wrong_byte_is_detected(headers: dict[str, str], wrong: int | None) 
         digest.update(memoryview(content)[1000:])
         digests.append(digest.digest())
     assert compared.match(digests) is (wrong is None)
-
-
-@pytest.mark.parametrize(
-    "headers",
-    [
-        {},
-        {"x-amz-checksum-sha256": sha256_of_parts(RANGE_BYTES // 2)},
-        {"etag": f'"{hashlib.md5(CONTENT).hexdigest()}"'},  # a digest of all bytes in order
-        {"x-amz-checksum-crc64nvme": "AAAAAAAAAAA="},
-    ],
-)
-def test_digests_that_ranges_cannot_make(headers: dict[str, str]) -> None:
-    assert find_digests(headers, len(CONTENT), RANGE_BYTES) is None
