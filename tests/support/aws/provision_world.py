@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import product
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -336,20 +337,19 @@ def complete(nodes: int) -> Counter[str]:
     return +Counter({**of_nodes, "groups": 1, "placements": int(nodes > 1), "keys": 1})
 
 
-def plan_kills(points: list[str], *, everything: bool, which: int, share: int = 3) -> list[tuple[int, bool]]:
-    """Returns where to kill, as (point, before).
+def plan_kills(points: list[str], *, share: int | None = None) -> list[tuple[int, bool]]:
+    """Returns where to kill, as (point, before): before and after every point.
 
-    everything: before and after every point; otherwise at one in `share` of the states that a kill can leave. Nothing
-    changes between two reads, so "after the first" and "before the second" count once. which: 0 or 1, so that the two
-    checks divide the states; both get the first and the last.
+    share: only one in so many of the states that a kill can leave, with the first and the last. Nothing changes between
+    two reads, so "after the first" and "before the second" count once.
     """
-    if everything:
-        return [(number, before) for number in range(len(points)) for before in (True, False)]
+    if share is None:
+        return list(product(range(len(points)), (True, False)))
     kills = []
     for number, point in enumerate(points):
         changes = not point.startswith(READS) or point == "ListFsync"
         kills += [(number, True), (number, False)] if changes else [(number, False)]
-    return [kills[index] for index in sorted({0, *range(which * share // 2, len(kills), share), len(kills) - 1})]
+    return [kills[index] for index in sorted({*range(0, len(kills), share), len(kills) - 1})]
 
 
 def run_side_by_side(act: Callable[[T], None], cases: Iterable[T]) -> None:

@@ -54,16 +54,16 @@ def check_both(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    ("act", "check", "everything"),
+    ("act", "check", "share"),
     [
-        pytest.param("up", check_both, False, id="up-and-again-some"),
-        pytest.param("down", check_down, False, id="down-and-again-some"),
-        pytest.param("up", check_both, True, marks=pytest.mark.slow, id="up-and-again"),
-        pytest.param("down", check_down, True, marks=pytest.mark.slow, id="down-and-again"),
+        pytest.param("up", check_both, 36, id="up-and-again-some"),
+        pytest.param("down", check_down, 36, id="down-and-again-some"),
+        pytest.param("up", check_both, None, marks=pytest.mark.slow, id="up-and-again"),
+        pytest.param("down", check_down, None, marks=pytest.mark.slow, id="down-and-again"),
     ],
 )
 def test_killed_at_every_point(
-    world: World, tmp_path: Path, *, act: str, check: Callable[[World], None], everything: bool
+    world: World, tmp_path: Path, *, act: str, check: Callable[[World], None], share: int | None
 ) -> None:
     """`down` deletes the private key last, so the next `up` finds a key or creates one."""
     world.lease = LEASE
@@ -84,7 +84,7 @@ def test_killed_at_every_point(
             find_points(world, act)
         check(world)
 
-    run_side_by_side(kill, plan_kills(points, everything=everything, which=0, share=36))
+    run_side_by_side(kill, plan_kills(points, share=share))
 
 
 @pytest.mark.parametrize("last", ["launch", "make security group"])

@@ -161,7 +161,7 @@ def test_a_kill_at_every_call(both: Both, tmp_path: Path) -> None:
     both.world.calls.made.clear()
     both.up()
     points = list(both.world.calls.made)
-    for number, (point, before) in enumerate(plan_kills(points, everything=True, which=0)):
+    for number, (point, before) in enumerate(plan_kills(points)):
         both.world.reset(tmp_path / "unused")
         both.root = tmp_path / str(number)
         both.world.sandbox.book.arm(FULL)

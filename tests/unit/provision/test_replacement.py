@@ -117,4 +117,4 @@ def test_killed_at_every_point(world: World, tmp_path: Path, index: int) -> None
         assert world.down().leftovers == ()
         assert not world.resources()
 
-    run_side_by_side(kill, plan_kills(points, everything=True, which=index))
+    run_side_by_side(kill, plan_kills(points))
