@@ -1,12 +1,14 @@
-"""stop and start: the plan for each state, and the messages."""
+"""stop, start and allow: the plan for each state, and the messages."""
 
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
+from cluster.commands.adopt import render_allowed
 from cluster.commands.stop import render_stopped
-from foundation.errors import ClusterError
+from foundation.errors import ClusterError, NotFoundError
+from provision.allow import plan_allow
 from provision.model import ClusterState, Node
 from provision.plan import Step
 from provision.power import StartInstances, StopInstances, plan_start, plan_stop
@@ -14,6 +16,7 @@ from provision.resources.instances import WaitForStopped
 from provision_world import CALLER_NETWORK, NAME, PUBLIC_KEY, make_node, make_state
 
 OTHER = "198.51.100.1/32"
+BY_HAND = "also from 192.0.2.0/24, by rules that were made by hand"
 
 
 def start(state: ClusterState, **values: Any) -> tuple[Step, ...]:
@@ -77,3 +80,23 @@ def test_what_this_machine_cannot_reach_is_not_started(key: str | None, said: st
 @pytest.mark.parametrize(("price", "said"), [(0.08, "$16.00 per month"), (None, "unknown per month")])
 def test_stop_reports_the_cost_of_the_disks(price: float | None, said: str) -> None:
     assert said in render_stopped(NAME, disks_gib=200, usd_per_gib_month=price)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "what"), [((), "no such cluster"), ((RUNNING,), "the security group cluster-demo is missing")]
+)
+def test_allow_needs_a_security_group(nodes: tuple[Node, ...], what: str) -> None:
+    with pytest.raises(NotFoundError, match=what):
+        plan_allow(make_state(*nodes, security_groups=()), ssh_from=OTHER)
+
+
+@pytest.mark.parametrize(
+    ("before", "open_to", "words"),
+    [
+        ([OTHER], [OTHER], f"ssh is allowed from {CALLER_NETWORK}; it was from {OTHER}"),
+        ([CALLER_NETWORK], [CALLER_NETWORK], f"ssh is allowed from {CALLER_NETWORK}, as it was"),
+        ([OTHER], [OTHER, "192.0.2.0/24"], f"ssh is allowed from {CALLER_NETWORK}; it was from {OTHER}; {BY_HAND}"),
+    ],
+)
+def test_allow_reports_the_networks_before_and_after(before: list[str], open_to: list[str], words: str) -> None:
+    assert render_allowed(before, open_to, ssh_from=CALLER_NETWORK) == words
