@@ -41,7 +41,6 @@ NOT_FOUND: dict[str, tuple[str, str]] = {
 }
 
 T = TypeVar("T")
-MAX_TOKEN_LENGTH = 64
 # Parameters that may differ between a call and its repetition.
 IGNORED = ("ClientToken", "DryRun")
 
@@ -120,13 +119,8 @@ class Tokens(Generic[T]):
     def find(self, action: str, token: str, parameters: Mapping[str, Any]) -> T | None:
         """Returns the response to an earlier identical call, or None.
 
-        Raises EC2ClientError if the token is too long or was used with other parameters.
+        Raises EC2ClientError if the token was used with other parameters.
         """
-        if len(token) > MAX_TOKEN_LENGTH:
-            raise EC2ClientError(
-                "InvalidParameterValue",
-                f"Invalid value '{token}' for clientToken: at most {MAX_TOKEN_LENGTH} characters.",
-            )
         if (action, token) not in self._answers:
             return None
         first, answer = self._answers[action, token]

@@ -8,7 +8,6 @@ import itertools
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from ipaddress import IPv4Network
 from typing import TYPE_CHECKING, Any, cast
 
@@ -24,7 +23,6 @@ from moto.ec2.models import EC2Backend
 from moto.ec2.models.availability_zones_and_regions import Region
 from moto.ec2.models.instance_types import INSTANCE_TYPES
 from moto.ec2.models.instances import Reservation
-from moto.ec2.models.spot_requests import SpotInstanceRequest
 from moto.ec2.models.tags import TagBackend
 from moto.ec2.models.vpcs import VPC
 
@@ -164,11 +162,6 @@ class SandboxEC2Backend(EC2Backend):
 
     def check_launch(self, image_id: str, key_name: str | None, instance_type: str, zone: str | None) -> None:
         """Raises EC2ClientError, with EC2's code and message, for names that do not exist."""
-        if self.region_name not in (self.settings.region, *self.settings.others):
-            raise EC2ClientError(
-                "OptInRequired",
-                f"This sandbox runs instances in {self.settings.region} only, not in {self.region_name}.",
-            )
         if image_id not in self.amis:
             raise EC2ClientError("InvalidAMIID.NotFound", f"The image id '[{image_id}]' does not exist")
         if key_name and key_name not in self.key_pairs:
@@ -294,43 +287,6 @@ class SandboxEC2Backend(EC2Backend):
             raise EC2ClientError("InvalidParameterValue", f"Invalid region provided: {', '.join(sorted(unknown))}")
         return [region for region in self.regions if region.name in known]
 
-    def describe_instance_type_offerings(
-        self, location_type: str | None = None, filters: dict[str, Any] | None = None
-    ) -> list[Any]:
-        """As in moto, but the filters' values may contain * and ?."""
-        offers = super().describe_instance_type_offerings(location_type)
-        keys = {"location": "Location", "instance-type": "InstanceType"}
-        for name, patterns in (filters or {}).items():
-            if name not in keys:
-                raise EC2ClientError("InvalidParameterValue", f"The filter '{name}' is invalid")
-            wild = [pattern for pattern in patterns if set(pattern) & set("*?[")]
-            exact, key = {*patterns} - {*wild}, keys[name]
-            offers = [o for o in offers if o[key] in exact or any(fnmatchcase(o[key], pattern) for pattern in wild)]
-        return offers
-
-    def describe_spot_instance_requests(
-        self, filters: Any = None, spot_instance_ids: list[str] | None = None
-    ) -> list[SpotInstanceRequest]:
-        """As in moto, but raises EC2ClientError for unknown ids, which moto ignores."""
-        for request_id in spot_instance_ids or []:
-            self._get_spot_request(request_id)
-        found: list[SpotInstanceRequest] = super().describe_spot_instance_requests(filters, spot_instance_ids)
-        return found
-
-    def cancel_spot_instance_requests(self, request_ids: list[str]) -> list[SpotInstanceRequest]:
-        """Sets the requests' state to `cancelled`; moto would delete them. Their instances keep running."""
-        requests = [self._get_spot_request(request_id) for request_id in request_ids]
-        for request in requests:
-            request.state = "cancelled"
-        return requests
-
-    def _get_spot_request(self, request_id: str) -> SpotInstanceRequest:
-        if request_id not in self.spot_instance_requests:
-            raise EC2ClientError(
-                "InvalidSpotInstanceRequestID.NotFound", f"The spot instance request ID '{request_id}' does not exist"
-            )
-        return self.spot_instance_requests[request_id]
-
     def find_private_address(self, public_ip: str) -> str | None:
         """Returns the private address of the interface with this public address, or None.
 
@@ -342,16 +298,6 @@ class SandboxEC2Backend(EC2Backend):
     def sandbox_instances(self) -> list[SandboxInstance]:
         """Returns all instances, including terminated ones."""
         return [i for r in self.reservations.values() for i in r.instances if isinstance(i, SandboxInstance)]
-
-    def check(self, instance: SandboxInstance) -> Checks:
-        """Returns the results of EC2's checks of an instance."""
-        if instance.never_boots:
-            return Checks(system="ok", instance="impaired")
-        if instance.state == "pending":
-            return Checks(system="initializing", instance="initializing")
-        if instance.state != "running":
-            return Checks(system="not-applicable", instance="not-applicable")
-        return self.settings.check(instance.id)
 
     def sandbox_volumes(self) -> list[SandboxVolume]:
         """Returns all volumes."""

@@ -16,7 +16,6 @@ from moto.ec2.exceptions import DryRunClientError, EC2ClientError
 from ec2_sandbox.api import limits
 from ec2_sandbox.api.actions.disks import DiskActions
 from ec2_sandbox.api.actions.fleets import FleetActions
-from ec2_sandbox.api.actions.statuses import StatusActions
 from ec2_sandbox.api.ec2 import lock
 from ec2_sandbox.api.instances import SandboxInstance
 from ec2_sandbox.api.prices import ON_DEMAND, spot_price, spot_times
@@ -28,7 +27,7 @@ NOTHING_ELSE = r"(Response xmlns=[^>]*>(?:<requestId>[^<]*</requestId>)?)(</\w+R
 FIREWALL_WORDS = ("SecurityGroup", "ModifyInstanceAttribute", "ModifyNetworkInterfaceAttribute")
 
 
-class SandboxEC2Response(FleetActions, DiskActions, StatusActions):
+class SandboxEC2Response(FleetActions, DiskActions):
     """moto's EC2 actions, with the sandbox's additions."""
 
     @classmethod
@@ -89,8 +88,7 @@ class SandboxEC2Response(FleetActions, DiskActions, StatusActions):
         """Returns the named groups, or all groups, that match the filters."""
         named = [*self._get_param("GroupNames", []), *self._get_param("GroupIds", [])]
         found = self.sandbox_backend.placement_groups.describe(named, self._filters_from_querystring())
-        hides = self.sandbox_backend.unsettled.hides
-        return ActionResult({"PlacementGroups": [group for group in found if not hides("pg", group.id)]})
+        return self.hide(ActionResult({"PlacementGroups": found}), "PlacementGroups", "pg")
 
     def delete_placement_group(self) -> ActionResult:
         """Deletes a placement group without instances."""
@@ -174,11 +172,11 @@ class SandboxEC2Response(FleetActions, DiskActions, StatusActions):
 
     def describe_security_groups(self) -> ActionResult:
         """As in moto, but without resources that are not yet visible."""
-        result = super().describe_security_groups()
-        answer = cast("dict[str, Any]", result.result)
-        hides = self.sandbox_backend.unsettled.hides
-        answer["SecurityGroups"] = [group for group in answer["SecurityGroups"] if not hides("sg", group.id)]
-        return result
+        return self.hide(super().describe_security_groups(), "SecurityGroups", "sg")
+
+    def describe_instance_status(self) -> ActionResult:
+        """As in moto, but without resources that are not yet visible."""
+        return self.hide(super().describe_instance_status(), "InstanceStatuses", "i")
 
     def terminate_instances(self) -> ActionResult:
         """As in moto, but with each instance's real state."""

@@ -22,6 +22,7 @@ STATES = {"pending": 0, "running": 16, "shutting-down": 32, "terminated": 48, "s
 ENDED = ("shutting-down", "terminated")
 INTERRUPTED = "Server.SpotInstanceTermination"  # the state reason of a spot instance that EC2 reclaimed
 CheckResult = Literal["ok", "impaired", "initializing", "not-applicable"]
+REACHABILITY = {"ok": "passed", "impaired": "failed", "initializing": "initializing"}
 STRATEGIES = ("cluster", "spread", "partition")
 
 
@@ -90,6 +91,28 @@ class SandboxInstance(Instance):
     def instance_id(self) -> str:
         """The id, under the name that moto's DescribeInstanceStatus reads."""
         return str(self.id)
+
+    @property
+    def checks(self) -> Checks:
+        """The results of EC2's checks, which follow the host."""
+        if self.never_boots:
+            return Checks(system="ok", instance="impaired")
+        if self.state == "pending":
+            return Checks(system="initializing", instance="initializing")
+        if self.state != "running":
+            return Checks(system="not-applicable", instance="not-applicable")
+        checks: Checks = self.ec2_backend.settings.check(self.id)
+        return checks
+
+    @property
+    def system_status(self) -> dict[str, Any]:
+        """The check of the hardware below it, in the format of the API."""
+        return _describe_check(self.checks.system)
+
+    @property
+    def instance_status(self) -> dict[str, Any]:
+        """The check of its own system, in the format of the API."""
+        return _describe_check(self.checks.instance)
 
     def _enter(self, state: str) -> InstanceState:
         previous = copy.copy(self._state)
@@ -227,6 +250,11 @@ class SandboxInstance(Instance):
         return gib << 30
 
 
+def _describe_check(result: CheckResult) -> dict[str, Any]:
+    details = [{"Name": "reachability", "Status": REACHABILITY[result]}] if result in REACHABILITY else []
+    return {"Status": result, "Details": details}
+
+
 class SandboxSpotRequest(SpotInstanceRequest):
     """A spot request of an existing instance. Its state follows the instance's state."""
 
@@ -265,7 +293,7 @@ class SandboxSpotRequest(SpotInstanceRequest):
 
     @property
     def state(self) -> str:
-        """`active` while the instance exists, then `closed`, unless the request was cancelled before."""
+        """`active` while the instance exists, then `closed`."""
         if self._stored_state == "active" and self._instance.state in ENDED:
             return "closed"
         return self._stored_state
@@ -278,8 +306,7 @@ class SandboxSpotRequest(SpotInstanceRequest):
     def status(self) -> dict[str, Any]:
         """The status, as in https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-request-status.html."""
         if self._instance.state not in ENDED:
-            cancelled = self._stored_state == "cancelled"
-            code = "request-canceled-and-instance-running" if cancelled else "fulfilled"
+            code = "fulfilled"
         elif self._instance.state_reason.code == INTERRUPTED:
             code = "instance-terminated-no-capacity"
         else:

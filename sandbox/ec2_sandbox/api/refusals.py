@@ -65,10 +65,6 @@ SKEWED = Refusal(
 EXPIRED_URL = Refusal(
     "RequestExpired", "Request has expired", FORBIDDEN, "SignatureDoesNotMatch", s3_code="AccessDenied"
 )
-BAD_EXPIRES = Refusal(
-    "AuthFailure", "X-Amz-Expires must be a number of seconds, at most a week (604800)",
-    query_code="IncompleteSignature", s3_code="AuthorizationQueryParametersError",
-)  # fmt: skip
 THROTTLED = Refusal(
     "RequestLimitExceeded", "Request limit exceeded.", "503 Service Unavailable", "Throttling", "ThrottlingException"
 )

@@ -4,16 +4,16 @@ https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv-create-signed-re
 """
 
 import datetime as dt
-import hashlib
 import hmac
 import io
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from urllib.parse import parse_qs, quote, unquote_to_bytes
+from typing import Any
+from urllib.parse import parse_qs, parse_qsl, quote, unquote_to_bytes
 from wsgiref.types import WSGIEnvironment
 
-from botocore.auth import SigV4Auth
+from botocore.auth import S3SigV4Auth, S3SigV4QueryAuth, SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
@@ -24,9 +24,7 @@ ALGORITHM = "AWS4-HMAC-SHA256"
 HEADER = re.compile(rf"{ALGORITHM} +Credential=([^,]+), *SignedHeaders=([^,]+), *Signature=([0-9a-f]+)$")
 TIME = "%Y%m%dT%H%M%SZ"
 MAX_SKEW = dt.timedelta(minutes=15)
-MAX_EXPIRES_S = 7 * 24 * 3600
-EMPTY = hashlib.sha256().hexdigest()
-UNSIGNED = "UNSIGNED-PAYLOAD"
+SCOPE = re.compile(r"(\d{8})/[^/]+/([^/]+)/aws4_request")  # the day, the region and the service
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,7 +56,8 @@ def read_signature(environ: WSGIEnvironment) -> Signature:
     elif parameters.get("X-Amz-Algorithm") == ALGORITHM:
         credential, headers = parameters.get("X-Amz-Credential", ""), parameters.get("X-Amz-SignedHeaders", "")
         signature, time = parameters.get("X-Amz-Signature", ""), parameters.get("X-Amz-Date", "")
-        token, expires_s = parameters.get("X-Amz-Security-Token"), _read_expires(parameters.get("X-Amz-Expires", ""))
+        token, expires = parameters.get("X-Amz-Security-Token"), parameters.get("X-Amz-Expires", "")
+        expires_s = int(expires) if re.fullmatch(r"\d{1,6}", expires) else 0
     else:
         raise RefusedError(
             refusals.OLD_SIGNATURE if parameters.keys() & {"Signature", "X-Amz-Algorithm"} else refusals.NO_KEY
@@ -70,12 +69,6 @@ def read_signature(environ: WSGIEnvironment) -> Signature:
     )  # fmt: skip
 
 
-def _read_expires(text: str) -> int:
-    if not re.fullmatch(r"\d{1,6}", text) or int(text) > MAX_EXPIRES_S:
-        raise RefusedError(refusals.BAD_EXPIRES)
-    return int(text)
-
-
 def check_signature(
     environ: WSGIEnvironment, found: Signature, secret: str, token: str | None, now: dt.datetime
 ) -> None:
@@ -83,22 +76,17 @@ def check_signature(
 
     token: the session's token for temporary keys, or None. now: UTC. Restores a body after reading it.
     """
-    date, region, service, ending = (*found.scope.split("/"), "", "", "")[:4]
     if found.token != token:
         raise RefusedError(refusals.BAD_TOKEN)
-    if ending != "aws4_request" or not found.time.startswith(date) or not date:
+    scope = SCOPE.fullmatch(found.scope)
+    if scope is None or not found.time.startswith(scope[1]):
         raise RefusedError(refusals.BAD_SIGNATURE)
     _check_time(found, now)
     present = {name for name in environ if name.startswith("HTTP_X_AMZ_")}
     names = {f"HTTP_{name.upper().replace('-', '_')}" for name in found.signed_headers}
-    if "host" not in found.signed_headers or (service == "s3" and not present <= names):
+    if "host" not in found.signed_headers or (scope[2] == "s3" and not present <= names):
         raise RefusedError(refusals.NOT_SIGNED)
-    request = AWSRequest(method=environ["REQUEST_METHOD"])
-    request.context["timestamp"] = found.time
-    signer = SigV4Auth(Credentials("", secret), service, region)
-    digest = hashlib.sha256(describe_request(environ, found, service)).hexdigest()
-    expected = signer.signature(f"{ALGORITHM}\n{found.time}\n{found.scope}\n{digest}", request)
-    if not hmac.compare_digest(expected, found.signature):
+    if not hmac.compare_digest(calculate_signature(environ, found, secret), found.signature):
         raise RefusedError(refusals.BAD_SIGNATURE)
 
 
@@ -113,42 +101,29 @@ def _check_time(found: Signature, now: dt.datetime) -> None:
         raise RefusedError(refusals.SKEWED)
 
 
-def describe_request(environ: WSGIEnvironment, found: Signature, service: str) -> bytes:
-    """Returns the canonical request, which does not depend on how a client escapes characters."""
+def calculate_signature(environ: WSGIEnvironment, found: Signature, secret: str) -> str:
+    """Returns the signature that botocore makes of a call, which does not depend on how a client escapes characters."""
+    _, region, service, _ = found.scope.split("/")
     path, _, query = str(environ.get("REQUEST_URI") or environ["PATH_INFO"]).partition("?")
-    path = quote(unquote_to_bytes(path), safe="/~")
-    lines = [
-        environ["REQUEST_METHOD"],
-        path if service == "s3" else quote(path, safe="/~"),
-        _describe_query(query),
-        *(f"{name}:{' '.join(_read_header(environ, name).split())}" for name in found.signed_headers),
-        "",
-        ";".join(found.signed_headers),
-        _describe_body(environ, found, service),
-    ]
-    return "\n".join(lines).encode("latin-1")  # as WSGI decodes headers
-
-
-def _describe_query(query: str) -> str:
-    pairs: Sequence[tuple[str, str]] = sorted(
-        (_escape(name), _escape(value)) for name, _, value in (word.partition("=") for word in query.split("&") if word)
+    parameters: Any = [pair for pair in parse_qsl(query, keep_blank_values=True) if pair[0] != "X-Amz-Signature"]
+    request = AWSRequest(
+        method=environ["REQUEST_METHOD"],
+        url=f"https://{environ['HTTP_HOST']}{quote(unquote_to_bytes(path), safe='/~')}",
+        headers={name: _read_header(environ, name) for name in found.signed_headers},
+        params=parameters,
+        data=b"" if service == "s3" else read_body(environ),  # S3's header has the digest of the body
     )
-    return "&".join(f"{name}={value}" for name, value in pairs if name != "X-Amz-Signature")
-
-
-def _escape(text: str) -> str:
-    return quote(unquote_to_bytes(text.replace("+", " ")), safe="-_.~")
+    request.context["timestamp"] = found.time
+    kinds = (S3SigV4Auth, S3SigV4QueryAuth) if service == "s3" else (SigV4Auth, SigV4Auth)
+    signer: Any = kinds[found.expires_s is not None](Credentials("", secret), service, region)
+    signer.headers_to_sign = lambda signed: signed.headers  # also those that botocore itself would leave out
+    return str(signer.signature(signer.string_to_sign(request, signer.canonical_request(request)), request))
 
 
 def _read_header(environ: Mapping[str, object], name: str) -> str:
     known = name.upper().replace("-", "_")
-    return str(environ.get(known if known in ("CONTENT_TYPE", "CONTENT_LENGTH") else f"HTTP_{known}", ""))
-
-
-def _describe_body(environ: WSGIEnvironment, found: Signature, service: str) -> str:
-    if service == "s3":
-        return str(environ.get("HTTP_X_AMZ_CONTENT_SHA256") or (UNSIGNED if found.expires_s is not None else EMPTY))
-    return hashlib.sha256(read_body(environ)).hexdigest()
+    value = str(environ.get(known if known in ("CONTENT_TYPE", "CONTENT_LENGTH") else f"HTTP_{known}", ""))
+    return value.encode("latin-1").decode(errors="replace")  # WSGI decodes headers as Latin-1
 
 
 def read_body(environ: WSGIEnvironment) -> bytes:

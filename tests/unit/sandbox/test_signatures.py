@@ -9,8 +9,6 @@ import pytest
 from botocore.auth import S3SigV4Auth, S3SigV4QueryAuth, SigV4Auth, SigV4QueryAuth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
-from hypothesis import given
-from hypothesis import strategies as st
 
 from ec2_sandbox.api.refusals import RefusedError
 from ec2_sandbox.iam.signatures import check_signature, read_signature
@@ -60,25 +58,6 @@ def check(environ: dict[str, Any], *, secret: str = SECRET, token: str | None = 
     check_signature(environ, read_signature(environ), secret, token, now)
 
 
-TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0\r\n"), min_size=1, max_size=20)
-
-
-@given(key=TEXT, values=st.dictionaries(TEXT, TEXT, max_size=3), expires_s=st.sampled_from([None, 60]))
-def test_signed_calls_are_accepted(*, key: str, values: dict[str, str], expires_s: int | None) -> None:
-    check(sign(path=f"/bucket/{key}", params=values, expires_s=expires_s))
-
-
-@pytest.mark.parametrize("service", ["s3", "ec2"])
-@pytest.mark.parametrize("token", [None, "a/session+token=="])
-def test_every_services_signature_is_checked(service: str, token: str | None) -> None:
-    environ = sign(service, path="/", method="POST", body=b"Action=DescribeInstances&Version=1", token=token)
-    check(environ, token=token)
-    assert environ["wsgi.input"].read().startswith(b"Action=")
-    with pytest.raises(RefusedError) as caught:
-        check(environ, secret="another", token=token)
-    assert caught.value.refusal.query_code == "SignatureDoesNotMatch"
-
-
 def refused(environ: dict[str, Any], **given: Any) -> str:
     """Checks a request that is refused; returns the error code, S3's own if there is one."""
     with pytest.raises(RefusedError) as caught:
@@ -88,19 +67,6 @@ def refused(environ: dict[str, Any], **given: Any) -> str:
 
 def changed(environ: dict[str, Any], **values: Any) -> dict[str, Any]:
     return {**environ, **values}
-
-
-@pytest.mark.parametrize(
-    ("environ", "code"),
-    [
-        ({"HTTP_AUTHORIZATION": "AWS AKIA:c2lnbmF0dXJl"}, "InvalidRequest"),
-        ({"HTTP_AUTHORIZATION": "Bearer AKIA"}, "InvalidRequest"),
-        ({"QUERY_STRING": "X-Amz-Algorithm=AWS4-ECDSA-P256-SHA256"}, "InvalidRequest"),
-        ({}, "AccessDenied"),
-    ],
-)
-def test_other_versions_are_refused(environ: dict[str, Any], code: str) -> None:
-    assert refused(environ) == code
 
 
 def test_a_changed_call_is_refused() -> None:
@@ -138,7 +104,6 @@ def test_temporary_keys_need_their_token() -> None:
     [
         (None, 14 * 60, None),(None, 16 * 60, "RequestTimeTooSkewed"),
 (60, 50, None), (60, 62, "AccessDenied"),
-(604801, 0, "AuthorizationQueryParametersError"),
         (60, -16 * 60, "RequestTimeTooSkewed"),
     ],
 )  # fmt: skip

@@ -1,1 +1,1 @@
-"""EC2's actions on launches, fleets, disks and instance status; ec2_actions.py puts them together."""
+"""EC2's actions on launches, fleets and disks; ec2_actions.py puts them together."""

@@ -57,10 +57,7 @@ class DiskActions(SandboxActions):
 
     def describe_images(self) -> ActionResult:
         """As in moto, but without images that are not yet visible."""
-        result = super().describe_images()
-        answer, hides = cast("dict[str, Any]", result.result), self.sandbox_backend.unsettled.hides
-        answer["Images"] = [image for image in answer["Images"] if not hides("ami", image.id)]
-        return result
+        return self.hide(super().describe_images(), "Images", "ami")
 
     def deregister_image(self) -> ActionResult:
         """As in moto, and deletes the image's snapshot if the caller wants that. The daemon removes its disk."""
@@ -83,14 +80,11 @@ class DiskActions(SandboxActions):
 
     def describe_snapshots(self) -> ActionResult:
         """As in moto, but only those of the owners that the caller names, and without ones that are not yet visible."""
-        result = super().describe_snapshots()
-        answer, hides = cast("dict[str, Any]", result.result), self.sandbox_backend.unsettled.hides
-        owners = {{"self": self.current_account}.get(one, one) for one in self._get_param("OwnerIds", [])}
-        if "amazon" in owners:
-            owners.add(images.AMAZON)
-        answer["Snapshots"] = [
-            one for one in answer["Snapshots"] if not hides("snap", one.id) and (not owners or one.owner_id in owners)
-        ]
+        result = self.hide(super().describe_snapshots(), "Snapshots", "snap")
+        named = {"self": self.current_account, "amazon": images.AMAZON}
+        if owners := [named.get(one, one) for one in self._get_param("OwnerIds", [])]:
+            answer = cast("dict[str, Any]", result.result)
+            answer["Snapshots"] = [one for one in answer["Snapshots"] if one.owner_id in owners]
         return result
 
     def create_volume(self) -> ActionResult:
@@ -101,11 +95,7 @@ class DiskActions(SandboxActions):
 
     def describe_volumes(self) -> ActionResult:
         """As in moto, but without volumes that are not yet visible."""
-        result = super().describe_volumes()
-        answer = cast("dict[str, Any]", result.result)
-        hides = self.sandbox_backend.unsettled.hides
-        answer["Volumes"] = [volume for volume in answer["Volumes"] if not hides("vol", volume.id)]
-        return result
+        return self.hide(super().describe_volumes(), "Volumes", "vol")
 
     def attach_volume(self) -> ActionResult:
         """Starts to attach a volume to an instance."""

@@ -3,9 +3,8 @@
 https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_CreateFleet.html
 """
 
-import datetime as dt
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,50 +14,28 @@ from moto.ec2.exceptions import EC2ClientError
 from moto.ec2.models.core import TaggedEC2Resource
 from moto.ec2.utils import random_fleet_id
 
-from ec2_sandbox.api import limits
 from ec2_sandbox.api.actions.launches import LaunchActions
 from ec2_sandbox.api.actions.templates import TAGGABLE, check_tagged, merge_launch
 from ec2_sandbox.api.instances import ENDED, SandboxInstance
-from ec2_sandbox.api.prices import ON_DEMAND, spot_price
 from ec2_sandbox.config import Market
 
-PRIORITIZED = ("prioritized", "capacity-optimized-prioritized")
-# What an override of a fleet has besides parameters of a launch.
-NOT_OF_A_LAUNCH = ("WeightedCapacity", "Priority", "MaxPrice", "AvailabilityZone", "SubnetId")
+# What an override of a fleet has besides parameters of a launch, and what the sandbox cannot do.
+NOT_OF_A_LAUNCH = ("Priority", "MaxPrice", "AvailabilityZone", "SubnetId")
+REFUSED = ("InstanceRequirements", "WeightedCapacity")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pool:
-    """One way to launch an instance of a fleet: a launch template with an override.
-
-    named: the template's id and version. launch: the parameters of RunInstances. zone: None if any zone will do.
-    """
+    """One way to launch an instance of a fleet. named: the launch template's id and version."""
 
     named: Mapping[str, str]
     override: Mapping[str, Any]
     launch: Mapping[str, Any]
-    zone: str | None
 
-    @property
-    def weight(self) -> float:
-        """The capacity units of one instance."""
-        return float(self.override.get("WeightedCapacity") or 1)
-
-    def price(self, market: Market, region: str) -> float:
-        """Returns the price of a capacity unit in dollars per hour, or infinity if it is not known."""
-        instance_type = str(self.launch.get("InstanceType"))
-        if market == "on-demand":
-            return ON_DEMAND.get(instance_type, math.inf) / self.weight
-        zones = [self.zone] if self.zone else limits.zones_offering(instance_type, region)
-        prices = (spot_price(instance_type, zone, dt.datetime.now(dt.UTC)) for zone in zones)
-        return min((price for price in prices if price is not None), default=math.inf) / self.weight
-
-
-def order_pools(pools: Iterable[Pool], market: Market, strategy: str, region: str) -> list[Pool]:
-    """Returns the pools in the order in which a fleet tries them: by priority or by price."""
-    if strategy in PRIORITIZED:
-        return sorted(pools, key=lambda pool: float(pool.override.get("Priority", math.inf)))
-    return sorted(pools, key=lambda pool: pool.price(market, region))
+    def describe(self, market: Market) -> dict[str, Any]:
+        """Returns it in the format of the API."""
+        used = {"LaunchTemplateSpecification": self.named, "Overrides": self.override}
+        return {"LaunchTemplateAndOverrides": used, "Lifecycle": market}
 
 
 def place_launch(launch: dict[str, Any], zone: str | None, subnet_id: str | None) -> dict[str, Any]:
@@ -71,7 +48,7 @@ def place_launch(launch: dict[str, Any], zone: str | None, subnet_id: str | None
 
 
 def split_capacity(target: Mapping[str, Any]) -> dict[Market, int]:
-    """Returns the capacity units to launch in each market. Pure. target: TargetCapacitySpecification."""
+    """Returns the number of instances to launch in each market. Pure. target: TargetCapacitySpecification."""
     wanted: dict[Market, int] = {
         "on-demand": int(target.get("OnDemandTargetCapacity") or 0), "spot": int(target.get("SpotTargetCapacity") or 0)
     }  # fmt: skip
@@ -92,60 +69,40 @@ class Fleet(TaggedEC2Resource):
         self.launched: list[dict[str, Any]] = []
         self.errors: list[dict[str, Any]] = []
         self.instances: list[SandboxInstance] = []
-        self.capacity: dict[Market, float] = {"on-demand": 0.0, "spot": 0.0}
-
-    @property
-    def live(self) -> list[SandboxInstance]:
-        """The instances that have not ended."""
-        return [instance for instance in self.instances if instance.state not in ENDED]
-
-    def add(self, pool: Pool, market: Market, instances: list[SandboxInstance]) -> None:
-        """Adds the instances of one launch."""
-        self.instances += instances
-        self.capacity[market] += pool.weight * len(instances)
-        ids, instance_type = [instance.id for instance in instances], instances[0].instance_type
-        self.launched.append({**_describe(pool, market), "InstanceIds": ids, "InstanceType": instance_type})
-        for instance in instances:
-            instance.add_tags({"aws:ec2:fleet-id": self.id})
-
-    def refuse(self, pool: Pool, market: Market, error: EC2ClientError) -> None:
-        """Adds the error of one launch."""
-        self.errors.append({**_describe(pool, market), "ErrorCode": error.code, "ErrorMessage": error.message})
 
     def describe(self) -> dict[str, Any]:
         """Returns it in the format of DescribeFleets."""
         names = ("TargetCapacitySpecification", "LaunchTemplateConfigs", "OnDemandOptions", "SpotOptions")
+        on_demand = sum(instance.market == "on-demand" for instance in self.instances)
         return {
             **{name: self.asked[name] for name in names if name in self.asked},
             "FleetId": self.id, "Type": "instant", "FleetState": self.state, "CreateTime": self.created,
             "ActivityStatus": "error" if self.errors else "fulfilled", "Tags": self.get_tags(),
-            "FulfilledCapacity": sum(self.capacity.values()), "FulfilledOnDemandCapacity": self.capacity["on-demand"],
+            "FulfilledCapacity": len(self.instances), "FulfilledOnDemandCapacity": on_demand,
             "Instances": self.launched, "Errors": self.errors,
         }  # fmt: skip
-
-
-def _describe(pool: Pool, market: Market) -> dict[str, Any]:
-    used = {"LaunchTemplateSpecification": pool.named, "Overrides": pool.override}
-    return {"LaunchTemplateAndOverrides": used, "Lifecycle": market}
 
 
 class FleetActions(LaunchActions):
     """The actions on fleets."""
 
     def create_fleet(self) -> ActionResult:
-        """Launches the capacity that the caller wants, from the cheapest pool that has it, and reports errors."""
+        """Launches the capacity that the caller wants, from the first pools that have it, and reports errors.
+
+        The pools are tried by their Priority, and then in the order of the call.
+        """
         backend, asked = self.sandbox_backend, dict(self.params)
         if (kind := asked.get("Type", "maintain")) != "instant":
-            raise EC2ClientError("UnsupportedOperation", f"The sandbox's EC2 has fleets of type instant, not {kind}.")
+            raise NotImplementedError(f"a fleet of type {kind}")
         check_tagged(asked.get("TagSpecifications", []), (*TAGGABLE, "fleet"))
-        pools, fleet = list(self._read_pools(asked)), Fleet(backend, asked)
-        tags = self._parse_tag_specification()
-        fleet.add_tags(tags.pop("fleet", {}))
-        for market, target in split_capacity(asked.get("TargetCapacitySpecification", {})).items():
-            options = asked.get("SpotOptions" if market == "spot" else "OnDemandOptions", {})
-            for pool in order_pools(pools, market, options.get("AllocationStrategy", ""), self.region):
-                if (count := math.ceil((target - fleet.capacity[market]) / pool.weight)) > 0:
-                    self._launch_from(pool, market, count, fleet)
+        pools = sorted(self._read_pools(asked), key=lambda pool: float(pool.override.get("Priority", math.inf)))
+        fleet = Fleet(backend, asked)
+        fleet.add_tags(self._parse_tag_specification().get("fleet", {}))
+        for market, wanted in split_capacity(asked.get("TargetCapacitySpecification", {})).items():
+            launched = 0
+            for pool in pools:
+                if launched < wanted:
+                    launched += self._launch_from(pool, market, wanted - launched, fleet)
         backend.fleets[fleet.id] = fleet  # type: ignore[assignment]  # moto's own class launches by itself
         return ActionResult({"FleetId": fleet.id, "Instances": fleet.launched, "Errors": fleet.errors})
 
@@ -156,17 +113,15 @@ class FleetActions(LaunchActions):
             named = {"LaunchTemplateId": version.template.id, "LaunchTemplateName": version.template.name,
                      "Version": str(version.number)}  # fmt: skip
             for override in config.get("Overrides") or [{}]:
-                if "InstanceRequirements" in override:
-                    raise NotImplementedError("a fleet whose types are given by InstanceRequirements")
+                if refused := [name for name in REFUSED if name in override]:
+                    raise NotImplementedError(f"a fleet with {refused[0]}")
                 changes = {name: value for name, value in override.items() if name not in NOT_OF_A_LAUNCH}
                 launch = merge_launch(version.data, {**changes, "TagSpecifications": of_instances})
-                zone = override.get("AvailabilityZone")
-                if subnet_id := override.get("SubnetId"):
-                    zone = self.sandbox_backend.get_subnet(subnet_id).availability_zone
-                yield Pool(named=named, override=override, launch=place_launch(launch, zone, subnet_id), zone=zone)
+                placed = place_launch(launch, override.get("AvailabilityZone"), override.get("SubnetId"))
+                yield Pool(named=named, override=override, launch=placed)
 
-    def _launch_from(self, pool: Pool, market: Market, count: int, fleet: Fleet) -> None:
-        """Launches up to `count` instances from a pool."""
+    def _launch_from(self, pool: Pool, market: Market, count: int, fleet: Fleet) -> int:
+        """Launches up to `count` instances from a pool, and returns how many."""
         template = {name: pool.named[name] for name in ("LaunchTemplateId", "Version")}
         spot = {"MaxPrice": pool.override.get("MaxPrice", "")}
         how = {"MarketType": "spot", "SpotOptions": spot} if market == "spot" else {}
@@ -177,25 +132,25 @@ class FleetActions(LaunchActions):
         try:
             reservation: Any = self.run_instances().result
         except EC2ClientError as error:
-            fleet.refuse(pool, market, error)
-        else:
-            fleet.add(pool, market, reservation.instances)
+            fleet.errors.append({**pool.describe(market), "ErrorCode": error.code, "ErrorMessage": error.message})
+            return 0
         finally:
             self.params = before
+        launched: list[SandboxInstance] = reservation.instances
+        for instance in launched:
+            instance.add_tags({"aws:ec2:fleet-id": fleet.id})
+        fleet.instances += launched
+        what = {"InstanceIds": [instance.id for instance in launched], "InstanceType": launched[0].instance_type}
+        fleet.launched.append({**pool.describe(market), **what})
+        return len(launched)
 
     def describe_fleets(self) -> ActionResult:
         """Returns the named fleets. Without a name, EC2 returns no instant fleet."""
         return ActionResult({"Fleets": [fleet.describe() for fleet in self._find_fleets()]})
 
     def describe_fleet_instances(self) -> ActionResult:
-        """Returns the instances of a fleet that have not ended."""
-        [fleet] = self._find_fleets()
-        live = [
-            {"InstanceId": instance.id, "InstanceType": instance.instance_type, "InstanceHealth": "healthy",
-             "SpotInstanceRequestId": instance.spot_instance_request_id}
-            for instance in fleet.live
-        ]  # fmt: skip
-        return ActionResult({"FleetId": fleet.id, "ActiveInstances": live})
+        """Is for fleets that live on. CreateFleet and DescribeFleets name the instances of an instant fleet."""
+        raise NotImplementedError("DescribeFleetInstances")
 
     def delete_fleets(self) -> ActionResult:
         """Deletes fleets and terminates their instances, which EC2 requires for instant fleets."""
@@ -203,8 +158,8 @@ class FleetActions(LaunchActions):
             raise EC2ClientError("InvalidParameterValue", "An instant fleet is deleted together with its instances.")
         deleted = []
         for fleet in self._find_fleets():
-            if fleet.live:
-                self.sandbox_backend.terminate_instances([instance.id for instance in fleet.live])
+            if live := [instance.id for instance in fleet.instances if instance.state not in ENDED]:
+                self.sandbox_backend.terminate_instances(live)
             states = {"PreviousFleetState": fleet.state, "CurrentFleetState": "deleted_terminating"}
             deleted.append({"FleetId": fleet.id, **states})
             fleet.state = "deleted_terminating"
@@ -213,7 +168,7 @@ class FleetActions(LaunchActions):
 
     def _find_fleets(self) -> list[Fleet]:
         known: Any = self.sandbox_backend.fleets
-        ids = self._get_param("FleetIds", []) or [one for one in [self._get_param("FleetId")] if one]
+        ids = self._get_param("FleetIds", [])
         if unknown := [one for one in ids if one not in known]:
             raise EC2ClientError("InvalidFleetId.NotFound", f"The fleet ID '{unknown[0]}' does not exist")
         return [known[one] for one in ids]

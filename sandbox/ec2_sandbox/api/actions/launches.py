@@ -129,26 +129,21 @@ class LaunchActions(SandboxActions):
         given: dict[str, str] = self._get_param("IamInstanceProfile", {})
         profiles = list(iam_backends[self.current_account][self.partition].get_instance_profiles())
         hides = self.sandbox_backend.unsettled.hides_made_at
-        known = [profile for profile in profiles if not hides(profile.create_date)]
-        for parameter, kind in (("Name", "name"), ("Arn", "ARN")):
-            if not (wanted := given.get(parameter)):
-                continue
-            found = next((one for one in known if wanted == (one.name if parameter == "Name" else one.arn)), None)
-            if found is None:
-                raise EC2ClientError(
-                    "InvalidParameterValue",
-                    f"Value ({wanted}) for parameter iamInstanceProfile.{parameter.lower()} is invalid. Invalid IAM "
-                    f"Instance Profile {kind}",
-                )
-            if not found.roles:
-                raise EC2ClientError(
-                    "InvalidParameterValue", f'IAM Instance Profile "{found.arn}" has no associated IAM Roles'
-                )
-        if all(given.get(parameter) for parameter in ("Name", "Arn")):
+        parameter, kind = ("arn", "ARN") if given.get("Arn") else ("name", "name")
+        wanted = given.get(parameter.capitalize())
+        if not wanted:
+            return
+        found = next((one for one in profiles if getattr(one, parameter) == wanted), None)
+        if found is None or hides(found.create_date):
             raise EC2ClientError(
-                "InvalidParameterCombination", "The parameter 'iamInstanceProfile.name' may not be used in combination "
-                "with 'iamInstanceProfile.arn'",
-            )  # fmt: skip
+                "InvalidParameterValue",
+                f"Value ({wanted}) for parameter iamInstanceProfile.{parameter} is invalid. Invalid IAM Instance "
+                f"Profile {kind}",
+            )
+        if not found.roles:
+            raise EC2ClientError(
+                "InvalidParameterValue", f'IAM Instance Profile "{found.arn}" has no associated IAM Roles'
+            )
 
     def _find_placement_group(self) -> PlacementGroup | None:
         name = self._get_param("Placement.GroupName") or self._get_param("Placement.GroupId")

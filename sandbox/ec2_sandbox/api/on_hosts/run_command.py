@@ -8,7 +8,7 @@ import datetime as dt
 import platform
 import subprocess
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
 from moto.core.responses import ActionResult
@@ -265,21 +265,12 @@ class SandboxSsmResponse(SimpleSystemManagerResponse):
 
     def describe_instance_information(self) -> ActionResult:
         """Returns the managed nodes."""
-        asked = [(one["key"], one["valueSet"]) for one in self._get_param("InstanceInformationFilterList", [])]
-        asked += [(one["Key"], one["Values"]) for one in self._get_param("Filters", [])]
         nodes = find_nodes(self.current_account, self.region)
-        return ActionResult({"InstanceInformationList": [describe_node(one) for one in nodes if _matches(one, asked)]})
-
-
-def _matches(node: SandboxInstance, filters: Iterable[tuple[str, list[str]]]) -> bool:
-    tags = {f"tag:{tag['key']}": tag["value"] for tag in node.get_tags()}
-    known = {"InstanceIds": node.id, "PingStatus": "Online", "PlatformTypes": "Linux", "ResourceType": "EC2Instance"}
-    for key, values in filters:
-        if key not in known and not key.startswith("tag:"):
-            raise SSMException("InvalidFilterKey", f"The sandbox does not have the filter {key}")
-        if {**known, **tags}.get(key) not in values:
-            return False
-    return True
+        for asked in self._get_param("Filters", []):
+            if asked["Key"] != "InstanceIds":
+                raise SSMException("InvalidFilterKey", f"The sandbox does not have the filter {asked['Key']}")
+            nodes = [node for node in nodes if node.id in asked["Values"]]
+        return ActionResult({"InstanceInformationList": [describe_node(node) for node in nodes]})
 
 
 def describe_node(node: SandboxInstance) -> dict[str, Any]:
