@@ -157,12 +157,7 @@ def start(
             remove_all(paths)
             raise
         launch(paths)
-        info = find_running(project_dir)
-        if info is None:
-            raise SandboxError(
-                f"The sandbox ended right after its start. The reason is in {paths.daemon_log}.",
-                hint="ec2-sandbox reset",
-            )
+        info = find_required(project_dir)
         report(Event(kind="done", what=f"the sandbox runs at {info.endpoint_url}", duration_s=time.monotonic() - begun))
         return info
 
@@ -199,8 +194,17 @@ def _describe_on_machine(paths: SandboxPaths) -> SandboxOnMachine:
     return SandboxOnMachine(
         id=paths.id, state="folder gone" if not is_there else "running" if status else "crashed",
         folder=settings.project_dir, pid=pid, endpoint_url=_endpoint_url(settings, status) if status else None,
-        nodes=sum(host.state == "running" for host in status.hosts) if status else 0,
+        nodes=sum(host.state == "running" for host in _find_hosts(paths)) if status else 0,
     )  # fmt: skip
+
+
+def _find_hosts(paths: SandboxPaths) -> tuple[HostStatus, ...]:
+    """Returns the hosts of a running sandbox, or () of one that is ending."""
+    try:
+        with as_root():
+            return tuple(HostStatus(**host) for host in ask(paths.control_socket, {"do": "hosts"}))
+    except OSError:
+        return ()
 
 
 def _find_settings(paths: SandboxPaths) -> Settings | None:
@@ -264,7 +268,7 @@ def install(project_dir: Path, names: Sequence[str], *, report: Report) -> int:
     with locked():
         report(Event(kind="start", what=f"fetching {', '.join(names)}"))
         folder = packages.fetch(names, paths.packages_dir)
-        hosts = [host for host in describe(project_dir).hosts if host.state == "running"]
+        hosts = [host for host in list_hosts(project_dir) if host.state == "running"]
         if folder is None:
             report(Event(kind="same", what="this machine already has them, and so do all hosts"))
         else:
@@ -284,7 +288,7 @@ def clear(project_dir: Path) -> None:
 
 
 def list_hosts(project_dir: Path) -> list[HostStatus]:
-    """Returns the hosts at this moment; those of `describe` may be 0.2 s old. Raises SandboxError."""
+    """Returns the hosts at this moment. Raises SandboxError."""
     return [HostStatus(**host) for host in _ask(project_dir, do="hosts")]
 
 
@@ -396,7 +400,7 @@ def describe(project_dir: Path) -> SandboxStatus:
     return SandboxStatus(
         id=paths.id, state="running", state_dir=paths.state_dir, pid=status.pid,
         endpoint_url=_endpoint_url(settings, status), region=settings.region, private_cidr=settings.private,
-        public_cidr=settings.public, hosts=status.hosts,
+        public_cidr=settings.public, hosts=_find_hosts(paths),
     )  # fmt: skip
 
 
@@ -439,23 +443,13 @@ def _endpoint_url(settings: Settings, status: DaemonStatus) -> str:
 def locked() -> Iterator[None]:
     """Allows one start or reset at a time, because they choose addresses that no other sandbox has.
 
-    The lock is on the folder of all sandboxes, which is removed with its last sandbox. A process that waited for a
-    removed folder locks the new folder.
+    The lock is on the folder of all sandboxes.
     """
-    while True:
-        STATE_ROOT.mkdir(parents=True, exist_ok=True)
-        STATE_ROOT.chmod(0o711)  # listing it would reveal other users' sandboxes
-        try:
-            descriptor = os.open(STATE_ROOT, os.O_RDONLY | os.O_DIRECTORY)
-        except FileNotFoundError:
-            continue
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        if STATE_ROOT.exists() and os.path.samestat(os.fstat(descriptor), STATE_ROOT.stat()):
-            break
-        os.close(descriptor)
+    STATE_ROOT.mkdir(parents=True, exist_ok=True)
+    STATE_ROOT.chmod(0o711)  # listing it would reveal other users' sandboxes
+    descriptor = os.open(STATE_ROOT, os.O_RDONLY | os.O_DIRECTORY)
     try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
-        if not any(STATE_ROOT.iterdir()):
-            STATE_ROOT.rmdir()
         os.close(descriptor)

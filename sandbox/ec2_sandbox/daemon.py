@@ -7,7 +7,6 @@ ends. It also answers the command line on a Unix socket. A request and a respons
 {"do": NAME, ...} returns {"result": ...} or {"error": "what is wrong"}.
 """
 
-import json
 import logging
 import os
 import queue
@@ -26,6 +25,7 @@ from typing import Any
 from moto.core.models import DEFAULT_ACCOUNT_ID
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication
 from moto.s3.models import s3_backends
+from msgspec import json
 
 from ec2_sandbox.api import ec2
 from ec2_sandbox.api.ec2 import Ec2Settings
@@ -56,7 +56,6 @@ from ec2_sandbox.paths import (
     CONTROL_TIMEOUT_S,
     AccessKey,
     DaemonStatus,
-    HostStatus,
     SandboxPaths,
     Settings,
     read_json,
@@ -67,7 +66,8 @@ RECONCILE_S = 0.2
 SERVER_POLL_S = 0.1
 LINE_BYTES = 64 * 1024
 
-Request = Callable[[], Any]
+Requests = Mapping[str, Callable[..., Any]]
+"""What a running sandbox does for the command line, by the name of the request. Their parameters are texts."""
 
 log = logging.getLogger("ec2_sandbox")
 
@@ -110,7 +110,6 @@ def main() -> None:
     key = read_json(paths.credentials_file, AccessKey)
     install_principals(key.access_key_id, key.secret_access_key)
     immediate = HostFaults(fleet, backend).acts if isinstance(fleet, Fleet) else {}
-    status = StatusFile(paths.status_file, server.port, lambda: fleet.describe(backend))
 
     def clear() -> None:
         with ec2.lock:
@@ -120,15 +119,19 @@ def main() -> None:
             book.restart(config.faults)
         for path in (paths.api_log, paths.state_log):
             os.truncate(path, 0)
-        status.update()
 
-    simple: dict[str, Request] = {
+    requests: Requests = {
         "clear": lambda: calls.call(clear),
-        "hosts": lambda: [asdict(host) for host in fleet.describe(backend)],
+        "hosts": lambda: fleet.describe(backend),
+        "fault": lambda text: cause(text, book, calls, immediate),
+        "faults": book.list,
+        "disarm": book.disarm,
+        "objects": count_objects,
     }
-    ControlServer(paths.control_socket, ControlApi(book, calls, immediate, simple)).start()
+    ControlServer(paths.control_socket, requests).start()
     serve_hosts(network, settings, backend)
     threading.Thread(target=server.serve_forever, args=(SERVER_POLL_S,), name="server", daemon=True).start()
+    write_json(paths.status_file, DaemonStatus(pid=os.getpid(), port=server.port))
     # The main thread starts all hosts, because a host ends with the thread that started it.
     while not shutdown.requested:
         wake.clear()
@@ -136,7 +139,6 @@ def main() -> None:
             sys.exit("the process that holds the network was killed: hosts are unreachable")
         calls.run_pending()
         fleet.reconcile(backend)
-        status.update()
         wake.wait(RECONCILE_S)
     log.info("stopping")
     server.shutdown()
@@ -190,23 +192,6 @@ class Shutdown:
         self._wake.set()
 
 
-class StatusFile:
-    """The file with the daemon's status, which is written when the status has changed."""
-
-    def __init__(self, path: Path, port: int, describe: Callable[[], tuple[HostStatus, ...]]) -> None:
-        self._path = path
-        self._port = port
-        self._describe = describe
-        self._written: DaemonStatus | None = None
-
-    def update(self) -> None:
-        """Writes the current status."""
-        status = DaemonStatus(pid=os.getpid(), port=self._port, hosts=self._describe())
-        if status != self._written:
-            write_json(self._path, status)
-            self._written = status
-
-
 def open_server(paths: SandboxPaths, settings: Settings, book: FaultBook) -> TlsServer:
     """Returns the API server, which listens only on the sandbox's own address."""
     address = str(settings.ranges.gateway.ip)
@@ -243,54 +228,34 @@ class MainThreadCalls:
                 answer.set_exception(error)
 
 
-class ControlApi:
-    """The requests that a running sandbox answers.
+def cause(text: str, book: FaultBook, calls: MainThreadCalls, immediate: Mapping[str, Act]) -> dict[str, Any]:
+    """Arms a fault, or causes an immediate one. Returns it. Raises FaultError.
 
-    `immediate`: the functions that cause immediate faults, by kind. `simple`: those of requests without parameters.
+    immediate: the functions that cause immediate faults, by kind.
     """
+    fault = parse_fault(text)
+    if KINDS[fault.kind].when == "armed":
+        return asdict(book.arm(text))
+    act = immediate.get(fault.kind)
+    if act is None:
+        raise FaultError(f'{fault.kind}: this sandbox has no hosts ([sandbox] hosts = "none")')
+    return {**asdict(fault), "did": calls.call(lambda: act(fault.parameters))}
 
-    def __init__(
-        self, book: FaultBook, calls: MainThreadCalls, immediate: Mapping[str, Act], simple: Mapping[str, Request]
-    ) -> None:
-        self._book = book
-        self._calls = calls
-        self._immediate = immediate
-        self._simple = simple
 
-    def answer(self, line: bytes) -> dict[str, Any]:
-        """Returns the response to one line."""
-        try:
-            return {"result": self._do(json.loads(line))}
-        except FaultError as error:
-            return {"error": str(error)}
-        except TimeoutError:
-            return {"error": f"the sandbox did not do it within {CONTROL_TIMEOUT_S:.0f} s"}
-        except (OSError, CommandError) as error:
-            return {"error": f"not everything could be ended: {error}"}
-        except (ValueError, KeyError, TypeError) as error:
-            return {"error": f"invalid request: {error!r}"}
+def count_objects() -> int:
+    """Returns the number of objects in S3."""
+    return sum(len(bucket.keys) for bucket in s3_backends[DEFAULT_ACCOUNT_ID]["aws"].buckets.values())
 
-    def _do(self, asked: Mapping[str, Any]) -> Any:
-        match asked["do"]:
-            case "fault":
-                return self._cause(str(asked["text"]))
-            case "faults":
-                return [asdict(fault) for fault in self._book.list()]
-            case "objects":
-                return sum(len(bucket.keys) for bucket in s3_backends[DEFAULT_ACCOUNT_ID]["aws"].buckets.values())
-            case "disarm":
-                return [asdict(fault) for fault in self._book.disarm(str(asked["which"]))]
-            case name:
-                return self._simple[name]()
 
-    def _cause(self, text: str) -> dict[str, Any]:
-        fault = parse_fault(text)
-        if KINDS[fault.kind].when == "armed":
-            return asdict(self._book.arm(text))
-        act = self._immediate.get(fault.kind)
-        if act is None:
-            raise FaultError(f'{fault.kind}: this sandbox has no hosts ([sandbox] hosts = "none")')
-        return {**asdict(fault), "did": self._calls.call(lambda: act(fault.parameters))}
+def answer(requests: Requests, line: bytes) -> dict[str, Any]:
+    """Returns the response to a request."""
+    asked: dict[str, str] = json.decode(line)
+    try:
+        return {"result": requests[asked.pop("do")](**asked)}
+    except TimeoutError:
+        return {"error": f"the sandbox did not do it within {CONTROL_TIMEOUT_S:.0f} s"}
+    except (FaultError, OSError, CommandError) as error:
+        return {"error": str(error)}
 
 
 class _Handler(socketserver.StreamRequestHandler):
@@ -299,26 +264,17 @@ class _Handler(socketserver.StreamRequestHandler):
     def handle(self) -> None:
         """Reads one request line and sends one response line."""
         assert isinstance(self.server, ControlServer)  # noqa: S101 -- no other server uses it
-        answer = json.dumps(self.server.api.answer(self.rfile.readline(LINE_BYTES))).encode() + b"\n"
-        try:
-            self.wfile.write(answer)
-        except OSError as error:  # the client has closed the connection
-            log.info("could not send an answer: %s", error)
+        self.wfile.write(json.encode(answer(self.server.requests, self.rfile.readline(LINE_BYTES))) + b"\n")
 
 
 class ControlServer(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
-    """The daemon's end of the socket. Only the sandbox's owner can connect."""
+    """The daemon's end of the socket. It is in a folder that only the sandbox's owner can enter."""
 
     daemon_threads = True
 
-    def __init__(self, path: Path, api: ControlApi) -> None:
-        self.api = api
-        path.unlink(missing_ok=True)
-        before = os.umask(0o177)
-        try:
-            super().__init__(str(path), _Handler)
-        finally:
-            os.umask(before)
+    def __init__(self, path: Path, requests: Requests) -> None:
+        self.requests = requests
+        super().__init__(str(path), _Handler)
 
     def start(self) -> None:
         """Serves in a separate thread."""

@@ -75,7 +75,7 @@ class SandboxPaths:
         self.settings_file = self.state_dir / "settings.json"
         self.credentials_file = self.state_dir / "credentials.json"
         self.aws_dir = self.state_dir / "aws"  # replaces the user's ~/.aws; its files are empty
-        # Written by the daemon: its process, its port and its hosts, and the certificate of the sandbox's authority.
+        # Written by the daemon: its process and its port, and the certificate of the sandbox's authority.
         self.status_file = self.state_dir / "status.json"
         self.ca_file = self.state_dir / "ca.pem"
         self.daemon_log = self.state_dir / "daemon.log"
@@ -173,11 +173,10 @@ class HostStatus:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DaemonStatus:
-    """The daemon's pid, its port and its hosts."""
+    """The daemon's pid and its port."""
 
     pid: int
     port: int
-    hosts: tuple[HostStatus, ...] = ()
 
 
 # Made here, in the main thread: msgspec crashes if two threads decode a type for the first time at once.

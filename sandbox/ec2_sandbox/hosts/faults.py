@@ -10,13 +10,11 @@ from ec2_sandbox.api import ec2, regions
 from ec2_sandbox.api.instances import Interruption, SandboxInstance
 from ec2_sandbox.faults import Act, FaultError
 from ec2_sandbox.hosts.fleet import Fleet, HostSlot
-from ec2_sandbox.hosts.network import CommandError
 from ec2_sandbox.paths import wait_until
 
 SPOT_NOTICE_S = 120.0
 # In the host's root folder, owned by root, until `free-disk` or a process of the host removes it.
 FILL_FILE = ".sandbox-full-disk"
-FREEZE_ROUNDS = 20
 END_TIMEOUT_S = 5.0
 
 
@@ -26,12 +24,11 @@ class HostFaults:
     def __init__(self, fleet: Fleet, backend: regions.Backend) -> None:
         self._fleet = fleet
         self._backend = backend
-        acts: dict[str, Act] = {
+        self.acts: dict[str, Act] = {
             "kill": self._kill, "freeze": self._freeze, "thaw": self._thaw, "partition": self._partition,
             "heal": self._heal, "full-disk": self._fill_disk, "free-disk": self._free_disk, "link": self._shape_link,
             "spot-notice": self._announce_interruption,
         }  # fmt: skip
-        self.acts = {kind: _with_fault_errors(kind, act) for kind, act in acts.items()}
 
     def _kill(self, parameters: Mapping[str, str]) -> str:
         """Kills the host. The instance then stops, as after a hardware failure; with leaves=running, it does not."""
@@ -50,18 +47,19 @@ class HostFaults:
             instance, slot = self._find(parameters["instance"])
             self._fleet.links.switch(instance.id, on=False)
             self._fleet.links.refresh(self._backend)
-            slot.frozen |= _stop_processes(_pid_of(slot))
-        return f"froze {instance.id} with {len(slot.frozen)} processes"
+            slot.frozen = True
+            stopped = _stop_processes(_pid_of(slot))
+        return f"froze {instance.id} with {stopped} processes"
 
     def _thaw(self, parameters: Mapping[str, str]) -> str:
-        """Continues the processes that `freeze` stopped, and reconnects the network."""
+        """Continues all processes of the host, and reconnects the network."""
         with ec2.lock:
             instance, slot = self._find(parameters["instance"])
             if not slot.frozen:
                 raise FaultError(f"thaw: {instance.id} is not frozen")
-            for pid in slot.frozen:
+            for pid in _pids_beside(_pid_of(slot)):
                 _send(pid, signal.SIGCONT)
-            slot.frozen = set()
+            slot.frozen = False
             self._fleet.links.switch(instance.id, on=True)
             self._fleet.links.refresh(self._backend)
         return f"{instance.id} continues"
@@ -154,18 +152,6 @@ class HostFaults:
         return one, other
 
 
-def _with_fault_errors(kind: str, act: Act) -> Act:
-    """Returns a function that calls `act`, and raises FaultError for errors of the machine."""
-
-    def wrapped(parameters: Mapping[str, str]) -> str:
-        try:
-            return act(parameters)
-        except (OSError, CommandError) as error:
-            raise FaultError(f"{kind}: {error}") from error
-
-    return wrapped
-
-
 def _pid_of(slot: HostSlot) -> int:
     pid = slot.host.pid
     if pid is None:
@@ -173,21 +159,19 @@ def _pid_of(slot: HostSlot) -> int:
     return pid
 
 
-def _stop_processes(first: int) -> set[int]:
-    """Stops all processes of a pid namespace, until no new ones appear. Returns the pids of the stopped processes."""
-    namespace = Path(f"/proc/{first}/ns/pid").readlink()
+def _stop_processes(first: int) -> int:
+    """Stops all processes of a pid namespace, until no new ones appear. Returns their number."""
     stopped: set[int] = set()
-    for _ in range(FREEZE_ROUNDS):
-        fresh = {pid for pid in _pids_in(namespace) if pid not in stopped and _state_of(pid) not in ("T", "Z", "")}
-        if not fresh:
-            break
+    while fresh := {*_pids_beside(first)} - stopped:
         for pid in fresh:
             _send(pid, signal.SIGSTOP)
         stopped |= fresh
-    return stopped
+    return len(stopped)
 
 
-def _pids_in(namespace: Path) -> Iterator[int]:
+def _pids_beside(first: int) -> Iterator[int]:
+    """Yields the pids of all processes in a process's pid namespace."""
+    namespace = Path(f"/proc/{first}/ns/pid").readlink()
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
@@ -195,13 +179,6 @@ def _pids_in(namespace: Path) -> Iterator[int]:
                     yield int(entry.name)
             except (FileNotFoundError, ProcessLookupError, PermissionError):  # it has ended, or is a kernel thread
                 continue
-
-
-def _state_of(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return ""
 
 
 def _send(pid: int, number: signal.Signals) -> None:

@@ -60,7 +60,7 @@ REBOOT_SIGNAL = 39
 
 COMMAND = f"""\
 #!/bin/sh
-# Ends this host: shutdown [-h|-P|-H|-r] [-c] [now|+MINUTES|HH:MM] [MESSAGE], poweroff, halt, reboot.
+# Ends this host: shutdown [-h|-P|-H|-r] [-c] [now|+MINUTES] [MESSAGE], poweroff, halt, reboot.
 name=${{0##*/}}
 signal={POWER_OFF_SIGNAL}
 [ "$name" != reboot ] || signal={REBOOT_SIGNAL}
@@ -88,10 +88,6 @@ fi
 case "${{when:-+1}}" in
 now | +0) exec kill -"$signal" 1 ;;
 +[0-9]*) seconds=$((${{when:-+1}} * 60)) ;;
-[0-9]*:[0-9]*)
-    seconds=$(($(date -d "$when" +%s) - $(date +%s)))
-    [ "$seconds" -ge 0 ] || seconds=$((seconds + 86400))
-    ;;
 *)
     echo "$name: cannot read the time $when" >&2
     exit 1

@@ -7,7 +7,7 @@ import shutil
 import uuid
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from ipaddress import IPv4Interface
 from pathlib import Path
 from typing import cast
@@ -42,8 +42,7 @@ class HostSlot:
     """An instance's host, and its boot or end in progress.
 
     `number`: the number of its link. `reboots`: the instance's `reboots` when the host was started. `lost`: it was
-    killed without EC2 noticing. `frozen`: its stopped processes. `disks`: the ids of the attached volumes that it has
-    as disks.
+    killed without EC2 noticing. `frozen`: its processes are stopped.
     """
 
     host: Host
@@ -52,8 +51,7 @@ class HostSlot:
     boot: "Future[None]"
     end: "Future[None] | None" = None
     lost: bool = False
-    frozen: set[int] = field(default_factory=set)
-    disks: set[str] = field(default_factory=set)
+    frozen: bool = False
 
 
 class PhantomFleet:
@@ -290,24 +288,13 @@ class Fleet(PhantomFleet):
     def _give_disk(self, slot: HostSlot, volume: SandboxVolume) -> bool:
         """Adds a volume's disk to the host. Returns whether the host has it; if not, the next step tries again."""
         image = self._paths.volumes_dir / volume.id
-        if (
-            volume.id not in slot.disks
-            and volume.is_ready
-            and _try_disk(slot, volume.id, lambda: attach_disk(slot.host, volume.id, image, volume.image_bytes))
-        ):
-            slot.disks.add(volume.id)
-            log.info("%s: has the disk of %s", slot.host.folder.path.name, volume.id)
-        return volume.id in slot.disks
+        return volume.is_ready and _try_disk(
+            slot, volume.id, lambda: attach_disk(slot.host, volume.id, image, volume.image_bytes)
+        )
 
     def _detach(self, volume: SandboxVolume, attachment: SandboxAttachment, /) -> bool:
         slot = self._slots.get(attachment.instance.id)
-        return slot is None or self._take_disk(slot, volume.id)
-
-    def _take_disk(self, slot: HostSlot, volume_id: str) -> bool:
-        """Removes a volume's disk from the host. Returns whether this is done; if not, the next step tries again."""
-        if volume_id in slot.disks and _try_disk(slot, volume_id, lambda: detach_disk(slot.host, volume_id)):
-            slot.disks.discard(volume_id)
-        return volume_id not in slot.disks
+        return slot is None or _try_disk(slot, volume.id, lambda: detach_disk(slot.host, volume.id))
 
     def _give_disks(self, instance: SandboxInstance, slot: HostSlot) -> bool:
         """Adds the disks of all attached volumes to a host that has booted. Returns whether it has all of them."""
@@ -362,9 +349,8 @@ class Fleet(PhantomFleet):
             log.error("%s: could not end its host: %s", instance.id, error)
             slot.end = None
             return
-        for volume_id in tuple(slot.disks):
-            if not self._take_disk(slot, volume_id):
-                return
+        for volume_id in tuple(slot.host.disks):
+            detach_disk(slot.host, volume_id)
         del self._slots[instance.id]
         self.links.detach(instance.id)
         self._settle(instance)
@@ -378,11 +364,7 @@ class Fleet(PhantomFleet):
             folder = hosts.Folder(self._paths, instance.id)
             if folder.path.exists():
                 self._last_consoles[instance.id] = self.read_console(instance.id)
-                try:
-                    shutil.rmtree(folder.path)
-                except OSError as error:  # the next step tries again
-                    log.error("%s: could not remove its files: %s", instance.id, error)  # noqa: TRY400 -- as above
-                    return
+                shutil.rmtree(folder.path)
             instance.finish_termination()
             log.info("%s: terminated", instance.id)
         elif instance.state == "stopping":
@@ -422,7 +404,7 @@ class Fleet(PhantomFleet):
         ends = [(slot, slot.end or self._pool.submit(slot.host.end)) for slot in self._slots.values()]
         for slot, end in ends:
             end.result()
-            for volume_id in slot.disks:
+            for volume_id in tuple(slot.host.disks):
                 detach_disk(slot.host, volume_id)
         self._copies.clear()
         for path in self._paths.hosts_dir.iterdir():

@@ -1,34 +1,13 @@
 """Faults: their syntax, when they occur, and the effects of faults on S3's bytes and on hosts."""
 
 import inspect
-import json
-import threading
-from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import pytest
 
 from ec2_sandbox import faults
 from ec2_sandbox.api.faults import find_in_chunks, find_refusal
-from ec2_sandbox.control import ask
-from ec2_sandbox.daemon import ControlApi, ControlServer, MainThreadCalls
 from ec2_sandbox.faults import KINDS, Fault, FaultBook, FaultError, parse_fault
-
-
-@pytest.mark.parametrize(
-    ("text", "parameters", "left"),
-    [
-        ("capacity", {}, None),
-        ("capacity zone=us-east-1a type=p4d.* free=2", {"zone": "us-east-1a", "type": "p4d.*", "free": "2"}, None),
-        ("throttle rate=0.25 seed=7", {"rate": "0.25", "seed": "7"}, None),
-        ("s3-cut key='a b' after_bytes=0", {"key": "a b", "after_bytes": "0"}, 1),
-        ("s3-flip operation=UploadPart at_byte=9", {"operation": "UploadPart", "at_byte": "9"}, 1),
-        ("partition a=i-1 b=i-2", {"a": "i-1", "b": "i-2"}, 1),
-    ],
-)
-def test_valid_faults(text: str, parameters: dict[str, str], left: int | None) -> None:
-    fault = parse_fault(text)
-    assert (fault.kind, dict(fault.parameters), fault.left) == (text.split(maxsplit=1)[0], parameters, left)
 
 
 @pytest.mark.parametrize(
@@ -52,16 +31,6 @@ def test_invalid_faults_are_refused(text: str, said: str) -> None:
     assert said in str(caught.value)
 
 
-def test_a_fault_strikes_matching_calls_count_times() -> None:
-    book = FaultBook()
-    book.arm("throttle action=Run* count=2")
-    assert book.take("throttle", service="ec2", action="DescribeVpcs") is None
-    assert book.take("internal-error", service="ec2", action="RunInstances") is None
-    strikes = [book.take("throttle", service="ec2", action="runinstances") for _ in range(3)]
-    assert [strike.left if strike else None for strike in strikes] == [1, 0, None]
-    assert book.list() == ()
-
-
 def test_a_rate_is_the_same_for_the_same_seed() -> None:
     def draw(seed: int) -> list[bool]:
         book = FaultBook()
@@ -80,59 +49,6 @@ def test_faults_can_be_disarmed() -> None:
         book.disarm(first.id)
     assert book.disarm("all") == (second,)
     assert book.disarm("all") == ()
-
-
-@pytest.fixture
-def socket_path(tmp_path: Path) -> Any:
-    """A control socket with a separate main thread. `kill` is its only immediate fault."""
-    wake = threading.Event()
-    calls = MainThreadCalls(wake.set)
-    stop = threading.Event()
-
-    def main_thread() -> None:
-        while not stop.is_set():
-            wake.wait(0.05)
-            wake.clear()
-            calls.run_pending()
-
-    def kill(parameters: Any) -> str:
-        if parameters["instance"] != "i-1":
-            raise FaultError(f"there is no host of {parameters['instance']}")
-        return f"killed in {threading.current_thread().name}"
-
-    main = threading.Thread(target=main_thread, name="main")
-    main.start()
-    server = ControlServer(tmp_path / "control.sock", ControlApi(FaultBook(), calls, {"kill": kill}, {}))
-    server.start()
-    yield tmp_path / "control.sock"
-    server.shutdown()
-    server.server_close()
-    stop.set()
-    main.join()
-
-
-def test_faults_over_the_socket(socket_path: Path) -> None:
-    assert socket_path.stat().st_mode & 0o777 == 0o600
-    armed = ask(socket_path, {"do": "fault", "text": "capacity zone=a"})
-    assert armed == {"id": "fault-1", "kind": "capacity", "parameters": {"zone": "a"}, "left": None, "struck": 0}
-    assert ask(socket_path, {"do": "faults"}) == [armed]
-    assert ask(socket_path, {"do": "disarm", "which": "all"}) == [armed]
-    assert ask(socket_path, {"do": "faults"}) == []
-
-
-def test_immediate_faults_run_in_the_main_thread(socket_path: Path) -> None:
-    assert ask(socket_path, {"do": "fault", "text": "kill instance=i-1"})["did"] == "killed in main"
-    with pytest.raises(FaultError, match="no host of i-2"):
-        ask(socket_path, {"do": "fault", "text": "kill instance=i-2"})
-    with pytest.raises(FaultError, match="no hosts"):
-        ask(socket_path, {"do": "fault", "text": "freeze instance=i-1"})
-
-
-@pytest.mark.parametrize("line", [b"nonsense", b'{"do": "dance"}', b"\xff"])
-def test_invalid_requests_are_refused(line: bytes) -> None:
-    api = ControlApi(FaultBook(), MainThreadCalls(lambda: None), {}, {})
-    assert "invalid request" in api.answer(line)["error"]
-    assert json.dumps(api.answer(line))
 
 
 SIGNED = b"4;chunk-signature=00ff\r\nabcd\r\n3;chunk-signature=00ff\r\nefg\r\n0;chunk-signature=00ff\r\n\r\n"
