@@ -1,9 +1,6 @@
 """The command `ec2-sandbox`: its settings file, and what its help says."""
 
-import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import click
@@ -88,11 +85,3 @@ def parse(words: list[str]) -> None:
     assert isinstance(command, click.Command)
     assert "Examples:" in (command.epilog or "")
     command.make_context(name, rest, parent=context)
-
-
-def test_the_help_imports_no_subcommand() -> None:
-    program = "import sys, ec2_sandbox.cli as c\nc.cli.main(['--help'], standalone_mode=False)\nprint(*sys.modules)"
-    shown = subprocess.run((sys.executable, "-c", program), capture_output=True, text=True, check=True).stdout
-    *_, modules = shown.splitlines()
-    assert not re.search(r"\b(msgspec|moto|ec2_sandbox\.cli\.commands)\b", modules)
-    assert "setup" in shown

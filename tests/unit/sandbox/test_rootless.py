@@ -2,7 +2,6 @@
 
 import re
 import shutil
-import stat
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,6 @@ import pytest
 from ec2_sandbox import rootless
 from ec2_sandbox.errors import SandboxError
 from ec2_sandbox.hosts.hosts import sudo_command
-from ec2_sandbox.hosts.system import own_folders
 from ec2_sandbox.rootless import check_user, find_setting, has_ids
 
 
@@ -52,14 +50,3 @@ def test_all_that_is_missing_is_named_at_once(monkeypatch: pytest.MonkeyPatch, t
     with pytest.raises(SandboxError, match=r"newuidmap and slirp4netns.*; 65536 user ids.*; .*/tun, which") as caught:
         check_user()
     assert re.findall(r"sudo (\S+) ", caught.value.hint or "") == ["apt-get", "usermod", "chmod"]
-
-
-def test_folders_belong_to_root_in_a_host(tmp_path: Path) -> None:
-    source, target = tmp_path / "usr", tmp_path / "own"
-    for name, mode in (("share/doc", 0o755), ("lib/open", 0o775), ("lib/closed", 0o700)):
-        (source / name).mkdir(parents=True)
-        (source / name).chmod(mode)
-    (source / "share/doc/file").write_text("stays below")
-    own_folders(source, target)
-    made = {str(path.relative_to(target)): stat.S_IMODE(path.stat().st_mode) for path in target.rglob("*")}
-    assert made == {"share": 0o755, "share/doc": 0o755, "lib": 0o755, "lib/open": 0o775}

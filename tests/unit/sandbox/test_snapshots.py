@@ -1,16 +1,11 @@
 """Snapshots and the images that are made of them, by real calls in this process."""
 
-import threading
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
 
-from ec2_sandbox.api.images import AMAZON, merge_devices
-from ec2_sandbox.hosts.copies import Copies
-from ec2_sandbox.paths import SandboxPaths
+from ec2_sandbox.api.images import AMAZON
 from provision_world import World
 
 ZONE, ROOT = "us-east-1a", "/dev/sda1"
@@ -72,31 +67,3 @@ def test_a_copied_image_has_its_own_snapshots(world: World) -> None:
     assert first["BlockDeviceMappings"][0]["Ebs"]["SnapshotId"] == snapshot_id
     made = world.sandbox.backend.snapshots[second["BlockDeviceMappings"][0]["Ebs"]["SnapshotId"]]
     assert (getattr(made, "copy_of"), made.status, made.volume_size) == (snapshot_id, "completed", 3)  # noqa: B009
-
-
-def test_copies_are_awaited_when_they_are_cleared(world: World, tmp_path: Path) -> None:
-    """`clear` forgets the sandbox's snapshots. Then no copy may write another."""
-    snapshot: Any = world.sandbox.backend.snapshots[take(world)["SnapshotId"]]
-    paths, woken = SandboxPaths(id="copies", state_dir=tmp_path), threading.Event()
-    paths.volumes_dir.mkdir()
-    (paths.volumes_dir / snapshot.volume.id).write_bytes(b"bytes")
-    with ThreadPoolExecutor(1) as pool:
-        copies = Copies(paths, pool, woken.set)
-        copies.capture(snapshot, None)
-        copies.clear()
-        assert (paths.snapshots_dir / snapshot.id).read_bytes() == b"bytes"
-        with pytest.raises(KeyError):
-            copies.finish(snapshot.id)
-        assert woken.wait(10)
-
-
-def test_changes_to_an_images_devices() -> None:
-    devices = [{"DeviceName": ROOT, "Ebs": {"SnapshotId": "snap-1"}}, {"DeviceName": "b", "Ebs": {}}]
-    changes: list[Any] = [
-        {"DeviceName": ROOT, "Ebs": {"VolumeSize": 9}}, {"DeviceName": "b", "NoDevice": ""},
-        {"DeviceName": "c", "Ebs": {"VolumeSize": 1}}, {"DeviceName": "d", "VirtualName": "ephemeral0"},
-    ]  # fmt: skip
-    assert merge_devices(devices, changes) == [
-        {"DeviceName": ROOT, "Ebs": {"SnapshotId": "snap-1", "VolumeSize": 9}},
-        {"DeviceName": "c", "Ebs": {"VolumeSize": 1}},
-    ]

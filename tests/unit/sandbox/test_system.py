@@ -12,18 +12,6 @@ from ec2_sandbox.hosts.system import Layer, copy_readable, copy_system, is_reada
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="makes files of other owners, and devices")
 
 
-@pytest.mark.parametrize(
-    ("mode", "readable"),
-    [
-        (stat.S_IFREG | 0o644, True), (stat.S_IFREG | 0o640, False), (stat.S_IFREG | 0o600, False),
-        (stat.S_IFDIR | 0o755, True), (stat.S_IFDIR | 0o754, False), (stat.S_IFDIR | 0o751, False),
-        (stat.S_IFDIR | 0o700, False), (stat.S_IFLNK | 0o777, True), (stat.S_IFREG | 0o604, True),
-    ],
-)  # fmt: skip
-def test_modes_that_everybody_can_read(*, mode: int, readable: bool) -> None:
-    assert is_readable(mode) is readable
-
-
 @needs_root
 def test_a_copy_has_what_everybody_can_read(tmp_path: Path) -> None:
     source = tmp_path / "etc"

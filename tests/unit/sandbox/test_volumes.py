@@ -52,17 +52,6 @@ def test_states_of_a_volume(world: World) -> None:
         show(world, volume_id)
 
 
-def test_a_volume_outlives_its_instance(world: World) -> None:
-    """The root volume does not."""
-    ec2, instance_id, volume_id = world.clients.ec2, launch(world), make(world)
-    ec2.attach_volume(VolumeId=volume_id, InstanceId=instance_id, Device="/dev/sdf")
-    ec2.stop_instances(InstanceIds=[instance_id])
-    assert show(world, volume_id)["State"] == "in-use"
-    ec2.terminate_instances(InstanceIds=[instance_id])
-    assert [volume["VolumeId"] for volume in ec2.describe_volumes()["Volumes"]] == [volume_id]
-    assert show(world, volume_id)["State"] == "available"
-
-
 def test_a_new_volume_is_not_listed_at_once(late_world: World) -> None:
     volume_id = make(late_world)
     ec2 = late_world.clients.ec2
