@@ -90,12 +90,6 @@ def test_env_and_log(running: Project) -> None:
     assert "s3 CreateBucket" in running.run("sandbox", "log").stdout
 
 
-def test_commands_reach_the_sandbox_without_a_proxy(running: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
-    assert "no clusters" in running.run("list").stdout
-    running.run("data", "ls")
-
-
 def test_faults_from_the_file_and_from_the_command_line(running: Project) -> None:
     armed = running.run("sandbox", "fault", "throttle", "action=DescribeVpcs", "--count", "2").stdout.strip()
     listed = json.loads(running.run("sandbox", "faults", "--json").stdout)

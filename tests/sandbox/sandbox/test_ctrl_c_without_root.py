@@ -4,7 +4,6 @@ import os
 import re
 import subprocess
 import termios
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,6 @@ from waits import until
 pytestmark = [pytest.mark.sandbox, pytest.mark.timeout(1200), NEEDS_NAMESPACES]
 QUESTION = r"continue to watch\] "
 SLEEP = "sleep 45678"  # on a node, where all processes of this machine have other arguments
-INTERRUPTED = r"error: interrupted\n"
 RUNS_ON = r"job \S+ is still running: cluster logs -f \S+ follows it, cluster stop \S+ stops it\n"
 
 
@@ -100,80 +98,22 @@ def sleepers() -> list[int]:
     return [int(line) for line in done.stdout.splitlines()]
 
 
-@pytest.fixture(scope="module")
-def user() -> Iterator[User]:
-    """A user with a cluster of one node, and a bucket with a large object."""
+def test_train_asks_and_says_what_runs_on() -> None:
     with ordinary_user() as user:
         work = user.home / "work"
-        (work / "large").mkdir(parents=True)
-        os.truncate(os.open(work / "large" / "object", os.O_CREAT | os.O_WRONLY), 600_000_000)
+        work.mkdir()
         text = (REPOSITORY / "cluster.toml").read_text().replace("\nnodes = 2", "\nnodes = 1")
-        text = configure(text, framework="none", launcher="env", sync=[])
-        (work / "cluster.toml").write_text(text)
-        (work / "other.toml").write_text(text.replace('name = "demo"', 'name = "other"'))
+        (work / "cluster.toml").write_text(configure(text, framework="none", launcher="env", sync=[]))
         for path in (work, *work.rglob("*")):
             os.chown(path, UID, UID)
-        yield user
-
-
-@pytest.fixture(scope="module")
-def opened(user: User) -> Iterator[Shell]:
-    shell = Shell(user)
-    shell.run("cluster up")
-    yield shell
-    shell.run("cluster sandbox reset --yes")
-    shell.close()
-
-
-@pytest.fixture
-def shell(opened: Shell) -> Iterator[Shell]:
-    """The shell. No job runs when the test begins."""
-    yield opened
-    opened.run("cluster stop")
-    until(lambda: not sleepers(), "a process is left on the node")
-
-
-@pytest.mark.parametrize(
-    ("answer", "words"),
-    [pytest.param("s\n", r"error: job \S+ was stopped\n", marks=pytest.mark.slow), ("\x03", RUNS_ON)],
-)
-def test_train_asks_and_says_what_runs_on(shell: Shell, answer: str, words: str) -> None:
-    shell.start(f"cluster train -- {SLEEP}")
-    shell.press("\x03", after="running 1 s")
-    shell.press(answer, after=QUESTION)
-    shell.check_end(words)
-    assert len(sleepers()) == (0 if answer == "s\n" else 1)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("keys", ["\x03", "\x03\x03"])
-@pytest.mark.parametrize(
-    ("before", "command", "after", "words"),
-    [
-        (f"cluster train --detach -- {SLEEP}", "logs -f", "running", r"try: cluster logs -f \S+ follows the job"),
-        ("", f"exec -- {SLEEP}", "", INTERRUPTED),
-        ("", "verify", "computing", INTERRUPTED),
-        ("cluster sandbox fault no-boot", "-c other.toml up", "ok launch 1 node", "try: cluster up continues with"),
-        ("", "data put --create-bucket large/ s3://put/", r"\d MB/s", "try: to copy what is missing"),
-        (
-            "cluster data put --create-bucket large/ s3://get/",
-            "data get s3://get/ got/",
-            r"\d MB/s",
-            "try: to copy what is missing",
-        ),
-    ],
-)
-def test_a_command_ends_with_130_and_a_next_step(
-    shell: Shell, *, keys: str, before: str, command: str, after: str, words: str
-) -> None:
-    if before:
-        shell.run(before)
-    shell.start(f"cluster {command}")
-    if not after:
-        until(sleepers, "it does not start")
-    for key in keys:
-        shell.press(key, after=after)
-        after = "."  # anything that is shown since
-    shell.check_end(words)
-    if command.startswith("-c"):
-        shell.run("cluster -c other.toml down --yes")
+        shell = Shell(user)
+        shell.run("cluster up")
+        shell.start(f"cluster train -- {SLEEP}")
+        shell.press("\x03", after="running 1 s")
+        shell.press("\x03", after=QUESTION)
+        shell.check_end(RUNS_ON)
+        assert len(sleepers()) == 1
+        shell.run("cluster stop")
+        until(lambda: not sleepers(), "a process is left on the node")
+        shell.run("cluster sandbox reset --yes")
+        shell.close()

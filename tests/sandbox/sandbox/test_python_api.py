@@ -43,9 +43,8 @@ def launch(sandbox: Sandbox, **options: Any) -> Host:
 
 
 IDS = re.compile(r"-[0-9a-f]{8,17}\b|datetime\([^)]*\)|'UserId': '\w+'")
-DESCRIBED = ("instances", "images", "vpcs", "subnets", "security_groups", "route_tables", "internet_gateways",
-             "key_pairs", "volumes", "snapshots", "addresses", "network_interfaces", "placement_groups",
-             "launch_templates", "tags", "network_acls")  # fmt: skip
+DESCRIBED = ("instances", "images", "subnets", "security_groups", "key_pairs", "volumes", "addresses",
+             "network_interfaces", "placement_groups", "launch_templates", "tags")  # fmt: skip
 
 
 def describe(sandbox: Sandbox) -> dict[str, str]:
@@ -54,11 +53,10 @@ def describe(sandbox: Sandbox) -> dict[str, str]:
     found: dict[str, Any] = {name: getattr(ec2, f"describe_{name}")() for name in DESCRIBED}
     found |= {
         "parameters": [*ssm.get_paginator("describe_parameters").paginate().search("Parameters[].Name")],
-        "buckets": s3.list_buckets(),
-        "users": iam.list_users(),
-    }
-    found |= {"roles": iam.list_roles(), "keys": iam.list_access_keys(), "caller": sts.get_caller_identity()}
-    found |= {"faults": sandbox.faults.list(), "hosts": sandbox.hosts}
+        "buckets": s3.list_buckets(), "users": iam.list_users(), "roles": iam.list_roles(),
+        "keys": iam.list_access_keys(), "caller": sts.get_caller_identity(),
+        "faults": sandbox.faults.list(), "hosts": sandbox.hosts,
+    }  # fmt: skip
     for answer in found.values():
         if isinstance(answer, dict):
             answer.pop("ResponseMetadata", None)
@@ -100,9 +98,7 @@ def test_clear_is_a_start(sandbox: Sandbox) -> None:
     session = change_everything(sandbox)
     changed = describe(sandbox)
     # A caller's own keys and identity do not change.
-    assert {name for name in fresh if fresh[name] == changed[name]} == {
-        "images", "route_tables", "internet_gateways", "snapshots", "network_acls", "keys", "caller",
-    }  # fmt: skip
+    assert {name for name in fresh if fresh[name] == changed[name]} == {"images", "keys", "caller"}
     [host] = sandbox.hosts.values()
     sandbox.clear()
     again = describe(sandbox)
@@ -133,11 +129,9 @@ def test_faults(sandbox: Sandbox) -> None:
     [configured] = sandbox.faults.list()
     armed = sandbox.faults.add(fault("throttle", action="RunInst*", count=1))
     assert sandbox.faults.list() == (configured, armed)
-    with pytest.raises(Exception, match="RequestLimitExceeded"):
-        sandbox.client("ec2", config=_once()).run_instances(MinCount=1, MaxCount=1)
-    assert sandbox.faults.list() == (configured,)
     sandbox.faults.remove(configured.id)
-    assert sandbox.faults.list() == ()
+    assert sandbox.faults.list() == (armed,)
+    sandbox.faults.remove()
     host = launch(sandbox)
     sandbox.faults.add(f"kill instance={host.instance_id}")
     assert not Path(f"/proc/{host.pid}").exists()
@@ -145,12 +139,6 @@ def test_faults(sandbox: Sandbox) -> None:
         sandbox.faults.add("capacitie")
     with pytest.raises(SandboxError, match="unknown instance i-1"):
         sandbox.faults.add(fault("freeze", instance="i-1"))
-
-
-def _once() -> Any:
-    from botocore.config import Config  # noqa: PLC0415
-
-    return Config(retries={"max_attempts": 0})
 
 
 def test_child_processes(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,45 +155,39 @@ def test_child_processes(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> N
 # -- the end ----------------------------------------------------------------------------------------------------------
 
 PROGRAM = """
-import sys, time
+import time
 from ec2_sandbox import Sandbox
 with Sandbox(hosts="none") as sandbox:
     print(sandbox._home, flush=True)
-    if sys.argv[1] == "fail":
-        raise ValueError("on purpose")
     time.sleep(600)
 """
 
 
-def start_program(how: str) -> "tuple[subprocess.Popen[str], Path]":
-    program = subprocess.Popen((sys.executable, "-c", PROGRAM, how), stdout=subprocess.PIPE, text=True,
-                               stderr=subprocess.DEVNULL)  # fmt: skip
+def start_program() -> "tuple[subprocess.Popen[str], Path]":
+    program = subprocess.Popen(
+        (sys.executable, "-c", PROGRAM), stdout=subprocess.PIPE, text=True, stderr=subprocess.DEVNULL
+    )
     assert program.stdout is not None
     return program, Path(program.stdout.readline().strip())
 
 
-@pytest.mark.parametrize(("how", "number"), [pytest.param("fail", 0, marks=pytest.mark.slow), ("wait", signal.SIGINT)])
-def test_an_exception_or_ctrl_c_removes_it(how: str, number: int) -> None:
-    program, folder = start_program(how)
-    if number:
-        program.send_signal(number)
+def test_ctrl_c_removes_it() -> None:
+    program, folder = start_program()
+    program.send_signal(signal.SIGINT)
     assert program.wait(60) != 0
     assert not find_leftovers(folder)
     assert not folder.exists()
 
 
-@pytest.mark.parametrize(
-    "number", [signal.SIGKILL, *(pytest.param(one, marks=pytest.mark.slow) for one in (signal.SIGTERM, signal.SIGHUP))]
-)
-def test_it_ends_with_a_killed_program(number: int) -> None:
-    program, folder = start_program("wait")
-    program.send_signal(number)
+def test_it_ends_with_a_killed_program() -> None:
+    program, folder = start_program()
+    program.kill()
     program.wait(60)
     until(lambda: not find_leftovers(folder) and not folder.exists(), "the sandbox of a killed program stays")
 
 
 def test_the_next_one_removes_what_was_killed_with_its_daemon() -> None:
-    program, folder = start_program("wait")
+    program, folder = start_program()
     daemon = control.describe(folder).pid
     assert daemon is not None
     os.kill(daemon, signal.SIGSTOP)  # so that it does not see the end of the program

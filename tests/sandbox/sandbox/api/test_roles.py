@@ -1,9 +1,8 @@
 """Temporary keys of users and roles, and presigned URLs."""
 
 import http.client
-import json
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
@@ -15,14 +14,13 @@ from iam_steps import (
     allow,
     client_of,
     document,
-    instance_profile,
     make_bucket,
     refused,
     role,
     role_keys,
     user,
 )
-from sandbox_steps import RunningSandbox, Ssh, launch
+from sandbox_steps import RunningSandbox
 from waits import until
 
 pytestmark = pytest.mark.sandbox
@@ -103,37 +101,3 @@ def test_invalid_federation_requests_are_refused(phantom: RunningSandbox, asked:
 
 
 # --- on a host
-
-
-READ_ROLE = """
-import json, urllib.request as r
-base = "http://169.254.169.254/latest/"
-token = r.urlopen(r.Request(base + "api/token", method="PUT",
-                            headers={"X-aws-ec2-metadata-token-ttl-seconds": "60"})).read().decode()
-def read(path):
-    asked = r.Request(base + "meta-data/iam/security-credentials/" + path, headers={"X-aws-ec2-metadata-token": token})
-    return r.urlopen(asked).read().decode()
-found = json.loads(read(read("")))
-print(json.dumps({"AccessKeyId": found["AccessKeyId"], "SecretAccessKey": found["SecretAccessKey"],
-                  "SessionToken": found["Token"]}))
-"""
-
-
-@pytest.fixture
-def host_profile(sandbox: RunningSandbox) -> Iterator[dict[str, Any]]:
-    with instance_profile("of-a-host") as profile:
-        yield profile
-
-
-def test_keys_of_a_hosts_role(host_profile: dict[str, Any], ssh: Ssh) -> None:
-    s3 = client("s3", s3={"addressing_style": "path"})
-    s3.create_bucket(Bucket="of-a-host")
-    s3.put_object(Bucket="of-a-host", Key="digits/part-0", Body=b"records")
-    [host] = launch(ssh, 1, **host_profile)
-    keys = json.loads(ssh.run(host["PublicIpAddress"], "/usr/bin/python3 -", stdin=READ_ROLE).stdout)
-    mine = client_of("s3", keys, signature_version="s3v4")
-    assert client_of("sts", keys).get_caller_identity()["Arn"].endswith(f"/of-a-host/{host['InstanceId']}")
-    url = mine.generate_presigned_url("get_object", Params={"Bucket": "of-a-host", "Key": "digits/part-0"})
-    fetch = "import sys, urllib.request as r; print(r.urlopen(sys.stdin.read()).read().decode())"
-    done = ssh.run(host["PublicIpAddress"], f"/usr/bin/python3 -c '{fetch}'", stdin=url)
-    assert done.stdout == "records\n"

@@ -9,7 +9,6 @@ import pytest
 from ec2_sandbox.paths import paths_of
 from sandbox_steps import (
     RunningSandbox,
-    Ssh,
     describe,
     find_image,
     open_ssh,
@@ -48,18 +47,6 @@ def test_addresses_are_in_the_sandboxs_ranges(sandbox: RunningSandbox, ec2: "EC2
         assert ipaddress.ip_address(instance["PrivateIpAddress"]) in private
         assert ipaddress.ip_address(instance["PublicIpAddress"]) in public
         assert instance["VpcId"] == vpc["VpcId"]
-
-
-def test_a_created_key_pair_logs_in(ec2: "EC2Client", ssh: Ssh, tmp_path: Any) -> None:
-    created = ec2.create_key_pair(KeyName="created", KeyType="ed25519")
-    key = tmp_path / "key.pem"
-    key.write_text(created["KeyMaterial"])
-    key.chmod(0o600)
-    ids = run(ec2, KeyName="created")
-    wait_for(ec2, "instance_running", ids)
-    address = describe(ec2, ids)[0]["PublicIpAddress"]
-    assert Ssh(key=key).read(address, "id -un") == "ubuntu"
-    assert ssh.run(address, "true", check=False).returncode == 255
 
 
 def test_a_host_that_does_not_boot_terminates_with_a_reason(ec2: "EC2Client", sandbox: RunningSandbox) -> None:

@@ -2,9 +2,7 @@
 
 import os
 import signal
-import subprocess
 import uuid
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,8 +11,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from ec2_sandbox import control
-from ec2_sandbox.hosts.system import is_machines_root
-from ec2_sandbox.paths import find_processes, paths_of, read_arguments
+from ec2_sandbox.paths import find_processes, paths_of
 from foundation.progress import silent
 from sandbox_steps import (
     RunningSandbox,
@@ -173,49 +170,6 @@ def test_a_rebooted_and_a_stopped_host_keep_their_disk(sandbox: RunningSandbox, 
     assert again["PrivateIpAddress"] == address
     assert again["PublicIpAddress"] != host["PublicIpAddress"]
     assert ssh.read(again["PublicIpAddress"], "cat ~/file /etc/file; cat /etc/ssh/*.pub") == f"kept\nkept\n{key}"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("victim", ["everything", "network", "host", "sshd"])
-def test_nothing_is_left_after_a_kill_and_reset(
-    victim: str, own_project: Path, monkeypatch: pytest.MonkeyPatch, ssh: Ssh
-) -> None:
-    running = start_sandbox(own_project)
-    enter(running, monkeypatch)
-    launch(ssh, 2)
-    paths = paths_of(own_project)
-    before = find_leftovers(own_project)
-    assert len(before.processes) == 4
-    assert len(before.loop_devices) == (2 if is_machines_root() else 0)  # without root, there are none
-    assert before.interfaces
-    first_processes = [host.pid for host in control.describe(own_project).hosts]
-    sshds = [int(pid) for parent in first_processes for pid in children_of(parent)]
-    holder = [pid for pid in before.processes if "/bin/sh" in read_arguments(pid)]
-    victims: dict[str, Sequence[int | None]] = {
-        "network": holder,
-        "host": first_processes[:1],
-        "sshd": sshds,
-        "everything": [*before.processes],
-    }
-    assert victims[victim]
-    for pid in victims[victim]:
-        assert pid is not None
-        try:
-            os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:  # it ended with another victim
-            continue
-    assert control.reset(own_project, report=silent)
-    left = find_leftovers(own_project)
-    assert not left, left
-    # A zombie has no command line. The daemon is a zombie until this process, its parent, ends.
-    assert [pid for pid in (*before.processes, *sshds) if read_arguments(pid)] == []
-    assert paths.id not in subprocess.run(("losetup", "-a"), capture_output=True, text=True, check=True).stdout
-    assert paths.interface not in os.listdir("/sys/class/net")
-    assert not control.reset(own_project, report=silent)
-
-
-def children_of(pid: int | None) -> list[str]:
-    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
 
 
 def process_state(pid: int) -> str:

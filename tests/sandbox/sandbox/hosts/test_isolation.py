@@ -3,7 +3,6 @@
 The tests try each action as that user.
 """
 
-import datetime as dt
 import subprocess
 import sys
 import tempfile
@@ -26,24 +25,17 @@ NOBODY = 65534
 LISTS = "import os, sys; print(os.listdir(sys.argv[1]))"
 READS = "import sys; print(open(sys.argv[1]).read())"
 CONNECTS = "import socket, sys; socket.socket(socket.AF_UNIX).connect(sys.argv[1])"
-VERSION_4 = "AWS4-HMAC-SHA256"
 LAUNCHES = """
 import ssl, sys, urllib.error, urllib.request
-url, authorization, date, image = sys.argv[1:]
+url, image = sys.argv[1:]
 body = f"Action=RunInstances&Version=2016-11-15&MinCount=1&MaxCount=1&ImageId={image}&UserData=aWQ="
-headers = {"Authorization": authorization, "X-Amz-Date": date} if authorization else {}
 try:
-    asked = urllib.request.Request(url, body.encode(), headers)
-    answer = urllib.request.urlopen(asked, context=ssl._create_unverified_context())
+    answer = urllib.request.urlopen(url, body.encode(), context=ssl._create_unverified_context())
 except urllib.error.HTTPError as error:
     answer = error
 print(answer.status, answer.read().decode())
 """
-# Settings of the machine that root in a host must not change.
-SETTINGS = (
-    "/proc/sys/kernel/core_pattern",
-    pytest.param("/proc/sys/vm/overcommit_memory", marks=pytest.mark.slow),
-)
+SETTING = "/proc/sys/kernel/core_pattern"  # of the machine, which root in a host must not change
 
 
 @pytest.fixture
@@ -85,25 +77,13 @@ def test_another_user_cannot_read_the_folder(paths: SandboxPaths, host: "Instanc
     assert "PermissionError" in as_nobody(python, "-c", CONNECTS, str(paths.control_socket)).stderr
 
 
-@pytest.mark.parametrize(
-    ("authorization", "code"),
-    [
-        ("", "MissingAuthenticationToken"),
-        (f"{VERSION_4} Credential={{key}}/{{date}}/us-east-1/ec2/aws4_request, SignedHeaders=host, Signature=0a0a",
-         "AuthFailure"),
-        ("AWS {key}:c2lnbmF0dXJl", "Please use AWS4-HMAC-SHA256"),
-    ],
-    ids=["unsigned", "wrong", "old"],
-)  # fmt: skip
-def test_another_user_cannot_call_the_api(sandbox: RunningSandbox, authorization: str, code: str) -> None:
-    """Such a call could run a program as root in a host, by user data."""
+def test_another_user_cannot_call_the_api(sandbox: RunningSandbox) -> None:
+    """Such a call could run a program as root in a host, by user data. See also api/test_signatures.py."""
     before = find_live(boto3.client("ec2"))
-    now = dt.datetime.now(dt.UTC).strftime("%Y%m%dT%H%M%SZ")
-    header = authorization.format(key=sandbox.info.access_key_id, date=now[:8])
     python = sys.executable if as_nobody(sys.executable, "-c", "").returncode == 0 else "/usr/bin/python3"
-    done = as_nobody(python, "-c", LAUNCHES, sandbox.info.endpoint_url, header, now, find_image())
-    status, said = done.stdout.split(" ", 1)
-    assert (status in ("400", "403"), code in said) == (True, True), done
+    done = as_nobody(python, "-c", LAUNCHES, sandbox.info.endpoint_url, find_image())
+    assert done.stdout.startswith("403 "), done
+    assert "MissingAuthenticationToken" in done.stdout
     assert find_live(boto3.client("ec2")) == before
 
 
@@ -142,22 +122,21 @@ def test_root_in_a_host_is_an_ordinary_user_of_the_machine(sandbox: RunningSandb
     assert min(ids) > 1 << 16
 
 
-@pytest.mark.parametrize("setting", SETTINGS)
-def test_root_in_a_host_cannot_change_the_machines_settings(setting: str, host: "InstanceTypeDef", ssh: Ssh) -> None:
-    before = Path(setting).read_text()
+def test_root_in_a_host_cannot_change_the_machines_settings(host: "InstanceTypeDef", ssh: Ssh) -> None:
+    before = Path(SETTING).read_text()
     new_proc = "mkdir -p /tmp/proc; mount -t proc proc /tmp/proc"
     for command in (
-        f"echo 7 >{setting}",
-        f"umount /proc/sys/kernel; umount -l /proc; echo 7 >{setting}",
-        f"{new_proc} && echo 7 >/tmp{setting}",
-        f"unshare --mount --pid --fork --mount-proc sh -c 'echo 7 >{setting}'",
-        f"mount -o remount,rw /proc; echo 7 >{setting}",
+        f"echo 7 >{SETTING}",
+        f"umount /proc/sys/kernel; umount -l /proc; echo 7 >{SETTING}",
+        f"{new_proc} && echo 7 >/tmp{SETTING}",
+        f"unshare --mount --pid --fork --mount-proc sh -c 'echo 7 >{SETTING}'",
+        f"mount -o remount,rw /proc; echo 7 >{SETTING}",
     ):
         # In a mount namespace of its own, so that it does not affect other tests.
         wrapped = f"sudo unshare --mount sh -c {subprocess.list2cmdline([command])}"
         done = ssh.run(host["PrivateIpAddress"], wrapped, check=False)
         assert done.returncode != 0, command
-        assert Path(setting).read_text() == before
+        assert Path(SETTING).read_text() == before
 
 
 def test_root_in_a_host_cannot_change_the_machines_cgroups(

@@ -1,10 +1,8 @@
 """`cluster sandbox install`: hosts get packages that the machine does not have."""
 
-import json
 import shutil
 from pathlib import Path
 
-import boto3
 import pytest
 
 from ec2_sandbox import control
@@ -14,12 +12,6 @@ from sandbox_steps import RunningSandbox, Ssh, enter, launch
 pytestmark = pytest.mark.sandbox
 
 SMALL = "tree"  # 54 kB, with no other dependency than the C library
-CONFIG = """\
-name = "packages"
-cloud = "sandbox"
-[sandbox]
-packages = ["{}"]
-"""
 needs_absence = pytest.mark.skipif(shutil.which(SMALL) is not None, reason=f"the machine has {SMALL} itself")
 
 
@@ -46,21 +38,6 @@ def test_packages_on_running_and_on_later_hosts(project: Project, monkeypatch: p
     failed = project.run("sandbox", "install", "no-such-package-anywhere", code=1)
     assert "Unable to locate package no-such-package-anywhere" in failed.stderr
     assert "this machine already has them" in project.run("sandbox", "install", "coreutils").stderr
-
-
-@needs_absence
-@pytest.mark.slow
-def test_packages_from_the_configuration(project: Project, monkeypatch: pytest.MonkeyPatch, ssh: Ssh) -> None:
-    project.write(CONFIG.format("no-such-package-anywhere"))
-    assert "Unable to locate package" in project.run("sandbox", "start", code=1).stderr
-    assert json.loads(project.run("sandbox", "status", "--json").stdout)["state"] == "stopped"
-    project.write(CONFIG.format(SMALL))
-    project.run("sandbox", "start")
-    enter_sandbox(project.directory, monkeypatch)
-    [host] = launch(ssh, 1)
-    assert ssh.read(host["PrivateIpAddress"], f"{SMALL} --version")
-    console = boto3.client("ec2").get_console_output(InstanceId=host["InstanceId"])["Output"]
-    assert f"Setting up {SMALL}" in console
 
 
 def enter_sandbox(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
