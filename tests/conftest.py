@@ -17,7 +17,7 @@ from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
 from ec2_sandbox import control, start
 from foundation.progress import silent
 from preloaded import ADDRESS, preloaded, start_daemon
-from project import REPOSITORY, Project, cluster_in, configure
+from project import REPOSITORY, Project, cluster_in, shipped
 
 # A test process creates hundreds of AWS sessions. With one loader, it reads each service's description only once.
 botocore.session.create_loader = functools.cache(botocore.loaders.create_loader)
@@ -40,11 +40,10 @@ settings.load_profile("tests")
 
 # All tests of a file run in one process, so the files that take longest start first.
 LONGEST = (
-    "replaced_nodes", "volume_crashes",
-    "random_kills", "any_order", "leases", "jobs_in_containers", "torch_jobs", "end_to_end", "supervise",
-    "jobs", "volumes", "train", "attempts", "scheduled_jobs", "crashes",
-    "installation", "scripts_on_nodes", "under_sudo", "node_faults", "down",
-    "costs_and_events", "existing_hosts", "interruptions", "saving", "networks", "baked_images",
+    "replaced_nodes", "volume_crashes", "random_kills", "any_order", "leases", "jobs_in_containers", "torch_jobs",
+    "end_to_end", "supervise", "jobs", "volumes", "train", "attempts", "scheduled_jobs", "crashes", "installation",
+    "scripts_on_nodes", "under_sudo", "node_faults", "down", "costs_and_events", "existing_hosts", "interruptions",
+    "networks", "baked_images",
 )  # fmt: skip
 
 # Of pytest-xdist's processes, as many set up `two_nodes`.
@@ -116,8 +115,7 @@ def two_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
 
     Slow tests that do not use it can run for more than an hour, after which its lease would end it.
     """
-    text = configure((REPOSITORY / "cluster.toml").read_text(), idle="1d")
-    with cluster_in(tmp_path_factory.mktemp("two-nodes"), text) as project:
+    with cluster_in(tmp_path_factory.mktemp("two-nodes"), shipped(idle="1d")) as project:
         yield project
 
 
@@ -125,7 +123,7 @@ def two_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
 def project(tmp_path: Path) -> Iterator[Project]:
     """A project folder with the shipped cluster.toml; its sandbox, if a test starts it, is removed at the end."""
     made = Project(tmp_path)
-    made.write((REPOSITORY / "cluster.toml").read_text())
+    made.write(shipped())
     yield made
     if os.geteuid() == 0:
         control.reset(tmp_path, report=silent)

@@ -12,6 +12,7 @@ import re
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -129,9 +130,11 @@ def run_job(project: Project, launcher: str, kind: str, chance: random.Random) -
     # A child with nothing of the job is not found without its agent.
     command = SLEEPS if kind == "agent" else chance.choice(ENGINES[launcher][1])
     with project.following("train", "--launcher", launcher, *command) as process:
-        until(lambda: re.search(r"^job (\S+): ", project.messages.read_text(), re.MULTILINE) or process.poll())
-        (name,) = re.findall(r"^job (\S+): \d", project.messages.read_text(), re.MULTILINE)
-        job = Running(project, process, name, hosts_of(project))
+        begun = partial(re.search, r"^job (\S+): \d", flags=re.MULTILINE)
+        until(lambda: begun(project.messages.read_text()) or process.poll(), "no job", timeout_s=120)
+        found = begun(project.messages.read_text())
+        assert found is not None, project.messages.read_text()
+        job = Running(project, process, found[1], hosts_of(project))
         host = kill_one(job, kind, chance)
         code, said = job.ends()
         codes, pattern = EXPECTED[kind]

@@ -61,7 +61,7 @@ def image(number: int) -> ImageRecord:
 
 def ids_of(nodes: Project) -> tuple[list[dict[str, Any]], str]:
     """Runs the job; returns the values that its workers print, and all of its output."""
-    done = nodes.run("train", "-v", "--plain", "-s", "1")
+    done = nodes.run("train", "-v", "--plain", "--launcher", "env")
     return [json.loads(line) for line in re.findall(r"\] IDS (\{.*\})", done.stdout)], done.stdout + done.stderr
 
 

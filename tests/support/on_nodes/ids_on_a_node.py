@@ -24,9 +24,9 @@ def read_ids(part: int, count: int, **settings: Any) -> list[list[int]]:
     return [[int(batch.label[0].asscalar()) for batch in ([] if reader.reset() else reader)] for _ in range(2)]
 
 
-store = mx.kv.create(os.environ["CLUSTER_KV_STORE"])
-printed = {"own": read_ids(store.rank, store.num_workers)}
-if store.rank == 0:
+rank, size = int(os.environ["CLUSTER_RANK"]), int(os.environ["CLUSTER_WORLD_SIZE"])
+printed = {"own": read_ids(rank, size)}
+if rank == 0:
     for workers in (1, 2, 3, 5):
         printed[str(workers)] = [read_ids(part, workers) for part in range(workers)]
     printed["shuffled"] = [read_ids(part, 3, shuffle=True, shuffle_chunk_size=1) for part in range(3)]

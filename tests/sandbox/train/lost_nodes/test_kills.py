@@ -14,7 +14,7 @@ import pytest
 
 from ec2_sandbox.errors import SandboxError
 from job_steps import cause, ec2_of, hosts_of, live
-from project import REPOSITORY, Project, cluster_in, configure
+from project import Project, cluster_in, shipped
 from waits import until
 
 if TYPE_CHECKING:
@@ -32,8 +32,7 @@ ROUNDS = 6
 @pytest.fixture(scope="module", params=["none", "auto"], ids=["without-role", "with-role"])
 def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     """A cluster of two nodes, whose head replaces lost nodes if it has a role; [data] results is in S3."""
-    text = configure(
-        (REPOSITORY / "cluster.toml").read_text(),
+    text = shipped(
         instance_profile=request.param, mode="stage", results="s3://cluster-demo/results/", silence_timeout_s=5,
         restarts=10,
     )  # fmt: skip

@@ -206,6 +206,12 @@ def test_a_job_continues_on_another_head(nodes: Project, ec2: "EC2Client") -> No
     assert after["node-1"] == before["node-1"]
     assert live(ec2) == {host.instance_id for host in after.values()}
     ended = wait_for_state(nodes, job, "done", "failed")
+    [known] = (nodes.directory / "state").rglob("addresses.json")
+    begun = known.with_name("continued_jobs")
+    assert not begun.exists()
+    begun.write_text(f"{job}\n")  # as if the command had been killed just after it had ordered the job
+    assert "continuing" not in nodes.run("up").stderr
+    assert not begun.exists()
     assert (ended["state"], ended["exit_code"]) == ("done", 0), log_of(after["node-0"], job)
     assert [(one["number"], one["reason"], one["lost"]) for one in ended["attempts"]] == [
         (1, "lost", ["node-0"]),
