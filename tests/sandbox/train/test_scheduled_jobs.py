@@ -73,7 +73,7 @@ def slurm_nodes(two_nodes: Project) -> Iterator[Nodes]:
 @pytest.fixture(scope="module")
 def pbs_nodes(slurm_nodes: Nodes) -> Nodes:
     slurm_nodes.project.run("sandbox", "install", *real_slurm.PBS_PACKAGES, timeout_s=600)
-    return slurm_nodes
+    return real_slurm.start(slurm_nodes.project)  # configuring a package again stops its daemons
 
 
 @pytest.fixture(scope="module")
