@@ -173,7 +173,7 @@ def write_clusters(run: Run, *, region: str) -> tuple[str, ...]:
 
 def attempt(run: Run, clusters: Sequence[str]) -> list[str]:
     """Runs the job on each cluster, and deletes everything. Returns lines, of which the last is the outcome."""
-    said: list[str] = []
+    messages: list[str] = []
     has_failed = False
     try:
         run.type(clusters[0], "data", "demo", "../digits")
@@ -181,29 +181,29 @@ def attempt(run: Run, clusters: Sequence[str]) -> list[str]:
             try:
                 run.main_job(cluster)
             except StepError as error:
-                said.append(f"{cluster}: {error}")
+                messages.append(f"{cluster}: {error}")
                 has_failed |= cluster == "cpu" or not isinstance(error, NotLaunchedError)  # a GPU needs a quota
     except KeyboardInterrupt:
         has_failed = True
-        said.append("interrupted")
+        messages.append("interrupted")
     finally:
-        left = delete(run, clusters, said)
-    return [*said, "Something failed." if has_failed or left else PASSED]
+        left = delete(run, clusters, messages)
+    return [*messages, "Something failed." if has_failed or left else PASSED]
 
 
-def delete(run: Run, clusters: Sequence[str], said: list[str]) -> bool:
-    """Deletes the clusters and buckets. Adds the receipts to `said`, and what failed. Returns whether anything is left.
+def delete(run: Run, clusters: Sequence[str], messages: list[str]) -> bool:
+    """Deletes the clusters and buckets. Adds receipts and failures to `messages`. Returns whether anything is left.
 
     Then the folders stay: `cluster down` needs them.
     """
     is_left = False
     for cluster in clusters:
         try:
-            said.append(f"receipt of {cluster}: {run.end(cluster)}")
+            messages.append(f"receipt of {cluster}: {run.end(cluster)}")
         except StepError as error:
             is_left = True
             bucket = run.buckets.get(cluster, "no bucket")
-            said.append(f"{cluster}: {error}; run cluster down in {run.folder / cluster}, and look at {bucket}")
+            messages.append(f"{cluster}: {error}; run cluster down in {run.folder / cluster}, and look at {bucket}")
     if not is_left:
         shutil.rmtree(run.folder)
     return is_left

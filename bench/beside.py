@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from bench.__main__ import write_section
-from bench.provision import say
+from bench.provision import message
 from bench.provisioning.launcher import timed_run
 from bench.provisioning.ours import write_config
 from bench.provisioning.world import World, running_world
@@ -29,7 +29,7 @@ def measure(world: World, nodes: int, commands: dict[str, str]) -> list[Timing]:
         for name, command in commands.items():
             up_s, _ = timed_run([command, "up", "--yes", "--nodes", str(nodes)], env=world.env, cwd=world.folder)
             timed_run([command, "down", "--yes"], env=world.env, cwd=world.folder)
-            say(f"{name}, {nodes} nodes: {up_s:.2f} s")
+            message(f"{name}, {nodes} nodes: {up_s:.2f} s")
             if number:
                 taken[name].append(up_s)
     return [Timing(name=name, seconds=tuple(seconds)) for name, seconds in taken.items()]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.distribution.nodes import BenchNode, Pushed, launch_nodes, push, shape, star
-from bench.provision import say
+from bench.provision import message
 from bench.provisioning.world import World, running_world
 from ec2_sandbox.config import SandboxConfig
 
@@ -50,7 +50,7 @@ class Samples:
 
     def add(self, name: str, count: int, seconds: float) -> None:
         self.seconds.setdefault((name, count), []).append(seconds)
-        say(f"{self.weight.megabytes} MB to {count}, {name}: {seconds:.2f} s")
+        message(f"{self.weight.megabytes} MB to {count}, {name}: {seconds:.2f} s")
 
     def add_push(self, name: str, count: int, pushed: Pushed) -> None:
         self.peak_mb.append(pushed.peak_mb)

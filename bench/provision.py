@@ -68,7 +68,7 @@ def started(world: World, skipped: dict[str, str]) -> Iterator[dict[str, Launche
     try:
         for entry in ENTRIES:
             if entry.name not in launchers and entry.name not in skipped:
-                say(f"getting {entry.name}")
+                message(f"getting {entry.name}")
                 try:
                     launchers[entry.name] = entry.make(world)
                 except (InstallError, LaunchError) as error:
@@ -95,7 +95,7 @@ def measure_in_turn(launchers: dict[str, Launcher], world: World, skipped: dict[
                     skip(entry.name, error, skipped)
                     continue
                 samples.setdefault((entry.name, size), []).append(sample)
-                say(f"round {number + 1}, {entry.name}, {size}: {sample.up_s:.1f} s, {sample.down_s:.1f} s")
+                message(f"round {number + 1}, {entry.name}, {size}: {sample.up_s:.1f} s, {sample.down_s:.1f} s")
     return {key: found for key, found in samples.items() if key[0] not in skipped}
 
 
@@ -112,9 +112,9 @@ def measure_scale(world: World) -> Scale:
             for launcher in (NodesOnly(world), WholeCommand(world)):
                 sample = measure(launcher, world, size)
                 samples.setdefault((launcher.name, size), []).append(sample)
-                say(f"scale {number + 1}, {launcher.name}, {size}: {sample.up_s:.1f} s, {sample.down_s:.1f} s")
+                message(f"scale {number + 1}, {launcher.name}, {size}: {sample.up_s:.1f} s, {sample.down_s:.1f} s")
             seconds.append(boot(world, size))
-            say(f"scale {number + 1}, hosts alone, {size}: {seconds[-1]:.1f} s")
+            message(f"scale {number + 1}, hosts alone, {size}: {seconds[-1]:.1f} s")
     return Scale(small=small, large=LARGE, boots=boots, samples=samples)
 
 
@@ -165,7 +165,7 @@ def measure_many(world: World) -> Thousand:
     down_from = len(world.log_lines())
     down_s, down_mb = measured_command(world, "down", "--yes")
     lines = world.log_lines()
-    say(f"{MANY} without hosts: {up_s:.1f} s, {down_s:.1f} s")
+    message(f"{MANY} without hosts: {up_s:.1f} s, {down_s:.1f} s")
     return Thousand(
         count=MANY,
         seconds={"up (nodes only)": up_s, "status": status_s, "down": down_s},
@@ -177,10 +177,10 @@ def measure_many(world: World) -> Thousand:
 
 def skip(name: str, error: Exception, skipped: dict[str, str]) -> None:
     """Omits a launcher. The last line of its error goes into RESULTS.md; the whole error is printed."""
-    say(f"{name} is left out: {error}")
+    message(f"{name} is left out: {error}")
     skipped[name] = str(error).splitlines()[-1]
 
 
-def say(text: str) -> None:
+def message(text: str) -> None:
     """Prints progress on stderr."""
     print(text, file=sys.stderr, flush=True)

@@ -5,7 +5,7 @@ import statistics
 import sys
 
 from bench.distribution.nodes import find_nodes
-from bench.provision import say
+from bench.provision import message
 from bench.provisioning.launcher import timed_run
 from bench.provisioning.ours import write_config
 from bench.provisioning.world import World, running_world
@@ -21,7 +21,7 @@ def run() -> str:
     """Runs the benchmark and returns its section of RESULTS.md."""
     with running_world(SandboxConfig()) as world:
         write_config(world)
-        say(f"making a cluster of {NODES} nodes")
+        message(f"making a cluster of {NODES} nodes")
         timed_run([CLUSTER, "up", "--yes", "--nodes", str(NODES)], env=world.env, cwd=world.folder)
         nodes = find_nodes(world.folder, world.instances("running"))
         seconds: dict[str, list[float]] = {name: [] for name in CONTENDERS}
@@ -34,7 +34,7 @@ def run() -> str:
                 if number:  # the first round does not count
                     seconds[name].append(took)
                     moved[name].append(most)
-                    say(f"{name}: {took:.2f} s, {most} bytes")
+                    message(f"{name}: {took:.2f} s, {most} bytes")
     return render(seconds, moved)
 
 
@@ -42,8 +42,8 @@ def measure(world: World, name: str) -> float:
     """Returns the seconds of one contender in a separate process, without its start and its imports."""
     words = [sys.executable, "-m", "bench.distribution.again", str(world.folder / "cluster.toml"), str(NODES), name]
     env = {**world.env, "PYTHONPATH": str(REPOSITORY)}
-    _, said = timed_run(words, env=env, cwd=world.folder)
-    told = json.loads(said.splitlines()[-1])
+    _, output = timed_run(words, env=env, cwd=world.folder)
+    told = json.loads(output.splitlines()[-1])
     if told["changed"]:
         sys.exit(f"not everything was cached: {told}")
     seconds: float = told["seconds"]

@@ -16,7 +16,7 @@ from typing import Any
 import boto3
 
 from bench.__main__ import write_section
-from bench.provision import say
+from bench.provision import message
 from bench.sandbox import IMAGE, SIZES, host_memory_mb, launch, terminate
 from bench.support.command import CLUSTER
 from bench.support.rounds import describe_machine
@@ -78,7 +78,7 @@ def run(other: Path) -> str:
                         taken["gone"][name].append(gone_s)
             lines.append(_row(f"{count} hosts, RunInstances to all running, s", [*taken["up"].values()]))
             lines.append(_row(f"{count} hosts, TerminateInstances to all gone, s", [*taken["gone"].values()]))
-            say("\n".join(lines[-2:]))
+            message("\n".join(lines[-2:]))
         memory = []
         for ec2, image, folder in sandboxes.values():
             _, ids = launch(ec2, image, max(SIZES))

@@ -62,11 +62,11 @@ class Bench:
             words, cwd=self.folder, env=self.env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
         )
         assert process.stderr is not None
-        said = process.stderr.read()
+        output = process.stderr.read()
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
         if process.returncode:
-            raise RuntimeError(f"{words}: {said.decode(errors='replace')}")
+            raise RuntimeError(f"{words}: {output.decode(errors='replace')}")
         self.peaks_kib[name] = max(self.peaks_kib.get(name, 0), usage.ru_maxrss)
 
     def new_folder(self) -> str:

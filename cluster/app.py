@@ -17,7 +17,7 @@ from cluster.config import ClusterConfig, load_config
 from cluster.folders import NAME_LEFT, find_above, find_left
 from cluster.sandbox import as_own_errors, as_report
 from cluster.views.layout import wrap
-from cluster.views.messages import StepDisplay, make_console, say
+from cluster.views.messages import StepDisplay, make_console, message
 from cluster.views.terminal import escape, find_columns, write
 from ec2_sandbox.sudo import AGAIN
 from foundation.errors import ClusterError, ConfigError, Interrupted, NotFoundError, SandboxError, UsageError
@@ -200,7 +200,7 @@ class App:
         try:
             self.enter_cloud()
         except NotFoundError as error:
-            self.say(error.message)
+            self.message(error.message)
             return False
         return True
 
@@ -223,13 +223,13 @@ class App:
         of_one_node = event.kind in {"done", "same"} and event.where is not None
         self._steps.show(event, is_hidden=self.is_brief and of_one_node and (event.duration_s or 0.0) < LONG_S)
 
-    def say(self, text: str, *, style: str = "") -> None:
+    def message(self, text: str, *, style: str = "") -> None:
         """Prints a message to stderr. It is never interpreted as markup."""
-        say(self.console, text, style=style)
+        message(self.console, text, style=style)
 
     def show_command(self, line: str) -> None:
         """Prints a command line that people copy to stderr: on a line of its own, which is not wrapped."""
-        say(self.console, f"    {line}", wrapped=False)
+        message(self.console, f"    {line}", wrapped=False)
 
     def print(self, text: str, *, wrapped: bool = True) -> None:
         """Prints a result to stdout. On a terminal, lines are wrapped between words.
@@ -294,7 +294,7 @@ class App:
 
     def cancel(self) -> NoReturn:
         """Ends the command because the answer to its question is no."""
-        self.say("cancelled: nothing was changed")
+        self.message("cancelled: nothing was changed")
         raise click.exceptions.Exit(0)
 
     @property
@@ -335,7 +335,7 @@ def pass_app(command: Callable[Concatenate[App, P], T]) -> Callable[P, T]:
             root.call_on_close(root.obj.close)
             if os.environ.pop(AGAIN, None) is None:
                 if found is not None:
-                    root.obj.say(f"using {found}")
+                    root.obj.message(f"using {found}")
                 if root.invoked_subcommand in NAME_LEFT:
                     root.obj.warn_of_left_clusters()
         return command(root.obj, *args, **kwargs)

@@ -46,7 +46,7 @@ def check_inputs(app: App) -> None:
         find_files(app.project_dir, sync=config.bootstrap.sync, exclude=config.bootstrap.exclude)
     find_script(config.train.script, project_dir=app.project_dir)
     for warning in _check_types(config) if app.has_instances else ():
-        app.say(f"warning: {warning}", style="yellow")
+        app.message(f"warning: {warning}", style="yellow")
 
 
 def _check_types(config: ClusterConfig) -> Iterator[str]:
@@ -94,7 +94,7 @@ def up_in_a_region(app: App, *, dry_run: bool, yes: bool, keep_failed: bool, agr
         plan = prepare(frozenset())
         elsewhere = regions[regions.index(region) + 1 :]
         if elsewhere and any(isinstance(step, LaunchNodes) for step in plan.steps):
-            app.say(f"if {region} cannot give the nodes, then: {', '.join(elsewhere)}")
+            app.message(f"if {region} cannot give the nodes, then: {', '.join(elsewhere)}")
         has_agreed, agreed = agreed, True  # another region is tried only after the user has agreed
         asks = agree if region == regions[0] else None
         bring_up(app, prepare, plan=plan, dry_run=dry_run, yes=has_agreed, keep_failed=keep_failed, agree=asks)
@@ -132,7 +132,7 @@ def bring_up(
     shadowed = find_shadowed(config.train.script, project_dir=app.project_dir)
     if shadowed is not None:
         app.report(Event(kind="warn", what=shadowed))
-    show = app.print if dry_run else app.say
+    show = app.print if dry_run else app.message
     show(render_plan(plan, price_note=app.price_note).rstrip())
     if agree is not None:
         plan = prepare(frozenset()) if agree(plan) else plan
@@ -171,8 +171,8 @@ def _show_end(app: App, state: ClusterState, *, changed: bool) -> None:
         app.print(render_nodes(state, columns=app.find_columns()))
     if state.nodes and not app.is_temporary:
         ready_text = f"cluster {app.config.name} is ready"
-        app.say(ready_text if changed else f"{ready_text}; there was nothing to do", style="green")
-        app.say("next: cluster train; cluster down terminates the nodes")
+        app.message(ready_text if changed else f"{ready_text}; there was nothing to do", style="green")
+        app.message("next: cluster train; cluster down terminates the nodes")
 
 
 def _ask(app: App, plan: Plan) -> None:

@@ -66,7 +66,7 @@ class ClusterConfig(Settings, frozen=True, kw_only=True):
     notify: NotifyConfig = NotifyConfig()
     sandbox: SandboxTable = SandboxTable()
 
-    def conflicts(self, _said: AbstractSet[str]) -> Iterator[str]:
+    def conflicts(self, _given: AbstractSet[str]) -> Iterator[str]:
         """Yields a message for each contradiction between tables."""
         conflict = self.queue.find_conflict(self.train.max_duration_s)
         if conflict is not None:
@@ -153,7 +153,7 @@ _BARE_WORD = re.compile(r"\s*([\w-]+)\s*=\s*([^\s\"'\[{#][^\"'\[{#]*?)\s*(?:#.*)
 def _explain_toml(text: str, words: str) -> tuple[int | None, str, str | None]:
     """Returns where a file is not valid TOML, what is wrong there, and the correction if it is known. Pure.
 
-    said: the message of tomllib.
+    message: the message of tomllib.
     """
     place = _PLACE.search(words)
     if place is None:

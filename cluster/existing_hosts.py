@@ -45,7 +45,7 @@ def up(app: App, *, dry_run: bool) -> None:
     nodes.find_hosts()  # raises before anything is printed
     if dry_run:
         app.print(render_hosts(find_states(app, nodes), columns=app.find_columns()))
-        app.say("cluster up sets up these hosts, below ~/.cluster there; it launches nothing")
+        app.message("cluster up sets up these hosts, below ~/.cluster there; it launches nothing")
         return
     with (
         if_interrupted("cluster up completes the set-up, cluster down removes what it left on the hosts"),
@@ -58,8 +58,8 @@ def up(app: App, *, dry_run: bool) -> None:
     ]
     app.print(render_hosts(states, columns=app.find_columns()))
     text = f"cluster {config.name} is ready: {count(len(ready), 'existing host')}, and nothing was launched"
-    app.say(text if changed else f"{text}; there was nothing to do", style="green")
-    app.say("next: cluster train; cluster down removes the cluster's files from the hosts")
+    app.message(text if changed else f"{text}; there was nothing to do", style="green")
+    app.message("next: cluster train; cluster down removes the cluster's files from the hosts")
 
 
 # -- status ------------------------------------------------------------------------------------------------------------
@@ -110,7 +110,9 @@ def down(app: App, *, yes: bool, as_json: bool) -> None:
     left: tuple[Unseen, ...] = ()
     if known:
         listed = ", ".join(sorted(entry.spec for entry in known))
-        app.say(f"existing hosts keep running; remove the cluster's key and ~/.cluster, with all jobs, on: {listed}")
+        app.message(
+            f"existing hosts keep running; remove the cluster's key and ~/.cluster, with all jobs, on: {listed}"
+        )
         nodes = _find_nodes(app)
         patience_s = BRIEF_PATIENCE_S if yes else PATIENCE_S
         job = ask_for_job(app, nodes, patience_s=patience_s)() if nodes is not None else None
@@ -146,5 +148,7 @@ def _find_nodes(app: App) -> HostNodes | None:
     try:
         return HostSource(app).describe()
     except ClusterError as error:
-        app.say(f"cannot ask the head to stop jobs: {error.message}; each host is cleaned by itself", style="yellow")
+        app.message(
+            f"cannot ask the head to stop jobs: {error.message}; each host is cleaned by itself", style="yellow"
+        )
         return None

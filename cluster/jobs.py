@@ -142,7 +142,7 @@ class JobSources:
             learn(record.roles)
             yield log.lines()
             return
-        stream = LogStream(self.head, record.id, say=self._app.say, wait=False, wanted=LogWanted(), begin=learn)
+        stream = LogStream(self.head, record.id, message=self._app.message, wait=False, wanted=LogWanted(), begin=learn)
         with closing(stream.lines()) as lines:
             yield lines
 
@@ -161,7 +161,7 @@ class JobSources:
                 raise self.why_not
             return of_head
         if self.why_not is not None:
-            self._app.say(f"{self.why_not.message}; showing the jobs in {results}", style="yellow")
+            self._app.message(f"{self.why_not.message}; showing the jobs in {results}", style="yellow")
         return merge_records(of_head, self._read_s3(results))
 
     def _read_s3(self, results: str) -> tuple[JobRecord, ...]:
@@ -170,7 +170,7 @@ class JobSources:
         except ClusterError as error:
             if self.head is None:
                 raise
-            self._app.say(f"cannot read the jobs in {results}: {error.message}", style="yellow")
+            self._app.message(f"cannot read the jobs in {results}: {error.message}", style="yellow")
             return ()
 
 
@@ -215,7 +215,7 @@ def find_straggler(app: App, sources: JobSources, record: JobRecord) -> Straggle
     try:
         samples = read_samples(record, sources.head, results=None, region="", since=-2 * WINDOW_S)
     except ClusterError as error:  # the job is shown without it
-        app.say(f"cannot read the samples of job {record.id}: {error.message}", style="yellow")
+        app.message(f"cannot read the samples of job {record.id}: {error.message}", style="yellow")
         return None
     return find_culprit(samples, record.roles)
 
@@ -268,11 +268,11 @@ def warn_uncopied(app: App, job: HeadJob | None) -> None:
     uncopied = [record for record in (job.with_files if job is not None else ()) if record.id not in copied]
     for record in uncopied[:MOST_UNCOPIED]:
         what = render_new_files(record.files)
-        app.say(f"not copied: {what}, of job {record.id} ({record.name}); to copy them first:", style="yellow")
+        app.message(f"not copied: {what}, of job {record.id} ({record.name}); to copy them first:", style="yellow")
         app.show_command(f"cluster results {record.id}")
     if len(uncopied) > MOST_UNCOPIED:
         more = count(len(uncopied) - MOST_UNCOPIED, "other job")
-        app.say(f"not copied: the files of {more}, which cluster jobs lists", style="yellow")
+        app.message(f"not copied: the files of {more}, which cluster jobs lists", style="yellow")
 
 
 def require_ending(app: App, question: str, find_job: Callable[[], HeadJob | None]) -> None:
@@ -284,7 +284,7 @@ def require_ending(app: App, question: str, find_job: Callable[[], HeadJob | Non
     job = find_job()
     message = None if job is None else render_interruption(job, now=datetime.now(UTC))
     if message is not None:
-        app.say(message, style="yellow")
+        app.message(message, style="yellow")
     is_interrupted = message is not None and job is not None and job.why is None
     app.require(question, yes=app.config.cloud == "sandbox" and not is_interrupted)
 
@@ -318,7 +318,7 @@ def check_idle(head: Head) -> None:
 def run_alone(app: App, head: Head, hosts: Sequence[Host], job: Job, take: Callable[[Event], None]) -> JobResult:
     """Runs a job that measures something to its end. Raises ClusterError or a subclass."""
     note_job(app, hosts, job.order.spec.id)
-    return run_job(head, job.order, take=take, say=app.say)
+    return run_job(head, job.order, take=take, message=app.message)
 
 
 # -- stopping a job ----------------------------------------------------------------------------------------------------
@@ -332,8 +332,8 @@ class Stopped(Struct, frozen=True, kw_only=True):
     by_head: bool = True
 
 
-def end_job(app: App, head: Head, job: str, *, say: Callable[[str], None] | None = None) -> Stopped:
-    """Stops a running or queued job, and checks that none of its processes is left. say: prints messages.
+def end_job(app: App, head: Head, job: str, *, message: Callable[[str], None] | None = None) -> Stopped:
+    """Stops a running or queued job, and checks that none of its processes is left. message: prints messages.
 
     Raises ClusterError when a process may be left, NotFoundError when the job does not exist.
     """
@@ -341,7 +341,7 @@ def end_job(app: App, head: Head, job: str, *, say: Callable[[str], None] | None
         result, already = stop_job(head, job)
         stopped = Stopped(result=result, already=already)
     except (ConnectError, HeadGoneError, AnswerError) as error:
-        stopped = Stopped(result=end_without_head(app, job, error, say=say or app.say), by_head=False)
+        stopped = Stopped(result=end_without_head(app, job, error, message=message or app.message), by_head=False)
     _check_left(job, stopped)
     return stopped
 
@@ -355,7 +355,7 @@ def end_jobs(app: App, nodes: Nodes, find_used: Callable[[JobRecord], Sequence[s
         with open_head(app, nodes) as head:
             for record in ask_head(head):  # the newest first: queued jobs must not start
                 if not record.has_ended and (used := find_used(record)):
-                    app.say(f"stopping job {record.id} ({record.name}), which uses {', '.join(used)}")
+                    app.message(f"stopping job {record.id} ({record.name}), which uses {', '.join(used)}")
                     end_job(app, head, record.id)
     except ClusterError as error:
         app.warn_of(error)
@@ -390,8 +390,8 @@ def _check_left(job: str, stopped: Stopped) -> None:
         )
 
 
-def end_without_head(app: App, job: str, error: ClusterError, *, say: Callable[[str], None]) -> JobResult:
+def end_without_head(app: App, job: str, error: ClusterError, *, message: Callable[[str], None]) -> JobResult:
     """Ends a job's processes on all nodes from this machine, because the head cannot. Raises ClusterError."""
-    say(f"{error.message}; ending the processes of job {job} on all nodes from this machine")
+    message(f"{error.message}; ending the processes of job {job} on all nodes from this machine")
     left = end_from_here(app, job)
     return JobResult(state="stopped", exit_code=STOPPED, error="ended from the user's machine", left=left)

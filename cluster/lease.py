@@ -72,7 +72,7 @@ def send_lease(app: App, state: ClusterState, ready: Sequence[ReadyNode], *, now
     connections = {node.host.name: node.connection for node in ready}
     for warning in describe_trouble(_ask_all(tuple(connections), connections.__getitem__, lease), lease):
         app.report(Event(kind="warn", what=warning))
-    app.say(f"lease: {describe_lease(lease, now=now)}")
+    app.message(f"lease: {describe_lease(lease, now=now)}")
 
 
 def set_tags(app: App, state: ClusterState, lease: Lease) -> None:

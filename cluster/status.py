@@ -102,7 +102,7 @@ def _find_known(app: App, root: Path) -> KnownInstances:
     try:
         return ClusterFiles(root).known_instances()
     except ClusterError as error:
-        app.say(error.message, style="yellow")
+        app.message(error.message, style="yellow")
         return KnownInstances()
 
 

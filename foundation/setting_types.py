@@ -16,7 +16,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     """A table of valid settings; only `check` creates one from a user's input."""
 
     def conflicts(self, given: AbstractSet[str]) -> Iterator[str]:  # noqa: ARG002 - for the subclasses
-        """Yields a message for each invalid combination of valid settings. `said`: the keys in the table."""
+        """Yields a message for each invalid combination of valid settings. `given`: the keys in the table."""
         yield from ()
 
 

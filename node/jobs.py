@@ -8,7 +8,7 @@
     jobs stop ID [INSTANCE ...]      these instances no longer run
     jobs replace ID                  reads a list of protocol.JobHost, one line, from stdin: hosts that replace those
                                      with the same names, for which the job waits; []: only asks for their names
-    jobs say ID TEXT                 adds a line to the log of a running job
+    jobs message ID TEXT             adds a line to the log of a running job
     jobs stacks ID [RANK [native]]   RANK: of this one alone, with its whole stacks; native: with the frames of C
     jobs samples ID SINCE            SINCE: seconds since the epoch, 0 for all; negative: before now
 Answers are lines of JSON on stdout, with the exit code 0:
@@ -23,7 +23,7 @@ Answers are lines of JSON on stdout, with the exit code 0:
     stop     protocol.StopAnswer when all processes have ended; "already": true if the job had ended before: then the
              processes that it left are ended
     replace  wire.Reply, with the nodes that are still missing; the job continues once there are none
-    say      wire.Reply
+    message  wire.Reply
     stacks   wire.Stacks
     samples  {"samples": true}, then the samples of the job's nodes after SINCE, a samples.Sample each, the newest first
 or {"error": text}. Every verb except check also ends the processes of killed supervisors, and completes their records.
@@ -58,7 +58,7 @@ from node.protocol import (
 )
 from node.setup import process_tree, setup_env
 from node.supervisor import follow, job_log, recovery
-from node.wire import News, Replace, Say, Stop, TakeStacks, Watch
+from node.wire import Message, News, Replace, Stop, TakeStacks, Watch
 from train.engines.schedulers import SCHEDULERS
 
 SUBMIT_TIMEOUT_S = 60.0  # the longest wait for another submission
@@ -393,9 +393,9 @@ def replace_nodes(words: Sequence[str]) -> None:
     ask_supervisor(words[0], Replace(decode(sys.stdin.buffer.readline(), tuple[JobHost, ...])))
 
 
-def say_line(words: Sequence[str]) -> None:
+def add_message(words: Sequence[str]) -> None:
     """Adds a line to the log of a running job."""
-    ask_supervisor(words[0], Say(words[1]))
+    ask_supervisor(words[0], Message(words[1]))
 
 
 def take_stacks(words: Sequence[str]) -> None:
@@ -404,7 +404,7 @@ def take_stacks(words: Sequence[str]) -> None:
     ask_supervisor(words[0], TakeStacks(rank, native=words[2:] == ["native"]), wire.Stacks)
 
 
-def ask_supervisor(job: str, message: Replace | Say | TakeStacks, kind: Any = wire.Reply) -> None:
+def ask_supervisor(job: str, message: Replace | Message | TakeStacks, kind: Any = wire.Reply) -> None:
     """Sends a message to a job's supervisor and prints its answer; an error if there is none, or it refuses.
 
     kind: the type of the answer.
@@ -453,7 +453,7 @@ VERBS = {
     "list": list_jobs,
     "stop": stop_job,
     "replace": replace_nodes,
-    "say": say_line,
+    "message": add_message,
     "samples": list_samples,
     "stacks": take_stacks,
 }

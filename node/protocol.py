@@ -290,7 +290,7 @@ class LogLine(Struct, frozen=True, kw_only=True, omit_defaults=True):
     t: seconds since the epoch. p: the number of a process. With role and host, it is new; rank and pid add to what is
     known of it; line is its output; exit is its end. bar: its current progress bar, in rows, or "" if it is gone;
     only those who follow the job receive it: the stored log has its last state, as a line.
-    say: the supervisor's message to the user; stalled_since: when the job last made progress, 0: it does again.
+    message: the supervisor's message to the user; stalled_since: when the job last made progress, 0: it does again.
     warnings: all current warnings. result: on the last line. files: on the last line, for each host with new files.
     """
 
@@ -304,7 +304,7 @@ class LogLine(Struct, frozen=True, kw_only=True, omit_defaults=True):
     signal: Annotated[int, Meta(ge=0, le=128)] | None = None
     line: str | None = None
     bar: str | None = None
-    say: str | None = None
+    message: str | None = None
     stalled_since: Moment | None = None
     warnings: tuple[str, ...] | None = None
     state: str | None = None

@@ -301,7 +301,7 @@ class Replace(Struct, tag=True):
     hosts: tuple[JobHost, ...]
 
 
-class Say(Struct, tag=True):
+class Message(Struct, tag=True):
     """Add a line to the job's log. The answer is a Reply."""
 
     text: str
@@ -332,7 +332,7 @@ class NotStarted(Struct, tag=True):
     """From launch.py: a command that starts a process has failed."""
 
 
-Request = Watch | Stop | Replace | Say | TakeStacks | Launch | RunProgram | NotStarted
+Request = Watch | Stop | Replace | Message | TakeStacks | Launch | RunProgram | NotStarted
 
 
 class Reply(Struct, kw_only=True, omit_defaults=True):

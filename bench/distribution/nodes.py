@@ -202,14 +202,14 @@ def push(world: World, nodes: Sequence[BenchNode], file: Path, *, victim: BenchN
             until(lambda: victim.size_of(".cluster/incoming/*") >= half, "half of it is there", 0.005)
             victim.kill_agent()
         assert process.stdout is not None
-        said: dict[str, Any] = json.loads(process.stdout.read())
+        message: dict[str, Any] = json.loads(process.stdout.read())
     idle_s, all_s = (now - was for now, was in zip(core_seconds(), before, strict=True))
     lost = {victim.name} if victim is not None else set()
-    if set(said["errors"]) != lost:
-        sys.exit(f"the push failed: {said['errors']}")
+    if set(message["errors"]) != lost:
+        sys.exit(f"the push failed: {message['errors']}")
     # The SHA-256 of all files in files/ has been verified.
     check([node for node in nodes if node is not victim], f".cluster/files/*/{file.name}", file.stat().st_size)
-    return Pushed(seconds=max(said["done_s"].values()), peak_mb=said["peak_mb"], busy=1 - idle_s / all_s)
+    return Pushed(seconds=max(message["done_s"].values()), peak_mb=message["peak_mb"], busy=1 - idle_s / all_s)
 
 
 def core_seconds() -> tuple[float, float]:

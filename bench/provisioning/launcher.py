@@ -92,6 +92,6 @@ def timed_run(words: list[str], *, env: Mapping[str, str], cwd: Path) -> tuple[f
         raise LaunchError(f"{' '.join(words[:4])}: not done after {TIMEOUT_S:.0f} s") from error
     seconds = time.perf_counter() - started
     if done.returncode != 0:
-        said = "\n".join((done.stdout + done.stderr).splitlines()[-LAST_LINES:])
-        raise LaunchError(f"{' '.join(words[:4])}: exit code {done.returncode}\n{said}")
+        output = "\n".join((done.stdout + done.stderr).splitlines()[-LAST_LINES:])
+        raise LaunchError(f"{' '.join(words[:4])}: exit code {done.returncode}\n{output}")
     return seconds, done.stdout

@@ -41,7 +41,7 @@ def launch(app: App) -> ClusterState:
     clients = make_clients(app.config.provision.region)
     request = find_request(app)
     plan = prepare_up(clients, request=request, files=app.files)
-    app.say(render_plan(plan).rstrip())
+    app.message(render_plan(plan).rstrip())
     return up(
         plan,
         clients=clients,

@@ -210,5 +210,5 @@ class SkyPilot(_Other):
         if answers is None or not select.select([answers], [], [], TIMEOUT_S)[0]:
             raise LaunchError(f"skypilot: not done after {TIMEOUT_S:.0f} s")
         if answers.readline() != "done\n":
-            said = "\n".join(self._log.read_text().splitlines()[-LAST_LINES:])
-            raise LaunchError(f"skypilot: it failed\n{said}")
+            output = "\n".join(self._log.read_text().splitlines()[-LAST_LINES:])
+            raise LaunchError(f"skypilot: it failed\n{output}")

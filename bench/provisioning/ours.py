@@ -56,8 +56,8 @@ def launch_nodes(world: World, count: int, *, ssh: bool) -> tuple[float, dict[st
     """Runs the provisioning part of `cluster up` in a process. Returns its seconds, and the JSON that it prints."""
     words = [sys.executable, "-m", "bench.provisioning.nodes_up", str(world.folder / "cluster.toml"), str(count)]
     env = {**world.env, "PYTHONPATH": str(REPOSITORY)}
-    seconds, said = timed_run([*words, *(["--ssh"] if ssh else [])], env=env, cwd=world.folder)
-    told: dict[str, float] = json.loads(said.splitlines()[-1])
+    seconds, output = timed_run([*words, *(["--ssh"] if ssh else [])], env=env, cwd=world.folder)
+    told: dict[str, float] = json.loads(output.splitlines()[-1])
     return seconds, told
 
 

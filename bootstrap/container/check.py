@@ -29,9 +29,9 @@ def check_containers(
     try:
         image = prepare(nodes, config, find_login=find_login, uses_environment=uses_environment, report=report)
     except ClusterError as error:
-        said, *more = error.message.splitlines()
+        message, *more = error.message.splitlines()
         cause = " ".join(" ".join(more).split()) or None
-        return (_Check(node=EVERYWHERE, status="failed", said=said, cause=cause, hint=error.hint),)
+        return (_Check(node=EVERYWHERE, status="failed", result=message, cause=cause, hint=error.hint),)
     checks: dict[str, Check] = {}
 
     def check(node: ReadyNode) -> None:
@@ -52,12 +52,12 @@ def _try(node: ReadyNode, config: ContainerConfig, image: PreparedImage) -> Chec
     }
     with closing(ContainerNode(node)) as talk:
         talk.find_engine(config.engine)
-        said = talk.run(order)
-    if said is None:
+        output = talk.run(order)
+    if output is None:
         runs = f"{here.engine[-1]} runs it" + (f", with {count(gpus, 'GPU')}" if gpus else "")
-        return _Check(node=name, status="ok", said=runs)
+        return _Check(node=name, status="ok", result=runs)
     cause, hint = None, f"cluster exec --node {name} -- {' '.join(here.engine)} info"
     if gpus:
         cause = "the NVIDIA Container Toolkit is not set up for this engine"
         hint = "nvidia-ctk runtime configure (Docker) or nvidia-ctk cdi generate (Podman) on the node"
-    return _Check(node=name, status="failed", said=said.splitlines()[-1], cause=cause, hint=hint)
+    return _Check(node=name, status="failed", result=output.splitlines()[-1], cause=cause, hint=hint)

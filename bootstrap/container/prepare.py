@@ -75,7 +75,7 @@ class PreparedImage(Struct, frozen=True, kw_only=True):
 
 class _EngineFacts(Struct, frozen=True):
     engine: tuple[str, ...] | None
-    said: tuple[str, ...]
+    reasons: tuple[str, ...]
     ids: tuple[int, int]
     machine: str
     shm_bytes: Annotated[int, Meta(ge=0)]
@@ -188,7 +188,7 @@ def check_nodes(found: Mapping[str, _EngineFacts], config: ContainerConfig) -> N
     if lacking:
         wanted = "Docker nor Podman" if config.engine == "auto" else config.engine
         neither = "neither " if config.engine == "auto" else "no "
-        lines = [f"{name}: {'; '.join(one.said)}" for name, one in lacking.items()]
+        lines = [f"{name}: {'; '.join(one.reasons)}" for name, one in lacking.items()]
         raise ClusterError(
             f"[container] image needs an engine, and {neither}{wanted} works on {', '.join(lacking)}:\n  "
             + "\n  ".join(lines),
@@ -243,14 +243,14 @@ def map_owners(session: ContainerNode, image: _Image, *, report: Report) -> None
         )
 
 
-def _quote(said: str) -> str:
+def _quote(message: str) -> str:
     """The last lines of the engine's output, for the end of an error message."""
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
     return "".join(f"\n  {line}" for line in lines[-_SHOWN_LINES:])
 
 
-def explain_pull(said: str, reference: Reference, *, node: str, login: Login | None) -> ClusterError:
-    """The error for a failed pull. said: the engine's output. Pure."""
+def explain_pull(message: str, reference: Reference, *, node: str, login: Login | None) -> ClusterError:
+    """The error for a failed pull. message: the engine's output. Pure."""
     who = f'as "{login.username}"' if login is not None else "without a user"
     rights = (
         "check the password in the variable that [container] registry.password_env names, and the user's rights"
@@ -271,8 +271,8 @@ def explain_pull(said: str, reference: Reference, *, node: str, login: Login | N
         ("", f"{node} cannot pull {reference}",
          f"cluster exec --node {node} -- curl -sSI https://{reference.server}/v2/"),
     )  # fmt: skip
-    why, hint = next((why, hint) for pattern, why, hint in table if re.search(pattern, said.lower()))
-    return ClusterError(f"{why}:{_quote(said)}", hint=hint)
+    why, hint = next((why, hint) for pattern, why, hint in table if re.search(pattern, message.lower()))
+    return ClusterError(f"{why}:{_quote(message)}", hint=hint)
 
 
 def find_digest(image: _Image, reference: Reference) -> str:
@@ -360,11 +360,11 @@ def check_environments(
             "mounts": mounts,
             "command": [node.python, "-c", f"import {_MODULES.get(node.framework, 'sys')}"],
         }
-        said = session.run(order, once=f"{folder.rpartition('/')[2]}-{images[session.name].id.rpartition(':')[2]}")
-        if said is not None:
+        output = session.run(order, once=f"{folder.rpartition('/')[2]}-{images[session.name].id.rpartition(':')[2]}")
+        if output is not None:
             raise ClusterError(
                 f'{session.name}: the environment of [bootstrap] framework = "{node.framework}" does not run in '
-                f"{config.image}:{_quote(said)}",
+                f"{config.image}:{_quote(output)}",
                 hint="use an image whose system has this Python and the libraries, as the nodes' own system has; or "
                 'one that contains the framework, with [bootstrap] framework = "none"',
             )

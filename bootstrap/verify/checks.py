@@ -51,8 +51,8 @@ _MISSING = re.compile(r"\b(lib[\w.+-]+\.so[\w.]*): cannot open shared object fil
 class Check(Struct, frozen=True, kw_only=True):
     """The result of one check.
 
-    subject: the device, object, folder or peers. said: the result in a few words. cause, hint: the reason for a problem
-    and the next command. status: `unchecked` if the check was not possible. value, median: a measure's number, and that
+    subject: the device, object, folder or peers. result: in a few words. cause, hint: the reason for a problem and the
+    next command. status: `unchecked` if the check was not possible. value, median: a measure's number, and that
     of all nodes, in its unit.
     """
 
@@ -60,7 +60,7 @@ class Check(Struct, frozen=True, kw_only=True):
     check: Kind
     subject: str
     status: Status
-    said: str
+    result: str
     cause: str | None = None
     hint: str | None = None
     value: float | None = None
@@ -69,9 +69,9 @@ class Check(Struct, frozen=True, kw_only=True):
 
 
 def _failed(
-    kind: Kind, node: str, subject: str, said: str, *, cause: str | None = None, hint: str | None = None
+    kind: Kind, node: str, subject: str, message: str, *, cause: str | None = None, hint: str | None = None
 ) -> Check:
-    return Check(node=node, check=kind, subject=subject, status="failed", said=said, cause=cause, hint=hint)
+    return Check(node=node, check=kind, subject=subject, status="failed", result=message, cause=cause, hint=hint)
 
 
 class ProbeResult(Struct, frozen=True, kw_only=True):
@@ -169,14 +169,14 @@ def check_all_reduce(
     names: the nodes that take part; the first one runs the store, at `port`.
     """
     name, subject = node.host.name, "NCCL" if backend == "nccl" else "Gloo"
-    said: dict[str, Any] = {key: value for message in result.messages for key, value in message.items()}
-    missing = [other for other in said.get("missing", ()) if other != name]
-    if "error" not in said and "sum" in said and said["sum"] == said["expected"]:
+    values: dict[str, Any] = {key: value for message in result.messages for key, value in message.items()}
+    missing = [other for other in values.get("missing", ()) if other != name]
+    if "error" not in values and "sum" in values and values["sum"] == values["expected"]:
         others = f"with {len(names) - 1} other node{'s' if len(names) > 2 else ''}"
         words = f"all_reduce {others}" if len(names) > 1 else "all_reduce on this node only"
-        return (Check(node=name, check="all_reduce", subject=subject, status="ok", said=words),)
-    if "error" not in said and "sum" in said:
-        words = f"the sum came out as {said['sum']}, not {said['expected']}"
+        return (Check(node=name, check="all_reduce", subject=subject, status="ok", result=words),)
+    if "error" not in values and "sum" in values:
+        words = f"the sum came out as {values['sum']}, not {values['expected']}"
         return (_failed("all_reduce", name, subject, words),)
     if missing and name == names[0]:
         cause = f"PyTorch failed there, or it could not connect to {name} at port {port}"
@@ -184,25 +184,25 @@ def check_all_reduce(
         return (_failed("all_reduce", name, subject, f"{', '.join(missing)} did not join", cause=cause, hint=hint),)
     if missing:
         words = f"not checked: {', '.join(missing)} did not join"
-        return (Check(node=name, check="all_reduce", subject=subject, status="unchecked", said=words),)
-    words = summarize_error(str(said["error"])) if "error" in said else result.last_words
-    advice = None if said.get("step") == "import" else _look("sudo nft list ruleset", name)
-    doing = _STEPS.get(said.get("step", ""), "starting")
+        return (Check(node=name, check="all_reduce", subject=subject, status="unchecked", result=words),)
+    words = summarize_error(str(values["error"])) if "error" in values else result.last_words
+    advice = None if values.get("step") == "import" else _look("sudo nft list ruleset", name)
+    doing = _STEPS.get(values.get("step", ""), "starting")
     return (_failed("all_reduce", name, subject, f"failed while {doing}: {words}", hint=advice),)
 
 
 def check_compute(node: ReadyNode, result: ProbeResult) -> tuple[Check, ...]:
     """A check for each tried device, and one for an error that ended the probe early. Pure."""
     name, label = node.host.name, LABELS[node.framework]
-    said = {key: value for message in result.messages for key, value in message.items()}
-    wheel, version, key = said.get("wheel") or MODULES[node.framework], said.get("version"), KEYS[node.framework]
+    values = {key: value for message in result.messages for key, value in message.items()}
+    wheel, version, key = values.get("wheel") or MODULES[node.framework], values.get("version"), KEYS[node.framework]
     checks = [
         _check_device(name, message, f"{label} {version}", key=key)
         for message in result.messages
         if "device" in message
     ]
     if result.exit_code != 0:
-        checks.append(_check_end(node, result, wheel=wheel, version=version, device=said.get("trying")))
+        checks.append(_check_end(node, result, wheel=wheel, version=version, device=values.get("trying")))
     elif not checks:
         checks.append(_failed("compute", name, label, "it ended before it computed anything"))
     elif node.facts.gpus and not any(check.subject.startswith(("gpu", "cuda")) for check in checks):
@@ -223,8 +223,8 @@ def check_compute(node: ReadyNode, result: ProbeResult) -> tuple[Check, ...]:
 def _check_device(node: str, message: Mapping[str, Any], library: str, *, key: str) -> Check:
     device = message["device"]
     if message.get("values") == EXPECTED:
-        said = f"{library}: ones((2,3))*2+1 == 3"
-        return Check(node=node, check="compute", subject=device, status="ok", said=said)
+        text = f"{library}: ones((2,3))*2+1 == 3"
+        return Check(node=node, check="compute", subject=device, status="ok", result=text)
     if "values" in message:
         return _failed("compute", node, device, f"{library}: ones((2,3))*2+1 came out as {message['values']}")
     error = summarize_error(message["error"])
@@ -246,9 +246,9 @@ def _check_end(node: ReadyNode, result: ProbeResult, *, wheel: str, version: str
         hint = "change cluster.toml, then cluster up"
         return _failed("compute", name, subject, f"{missing[1]} is missing", cause=cause, hint=hint)
     if result.exit_code != 1:
-        said = f"{LABELS[node.framework]} {result.ending} {f'at {device}' if device else 'during its import'}"
+        message = f"{LABELS[node.framework]} {result.ending} {f'at {device}' if device else 'during its import'}"
         hint = f"cluster exec --node {name} -- sudo dmesg"
-        return _failed("compute", name, subject, said, cause=result.last_words, hint=hint)
+        return _failed("compute", name, subject, message, cause=result.last_words, hint=hint)
     if device:
         return _failed("compute", name, subject, result.last_words)
     # An environment that a user or a job has damaged still counts as complete.
@@ -277,23 +277,23 @@ def check_disk(node: str, found: Sequence[tuple[str, int, int]]) -> tuple[Check,
     for device in dict.fromkeys(device for _, device, _ in found):
         paths = " and ".join(path for path, on, _ in found if on == device)
         free = min(size for _, on, size in found if on == device)
-        said = f"{free / _GIB:.1f} GiB free" if free >= _GIB / 10 else f"{free / (1 << 20):.1f} MiB free"
+        message = f"{free / _GIB:.1f} GiB free" if free >= _GIB / 10 else f"{free / (1 << 20):.1f} MiB free"
         if free >= MIN_FREE_BYTES:
-            checks.append(Check(node=node, check="disk", subject=paths, status="ok", said=said))
+            checks.append(Check(node=node, check="disk", subject=paths, status="ok", result=message))
             continue
         hint = (
             f"cluster exec --node {node} -- sh -c 'df -h; du -xh ~ | sort -h | tail'; or a larger "
             "[provision] volume_size_gib and a new cluster"
         )
         cause = "less than 1 GiB is left for a job's files"
-        checks.append(_failed("disk", node, paths, said, cause=cause, hint=hint))
+        checks.append(_failed("disk", node, paths, message, cause=cause, hint=hint))
     return tuple(checks)
 
 
 def check_connection(node: str, error: ClusterError) -> Check:
     """The check for a node whose connection failed. Pure."""
-    said, hint = "its checks did not finish", error.hint or "cluster status"
-    return _failed("connection", node, "ssh", said, cause=error.message, hint=hint)
+    message, hint = "its checks did not finish", error.hint or "cluster status"
+    return _failed("connection", node, "ssh", message, cause=error.message, hint=hint)
 
 
 class Offset(Struct, frozen=True, kw_only=True):
@@ -327,7 +327,7 @@ def find_wrong(offsets: Mapping[str, Offset]) -> frozenset[str]:
 
 def _check_clock(node: str, offset: Offset, *, is_wrong: bool) -> Check:
     from_here = abs(offset.ahead_s) - offset.error_s
-    said = f"{_show_ahead(offset.ahead_s)} this machine's, ±{max(offset.error_s, 0.001):.3f} s"
+    words = f"{_show_ahead(offset.ahead_s)} this machine's, ±{max(offset.error_s, 0.001):.3f} s"
     cause, hint = None, None
     if is_wrong:
         cause = f"more than {MAX_APART_S:.0f} s from the other nodes' clocks: its time service does not run"
@@ -341,7 +341,7 @@ def _check_clock(node: str, offset: Offset, *, is_wrong: bool) -> Check:
             cause += "; AWS refuses requests that are more than 15 minutes off"
         hint = "timedatectl, here: is this machine's time right?"
     status: Status = "failed" if is_wrong else "warning" if cause else "ok"
-    return Check(node=node, check="clock", subject="time", status=status, said=said, cause=cause, hint=hint)
+    return Check(node=node, check="clock", subject="time", status=status, result=words, cause=cause, hint=hint)
 
 
 def _show_ahead(ahead_s: float) -> str:
@@ -383,13 +383,13 @@ def check_ports(
             subject = "from every other node" if is_all else f"from {', '.join(sources)}"
             some_ports = {attempt.port for attempt in failed} < set(ports)
             words = (f"port {attempt.port}: {attempt.error}" if some_ports else attempt.error for attempt in failed)
-            said = "; ".join(dict.fromkeys(map(str, words)))
+            message = "; ".join(dict.fromkeys(map(str, words)))
             advice = _look("sudo nft list ruleset", node)
             cause = f"a firewall on {node} or in the network, which must let all TCP ports between the nodes through"
             if has_group:
                 cause = f"the rule between members of the cluster's security group, or a firewall on {node}"
                 advice = f"cluster up, which restores the rule; then {advice}"
-            checks.append(_failed("ports", node, subject, said, cause=cause, hint=advice))
+            checks.append(_failed("ports", node, subject, message, cause=cause, hint=advice))
         elif ports:
             checks.append(_passed(node, ports, len(listening)))
     return tuple(checks)
@@ -402,5 +402,5 @@ def _look(command: str, node: str) -> str:
 def _passed(node: str, ports: Sequence[int], nodes: int) -> Check:
     listed = " and ".join(map(str, ports))
     others = f"{nodes - 1} other node{'s' if nodes > 2 else ''}"
-    said = f"open for {others}" if nodes > 1 else "free; there is no other node"
-    return Check(node=node, check="ports", subject=listed, status="ok", said=said)
+    message = f"open for {others}" if nodes > 1 else "free; there is no other node"
+    return Check(node=node, check="ports", subject=listed, status="ok", result=message)

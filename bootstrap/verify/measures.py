@@ -42,8 +42,10 @@ def find_measures(node: str, probe: Probe, result: ProbeResult) -> tuple[Check, 
     checks = read_measures(node, result.messages)
     if result.exit_code == 0:
         return checks
-    subject, said = f"program of {probe.check}", f"it {result.ending}"
-    failed = Check(node=node, check="measure", subject=subject, status="failed", said=said, cause=result.last_words)
+    subject, message = f"program of {probe.check}", f"it {result.ending}"
+    failed = Check(
+        node=node, check="measure", subject=subject, status="failed", result=message, cause=result.last_words
+    )
     return (*checks, failed)
 
 
@@ -59,9 +61,9 @@ def _to_check(node: str, message: Mapping[str, Any]) -> Check:
         line = _Line(measure="?", failed=f"the node sent an invalid measure: {error}")
     node = EVERYWHERE if line.measure.startswith("all_reduce") else node
     status: Status = "failed" if line.failed else "unchecked" if line.skipped else "ok"
-    said = line.failed or (f"not measured: {line.skipped}" if line.skipped else "passed")
+    text = line.failed or (f"not measured: {line.skipped}" if line.skipped else "passed")
     return Check(
-        node=node, check="measure", subject=line.measure, status=status, said=said, value=line.value, unit=line.unit
+        node=node, check="measure", subject=line.measure, status=status, result=text, value=line.value, unit=line.unit
     )
 
 
@@ -85,8 +87,8 @@ def _group(check: Check, kinds: Mapping[str, Hashable]) -> Hashable:
 
 def _compare(check: Check, values: Sequence[float]) -> Check:
     value, median, is_computed = check.value or 0.0, statistics.median(values), check.subject.startswith(COMPUTED)
-    said = f"{_number(value)} {check.unit}" + f", median {_number(median)}" * (len(values) > 1)
-    check = replace(check, said=said, median=median)
+    message = f"{_number(value)} {check.unit}" + f", median {_number(median)}" * (len(values) > 1)
+    check = replace(check, result=message, median=median)
     least = (ENOUGH_COMPUTED if is_computed else ENOUGH) * median
     if value >= (ENOUGH_OF_TWO * max(values) if len(values) == 2 else least):
         return check

@@ -143,15 +143,15 @@ def check_health(node: str, report: health.Report, reasons: Sequence[str], hardw
     """The check of `cluster verify` for one node. reasons: those of find_unhealthy. Pure."""
     if reasons:
         return Check(
-            node=node, check="health", subject="node", status="failed", said="; ".join(reasons), hint=advise([node])
+            node=node, check="health", subject="node", status="failed", result="; ".join(reasons), hint=advise([node])
         )
     looked = ["disks"]
     looked += ["memory"] * (hardware is not None)
     looked += [count(len(report.gpus), "GPU")] if report.gpus is not None else []
     looked += ["kernel log"] * bool(report.gpus is not None and report.xids is not None)
-    said = f"no faults: {', '.join(looked)}"
+    message = f"no faults: {', '.join(looked)}"
     if report.gpus is not None and report.xids is None:
         hint = f"cluster exec --node {node} -- sudo dmesg"
-        said += "; its kernel log cannot be read"
-        return Check(node=node, check="health", subject="node", status="unchecked", said=said, hint=hint)
-    return Check(node=node, check="health", subject="node", status="ok", said=said)
+        message += "; its kernel log cannot be read"
+        return Check(node=node, check="health", subject="node", status="unchecked", result=message, hint=hint)
+    return Check(node=node, check="health", subject="node", status="ok", result=message)

@@ -131,8 +131,8 @@ def _run_together(
     head = nodes[0].host
     port = found[head.name].begun.free
     if port is None:
-        said = f"not checked: {head.name} cannot listen on {head.private_ip}"
-        return [Check(node=head.name, check="all_reduce", subject="port", status="unchecked", said=said)]
+        words = f"not checked: {head.name} cannot listen on {head.private_ip}"
+        return [Check(node=head.name, check="all_reduce", subject="port", status="unchecked", result=words)]
     interfaces = {name: here.begun.interface for name, here in found.items()}
     probes = all_reduce_probes(nodes, port=port, interfaces=interfaces, is_deep=is_deep)
     checks: dict[str, tuple[Check, ...]] = {}

@@ -20,8 +20,8 @@ def check_volumes(nodes: Sequence[ReadyNode], sources: Sequence[MountSource]) ->
 
 def _check(nodes: Sequence[ReadyNode], source: MountSource) -> Check:
     if source.read_only:
-        said = "mounted on all nodes; nothing is written, because it is read_only"
-        return Check(node=EVERYWHERE, check="volumes", subject=source.mount, status="unchecked", said=said)
+        words = "mounted on all nodes; nothing is written, because it is read_only"
+        return Check(node=EVERYWHERE, check="volumes", subject=source.mount, status="unchecked", result=words)
     head, readers = nodes[0], nodes[1:] or nodes
     content = secrets.token_hex(16)
     path = Quoted(f"{source.mount}/.cluster-verify-{content}")
@@ -38,11 +38,11 @@ def _check(nodes: Sequence[ReadyNode], source: MountSource) -> Check:
             head.connection.run(RemoteCommand("rm -f ", path), timeout_s=STEP_S, what=f"removing from {source.mount}")
     except ClusterError as error:
         cause = " ".join(error.message.split())
-        said = "it cannot be written and read"
+        words = "it cannot be written and read"
         return Check(
-            node=EVERYWHERE, check="volumes", subject=source.mount, status="failed", said=said, cause=cause,
+            node=EVERYWHERE, check="volumes", subject=source.mount, status="failed", result=words, cause=cause,
             hint=error.hint,
         )  # fmt: skip
     names = ", ".join(node.host.name for node in readers)
-    said = f"written by {head.host.name}, read by {names}"
-    return Check(node=EVERYWHERE, check="volumes", subject=source.mount, status="ok", said=said)
+    words = f"written by {head.host.name}, read by {names}"
+    return Check(node=EVERYWHERE, check="volumes", subject=source.mount, status="ok", result=words)

@@ -80,7 +80,7 @@ def write_capsule(app: App, words: str | None, path: Path | None, *, is_report: 
         path = path or Path(f"{record.id}.capsule")
         write(path, files, missing, [f"{FILES}/{name}" for name in tree.folders])
     for one in missing:
-        app.say(f"not in the file: {one}", style="yellow")
+        app.message(f"not in the file: {one}", style="yellow")
     app.print_line(str(path), wrapped=False)
 
 

@@ -39,7 +39,7 @@ def replay(app: App, path: Path, *, dry_run: bool) -> int:
             raise ClusterError(f"{path} lacks the job's files, or words of its command, which may be secrets")
         train, warnings = restore_config(app.config.train, spec)
         for text in (*(f"not in the capsule: {one}" for one in manifest.missing), *warnings):
-            app.say(text, style="yellow")
+            app.message(text, style="yellow")
         app.job_dir = folder
         for key, value in choose_settings(spec, train).items():
             app.override(key, value)
@@ -48,7 +48,7 @@ def replay(app: App, path: Path, *, dry_run: bool) -> int:
             present = Ingredients(spec=order.spec, hosts=order.hosts, program=PROGRAM)
             with suppress(ClusterError):  # then the table has the data as missing
                 present = replace(present, data=list_data(app, order.spec))
-            (app.print if dry_run else app.say)(render_rows(compare(recorded, present), columns=app.find_columns()))
+            (app.print if dry_run else app.message)(render_rows(compare(recorded, present), columns=app.find_columns()))
 
         request = TrainRequest(overrides={}, command=spec.typed_command)
         return submit(app, request, detach=False, dry_run=dry_run, complete=show)

@@ -45,21 +45,21 @@ def adopt(app: App, *, instance_ids: tuple[str, ...], yes: bool, as_json: bool) 
         )
     adopted = [instance for instance in chosen if not instance.problems]
     if chosen:
-        app.say(render_candidates(chosen))
+        app.message(render_candidates(chosen))
     if not adopted:
-        app.say(f"cluster {state.name}: nothing to adopt")
+        app.message(f"cluster {state.name}: nothing to adopt")
     elif app.files.find_public_key() is None:
         raise ClusterError(
             f"the private key of cluster {state.name} is not on this machine ({app.files.private_key})",
             hint="copy the file from the machine that made the cluster, then: cluster adopt",
         )
     elif not app.confirm(f"Adopt {len(adopted)} of these instances?", yes=yes):
-        app.say("cancelled: nothing was changed")
+        app.message("cancelled: nothing was changed")
         adopted = []
     else:
         with app.files.locked():
             app.files.note_instances(instance.instance_id for instance in adopted)
-        app.say(f"adopted {len(adopted)} of these instances; cluster status shows them as nodes", style="green")
+        app.message(f"adopted {len(adopted)} of these instances; cluster status shows them as nodes", style="green")
     if as_json:
         app.print_json([{**untrusted_document(instance), "adopted": instance in adopted} for instance in chosen])
 

@@ -39,7 +39,7 @@ def bake(app: App, *, name: str | None, yes: bool) -> None:
     _enter(app, start_sandbox=True)
     check_inputs(app)
     baking.bake(app, name=name, yes=yes)
-    app.say('the image is ready; next: [provision] ami = "baked", then cluster up', style="green")
+    app.message('the image is ready; next: [provision] ami = "baked", then cluster up', style="green")
 
 
 @image.command("ls")
@@ -66,7 +66,7 @@ def rm(app: App, *, which: str, yes: bool) -> None:
         raise NotFoundError(f"{app.config.provision.region} has no baked image {which}", hint="cluster image ls")
     app.require(f"Delete the image {found.name} ({found.image_id}) and its snapshots?", yes=yes)
     delete_image(app.clients, found)
-    app.say(f"deleted the image {found.name} and its snapshots", style="green")
+    app.message(f"deleted the image {found.name} and its snapshots", style="green")
 
 
 def _enter(app: App, *, start_sandbox: bool = False) -> None:

@@ -112,7 +112,7 @@ def attach(app: App, nodes: Nodes, node: str, server: Server, *, opens: bool) ->
     def show() -> None:
         app.print(url, wrapped=False)
         sys.stdout.flush()
-        app.say(f"JupyterLab runs on {node}, and is forwarded until Ctrl-C")
+        app.message(f"JupyterLab runs on {node}, and is forwarded until Ctrl-C")
         if opens:
             open_page(page, url)
 
@@ -122,4 +122,4 @@ def attach(app: App, nodes: Nodes, node: str, server: Server, *, opens: bool) ->
             keep_open(line, opened=show, report=app.report)
     finally:
         page.unlink(missing_ok=True)
-    app.say(f"the notebook keeps running: cluster notebook {node} attaches to it, --stop ends it")
+    app.message(f"the notebook keeps running: cluster notebook {node} attaches to it, --stop ends it")

@@ -59,7 +59,7 @@ def exec_(app: App, *, names: tuple[str, ...], as_json: bool, words: tuple[str, 
         endings = _run(app, nodes, names, words, printer)
     failures = render_failures(endings)
     if failures:
-        app.say(failures, style="red")
+        app.message(failures, style="red")
     return choose_exit_code(endings)
 
 

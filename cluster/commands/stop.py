@@ -55,7 +55,7 @@ def stop(app: App, *, job: str | None, nodes: bool, yes: bool) -> None:
     name = app.config.name
     find_job = None if yes else ask_for_job(app, describe(app))
     plan = prepare_stop(app.clients, name=name, files=app.files, report=app.report)
-    app.say(render_plan(plan).rstrip())
+    app.message(render_plan(plan).rstrip())
     if plan and find_job is not None:
         require_ending(app, "Stop these nodes?", find_job)
     with if_interrupted("cluster stop --nodes stops the others"):
@@ -97,7 +97,9 @@ def stop_job(app: App, words: str | None) -> None:
                 return
         if record.has_ended and record.left:
             left = render_left(record.left)
-            app.say(f"processes of job {record.id} ({record.name}) may still run: {left}; searching its nodes again")
+            app.message(
+                f"processes of job {record.id} ({record.name}) may still run: {left}; searching its nodes again"
+            )
             stopped = end_left(head, record, nodes)
         else:
             stopped = end_job(app, head, record.id)
@@ -108,7 +110,7 @@ def stop_without_head(app: App, words: str | None, error: ClusterError) -> None:
     """Ends a job on the reachable nodes, without the head. words: the job's full id. Raises ClusterError."""
     if words is None or OUR_JOB_ID.fullmatch(words) is None:
         raise ClusterError(error.message, hint="cluster stop JOB, with the job's full id, stops it without the head")
-    left = end_without_head(app, words, error, say=app.say).left
+    left = end_without_head(app, words, error, message=app.message).left
     if left:
         raise ClusterError(f"processes of job {words} may still run: {render_left(left)}") from error
     app.print(f"job {words}: no process of the job is left on the running nodes")

@@ -104,7 +104,7 @@ def resize(app: App, *, nodes: int, dry_run: bool, keep_failed: bool, yes: bool)
         keep_failed=keep_failed,
     )
     if done and nodes != asked:
-        app.say(
+        app.message(
             f"cluster.toml has nodes = {asked}, which the next `cluster up` restores: to keep {nodes}, change it there"
         )
 

@@ -85,9 +85,9 @@ def _prepare_elsewhere(app: App) -> list[_Part]:
 def _show_plans(app: App, parts: Sequence[_Part]) -> None:
     for part in parts:
         if part.ending and len(parts) > 1:
-            app.say(f"in {part.clients.region}:")
+            app.message(f"in {part.clients.region}:")
         if part.ending:
-            app.say(render_plan(part.ending.plan).rstrip())
+            app.message(render_plan(part.ending.plan).rstrip())
 
 
 def _print(app: App, receipt: Receipt, *, as_json: bool) -> None:

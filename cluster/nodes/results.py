@@ -48,7 +48,7 @@ def copy_job(app: App, job: str | None, folder: Path | None = None) -> None:
         record = sources.find_job(job)
         target = folder or Path("results", record.id)
         if not record.has_ended:
-            app.say(f"job {record.id} is {record.state}: these are its files so far")
+            app.message(f"job {record.id} is {record.state}: these are its files so far")
         with (
             if_interrupted("run the command again: it copies what is missing"),
             open_results(app, record, sources.nodes) as found,
@@ -146,18 +146,20 @@ def copy_results(app: App, record: JobRecord, found: JobResults, folder: Path) -
         places[S3] = found.s3_names
     left = [text for _, texts in chosen.values() for text in texts]
     if left:
-        app.say(render_skipped(left), style="yellow")
+        app.message(render_skipped(left), style="yellow")
     if found.gone:
-        app.say(f"{', '.join(found.gone)}: no longer there, and the files of job {record.id} with it", style="yellow")
+        app.message(
+            f"{', '.join(found.gone)}: no longer there, and the files of job {record.id} with it", style="yellow"
+        )
     if not places:
         _raise_errors(found.errors, ())
         where = f", or below {found.s3_url}" if found.s3_url else ""
-        app.say(f"job {record.id} has no files in its working folder or $CLUSTER_OUTPUT_DIR{where}")
+        app.message(f"job {record.id} has no files in its working folder or $CLUSTER_OUTPUT_DIR{where}")
         return
     clash = find_clash(places)
     if clash is not None:
         first, second, name = clash
-        app.say(f"{first} and {second} both have {name}: the files of each are in a folder of its own")
+        app.message(f"{first} and {second} both have {name}: the files of each are in a folder of its own")
     prefixes = {place: "" if clash is None else f"{place}/" for place in places}
     copies = [
         Copy(listing=found.listings[name], names={at: prefixes[name] + path for at, path in names.items()})
@@ -176,7 +178,7 @@ def copy_results(app: App, record: JobRecord, found: JobResults, folder: Path) -
         size_bytes += sum(transfer.size_bytes for transfer in got.plan.transfers)
         unchanged += len(got.plan.unchanged)
     same = f"; {count(unchanged, 'file')} unchanged" if unchanged else ""
-    app.say(f"copied {count(files, 'file')} ({decimal(size_bytes)}) from {', '.join(places)} to {folder}{same}")
+    app.message(f"copied {count(files, 'file')} ({decimal(size_bytes)}) from {', '.join(places)} to {folder}{same}")
     for copy in copies:
         if copy.error is not None:
             found.errors[copy.listing.name] = copy.error

@@ -42,7 +42,7 @@ def measure_nodes(app: App, nodes: Sequence[ReadyNode]) -> tuple[Check, ...]:
     """As check_nodes, with measures. Raises ClusterError if a job runs or waits, or did so meanwhile."""
     with closing(head_of(app, nodes)) as head:
         check_idle(head)
-        app.say(MEASURING)
+        app.message(MEASURING)
         checks = check_nodes(app, nodes, is_deep=True)
         check_idle(head)
     return checks
@@ -53,7 +53,7 @@ def show_checks(app: App, checks: Sequence[Check], *, as_json: bool) -> None:
     app.show(render_checks(checks, columns=app.find_columns()), [asdict(check) for check in checks], as_json=as_json)
     warnings = render_troubles(checks, "warning")
     if warnings:
-        app.say(warnings, style="yellow")
+        app.message(warnings, style="yellow")
     failed = sum(check.status == "failed" for check in checks)
     if failed:
         raise ClusterError(f"{failed} of {len(checks)} checks failed:\n{render_troubles(checks, 'failed')}")
@@ -62,7 +62,7 @@ def show_checks(app: App, checks: Sequence[Check], *, as_json: bool) -> None:
 def render_checks(checks: Sequence[Check], *, columns: int | None = None) -> str:
     """Renders one aligned line for each check, or two if it would be wider than `columns`. Pure."""
     rows = [("NODE", "CHECK", "OF", "RESULT", "")]
-    rows += [(check.node, check.check, check.subject, SHOWN[check.status], check.said) for check in checks]
+    rows += [(check.node, check.check, check.subject, SHOWN[check.status], check.result) for check in checks]
     return render_table(rows, columns=columns, prose=True)
 
 
@@ -74,7 +74,7 @@ def render_troubles(checks: Sequence[Check], status: str) -> str:
     same: dict[str, dict[str, str]] = {}
     for check in checks:
         if check.status == status:
-            text = f"{check.check}, {check.subject}: {check.said}"
+            text = f"{check.check}, {check.subject}: {check.result}"
             text += (f"\n    cause: {check.cause}" if check.cause else "") + (
                 f"\n    try: {check.hint}" if check.hint else ""
             )

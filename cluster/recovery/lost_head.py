@@ -163,7 +163,7 @@ def find_missing(job: Record, state: ClusterState) -> list[str]:
 def continue_on_new_head(app: App, job: Record, state: ClusterState) -> ClusterState:
     """Continues one job. Returns the cluster with the nodes that the job needed. Raises ClusterError or a subclass."""
     how = "queueing it again" if job.state == "queued" else "continuing the job"
-    app.say(f"the head of job {job.id} ({job.name}) has ended: {how} on a new one, from its record in S3")
+    app.message(f"the head of job {job.id} ({job.name}) has ended: {how} on a new one, from its record in S3")
     names = find_missing(job, state)
     if state.nodes and job.state != "queued":
         left = end_from_here(app, job.id)
@@ -174,7 +174,7 @@ def continue_on_new_head(app: App, job: Record, state: ClusterState) -> ClusterS
     state = launch_for(app, job, find_lost(job, names))
     order_again(app, job, state, attempts=end_attempts(job, names, at=time.time()))
     continues = "is queued again" if job.state == "queued" else "continues"
-    app.say(f"job {job.id} {continues}: cluster logs -f {job.id} follows it", style="green")
+    app.message(f"job {job.id} {continues}: cluster logs -f {job.id} follows it", style="green")
     return state
 
 

@@ -57,10 +57,10 @@ def replace_unhealthy(app: App, nodes: Ec2Nodes, job: HeadJob | None, *, yes: bo
     if not unhealthy:
         return
     for name, reasons in unhealthy.items():
-        app.say(f"{name} is unhealthy: {'; '.join(reasons)}")
+        app.message(f"{name} is unhealthy: {'; '.join(reasons)}")
     names = ", ".join(unhealthy)
     if not app.confirm(f"Terminate {names} and launch replacements?", yes=yes):
-        app.say(f"did not replace {names}: jobs run on the other nodes")
+        app.message(f"did not replace {names}: jobs run on the other nodes")
         return
     launch(app, {others[name].index: others[name].instance_id for name in unhealthy})
 
@@ -77,7 +77,9 @@ def replace_lost(app: App, job: Record, *, names: Sequence[str] = (), waits: boo
         names = claim(app, job, waits=waits)
     if not names:
         return  # the head has replaced them
-    app.say(f"job {job.id} ({job.name}) waits for {', '.join(names)}: replacing {'it' if len(names) == 1 else 'them'}")
+    app.message(
+        f"job {job.id} ({job.name}) waits for {', '.join(names)}: replacing {'it' if len(names) == 1 else 'them'}"
+    )
     with if_interrupted("the job waits; cluster up continues"):
         state = launch_for(app, job, find_lost(job, names))
         nodes = Ec2Nodes(state, app.config.provision)
@@ -98,7 +100,7 @@ def replace_lost(app: App, job: Record, *, names: Sequence[str] = (), waits: boo
                 left = replace_nodes(head, job.id, hosts)
     if left:
         raise ClusterError(f"job {job.id} still waits for {', '.join(left)}", hint="cluster up")
-    app.say(f"job {job.id} continues: cluster logs -f {job.id} follows it", style="green")
+    app.message(f"job {job.id} continues: cluster logs -f {job.id} follows it", style="green")
 
 
 def claim(app: App, job: Record, *, waits: bool) -> tuple[str, ...]:
@@ -117,7 +119,7 @@ def claim(app: App, job: Record, *, waits: bool) -> tuple[str, ...]:
                     raise
                 if not told:
                     told = True
-                    app.say(f"{error.message}: waiting for it (Ctrl-C ends this)")
+                    app.message(f"{error.message}: waiting for it (Ctrl-C ends this)")
             except NotReplacedError:  # the job may have its nodes already, although its record does not show it yet
                 refused += 1
                 if refused == MOST_REFUSALS:
@@ -186,7 +188,7 @@ def launch(app: App, lost: dict[int, str], job: Record | None = None) -> Cluster
 
     plan = prepare(frozenset())
     if plan and app.on_head is None:  # on the head, the job's log shows the steps as they are completed
-        app.say(render_plan(plan, price_note=app.price_note).rstrip())
+        app.message(render_plan(plan, price_note=app.price_note).rstrip())
     with noting_costs(app):
         return carry_out(plan, clients=app.clients, files=app.files, report=app.report, replan=prepare)
 

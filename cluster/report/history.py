@@ -179,7 +179,7 @@ class History:
         if event.result is not None:
             self.result = event.result
             self._find_culprit(event.result.culprit)
-        if event.kind in ("say", "damaged"):
+        if event.kind in ("message", "damaged"):
             self._mark(event.at, "message", event.text)
         for text in event.warnings:
             self._mark(event.at, "warning", text)

@@ -97,7 +97,7 @@ def show_check(app: App, head: Head, order: Order) -> None:
     script = check_order(head, order)
     if script is not None:
         app.print(script.rstrip("\n"))
-    app.say("the job can run; nothing was started")
+    app.message("the job can run; nothing was started")
 
 
 def start(app: App, head: Head, order: Order, *, submission: NodeProgram | None = None) -> None:
@@ -107,7 +107,7 @@ def start(app: App, head: Head, order: Order, *, submission: NodeProgram | None 
     if not order.spec.beside:
         app.print(started.id)
     state = "is queued" if started.state == "queued" else "is running"
-    app.say(f"job {started.id} ({order.spec.name}) {state} on {head.name}: {_next_commands(started.id)}")
+    app.message(f"job {started.id} ({order.spec.name}) {state} on {head.name}: {_next_commands(started.id)}")
 
 
 def attend(app: App, head: Head, order: Order, *, plain: bool, submission: NodeProgram | None = None) -> int:
@@ -121,29 +121,29 @@ def attend(app: App, head: Head, order: Order, *, plain: bool, submission: NodeP
         started = _submit(head, order, submission)
         if interrupts.number:  # before the head confirmed the start
             end_job(app, head, started.id)
-            app.say(f"interrupted: job {started.id} did not start, or was stopped at once")
+            app.message(f"interrupted: job {started.id} did not start, or was stopped at once")
             return STOPPED
         display = JobDisplay(app, order.spec, plain=plain, head=head.name)
         attendance = _Attendance(app, head, started.id, display, interrupts)
         try:
             result = attendance.follow(started.program, queued=started.state == "queued")
         except OSError:  # of stdout, such as a closed pipe or a full disk
-            app.say(_still_running(started.id))
+            app.message(_still_running(started.id))
             raise
         finally:
             attendance.close()
             display.close()
     if result is None:
-        app.say(_still_running(started.id))
+        app.message(_still_running(started.id))
         return STOPPED
     note_end(app, started.id)
     if result.state != "done":
         _report_end(app, order, attendance.files)
     check_result(started.id, result)
     if display.warnings:
-        app.say(f"job {started.id}: done, but see the warning above", style="yellow")
+        app.message(f"job {started.id}: done, but see the warning above", style="yellow")
     else:
-        app.say(f"job {started.id}: done", style="green")
+        app.message(f"job {started.id}: done", style="green")
     _report_end(app, order, attendance.files)
     return 0
 
@@ -154,7 +154,7 @@ def _report_end(app: App, order: Order, files: Sequence[NewFiles]) -> None:
         return
     report_results(app, order.spec, files, hosts=order.hosts)
     if sys.stderr.isatty():
-        app.say(f"cluster report {order.spec.id} shows its curves")
+        app.message(f"cluster report {order.spec.id} shows its curves")
 
 
 def report_results(app: App, job: JobSpec, files: Sequence[NewFiles], *, hosts: Sequence[JobHost]) -> None:
@@ -162,9 +162,9 @@ def report_results(app: App, job: JobSpec, files: Sequence[NewFiles], *, hosts: 
     command, where = find_results(job, files), describe_files(job, files, hosts=hosts)
     if command is None:
         if where:
-            app.say(where)
+            app.message(where)
         return
-    app.say(f"{where}; to {'copy' if command.startswith('cluster results') else 'list'} them:")
+    app.message(f"{where}; to {'copy' if command.startswith('cluster results') else 'list'} them:")
     app.show_command(command)
 
 
@@ -199,7 +199,7 @@ class _Attendance:
 
     def _use(self, head: Head) -> None:
         self._head = head
-        self._follower = Follower(head, self._job, take=self._take, say=self._display.say, check=self._check)
+        self._follower = Follower(head, self._job, take=self._take, message=self._display.message, check=self._check)
 
     def close(self) -> None:
         """Closes the connections to new heads."""
@@ -222,14 +222,14 @@ class _Attendance:
                     self._replace_head(error)
             except KeyboardInterrupt:
                 if queued and self._follower.reader.state == "queued":
-                    return end_job(self._app, self._head, self._job, say=self._display.say).result
+                    return end_job(self._app, self._head, self._job, message=self._display.message).result
                 choice = self._choose()
                 if choice == "leave":
                     return None
                 self._interrupts.forget()
                 if choice == "stop":
-                    self._display.say(f"stopping job {self._job}")
-                    stopped = end_job(self._app, self._head, self._job, say=self._display.say)
+                    self._display.message(f"stopping job {self._job}")
+                    stopped = end_job(self._app, self._head, self._job, message=self._display.message)
                     if not stopped.by_head:
                         return stopped.result
             program = None

@@ -60,7 +60,7 @@ def run_job(app: App, words: Sequence[str], options: Mapping[str, Any], choices:
     request = read_request(app, words, options, is_command=is_command)
     is_up = _bring_up(app, choices, dry_run=dry_run)
     if dry_run and not is_up:
-        app.say(_render_next(app.config, request, down=choices.down))
+        app.message(_render_next(app.config, request, down=choices.down))
         return 0
     job_id = new_job_id()
     try:
@@ -109,7 +109,7 @@ def _bring_up(app: App, choices: Choices, *, dry_run: bool) -> bool:
         usd_per_hour = find_spending(app).usd_per_hour if launch is None else launch.usd_per_hour
         hours, yes = find_hours(app.config), choices.yes or app.config.cloud == "sandbox"
         can_limit = is_new and app.config.lease.budget is None
-        app.say(render_estimate(usd_per_hour, hours, note=app.price_note))
+        app.message(render_estimate(usd_per_hour, hours, note=app.price_note))
         question = render_question(plan, down=choices.down)
         if question is None or dry_run:
             return False
@@ -191,7 +191,7 @@ def _finish(app: App, job_id: str, *, down: bool) -> None:
         save_report(app, job_id)
         copy_job(app, job_id)
     except NotFoundError:  # the job did not start
-        app.say(f"job {job_id} has no results")
+        app.message(f"job {job_id} has no results")
     except ClusterError:
         _report_left(app, "its results were not copied")
         raise
@@ -214,11 +214,11 @@ def save_report(app: App, job_id: str) -> None:
 
     path = Path("results", job_id, "report.html")
     write_report(path, load_jobs(app, job_id))
-    app.say(f"its curves are in {path}")
+    app.message(f"its curves are in {path}")
 
 
 def _report_left(app: App, why: str) -> None:
     """Prints that the cluster still runs. why: the reason for that, if it is not obvious."""
     if app.has_instances:
         reason = f": {why}" if why else ""
-        app.say(f"cluster {app.config.name} is not deleted{reason}; cluster down deletes it", style="yellow")
+        app.message(f"cluster {app.config.name} is not deleted{reason}; cluster down deletes it", style="yellow")

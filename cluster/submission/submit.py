@@ -217,4 +217,4 @@ def _report_job(app: App, job: Job, *, replaced: str) -> None:
         app.report(Event(kind="warn", what=warning))
     lines = render_settings(job)
     lines[0] += f" (in place of {replaced})" if replaced else ""
-    app.say("\n".join(lines[:1] if app.is_brief else lines))
+    app.message("\n".join(lines[:1] if app.is_brief else lines))

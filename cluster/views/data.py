@@ -27,13 +27,13 @@ Unit = Literal["bytes", "images"]
 
 
 class TransferProgress(transfer.Progress):
-    """Shows the progress of a copy by train.s3. bars: the bar on a terminal; None: `say` prints a line periodically."""
+    """Shows the progress of a copy by train.s3. bars: on a terminal; None: `message` prints a line periodically."""
 
     def __init__(
-        self, bars: "Progress | None", say: Callable[[str], None], *, clock: Callable[[], float] = time.monotonic
+        self, bars: "Progress | None", message: Callable[[str], None], *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._bars = bars
-        self._say = say
+        self._message = message
         self._clock = clock
         self._next = self._began = clock()
         self._total = self._moved = 0  # bytes
@@ -70,7 +70,7 @@ class TransferProgress(transfer.Progress):
             return
         if self._bars is None:
             self._next = now + _EVERY_S
-            self._say(self._render_line(now - self._began))
+            self._message(self._render_line(now - self._began))
         else:
             self._next = now + _REFRESH_S
             self._bars.update(self._bars.task_ids[0], completed=self._moved, description=self._files_done())
@@ -92,10 +92,10 @@ class TransferProgress(transfer.Progress):
 def transfer_progress(app: App) -> Iterator[TransferProgress]:
     """Shows a bar on the terminal, and removes it when the copy is done; without a terminal, prints lines."""
     if app.console is None:
-        yield TransferProgress(None, app.say)
+        yield TransferProgress(None, app.message)
         return
     with _bars(app.console, "bytes") as bars:
-        yield TransferProgress(bars, app.say)
+        yield TransferProgress(bars, app.message)
 
 
 @contextmanager

@@ -153,7 +153,7 @@ def event_document(event: Event) -> dict[str, Any]:
     document: dict[str, Any] = {"time": iso_time(event.at), "kind": event.kind}
     if event.process is not None:
         document |= {"role": event.process.role, "rank": event.process.rank, "host": event.process.host}
-    if event.kind in {"line", "say", "damaged"}:
+    if event.kind in {"line", "message", "damaged"}:
         document["text"] = event.text
     if event.kind == "warnings":
         document["warnings"] = list(event.warnings)

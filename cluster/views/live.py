@@ -85,13 +85,13 @@ class JobDisplay:
         new_warnings = [text for text in event.warnings if text not in self._progress.warnings]
         report = (self._view or self._progress).take(event)
         for text in new_warnings:
-            self.say(f"warning: {text}", style="yellow")
+            self.message(f"warning: {text}", style="yellow")
         shown = self._selection.takes(event)
         # If lines and view share a terminal, lines whose content the view shows are not printed.
         advice = self._advisor.take(event)
         if advice is not None and (shown or self._selection.since is None):
             whose = f" [{event.process.tag}]" if event.process is not None else ""
-            self.say(f"hint{whose}: {advice}", style="yellow")
+            self.message(f"hint{whose}: {advice}", style="yellow")
         only_in_view = self._shared and ((report is not None and report.is_passing) or event.kind == "warnings")
         if not only_in_view:
             self._show(self._tracebacks.take(event) if shown and self._tracebacks is not None else [event] * shown)
@@ -118,12 +118,12 @@ class JobDisplay:
         if tracebacks is not None:
             self._show(tracebacks.flush())
             for text in tracebacks.render():
-                self.say(text)
+                self.message(text)
 
-    def say(self, text: str, *, style: str = "") -> None:
+    def message(self, text: str, *, style: str = "") -> None:
         """Prints a message of `cluster` itself to stderr, above the view."""
         if self._view is None or self._closed:
-            self._app.say(text, style=style)
+            self._app.message(text, style=style)
         else:
             self._view.print(f"{wrap(escape(text), find_columns(sys.stderr))}\n", style=style)
 
@@ -151,9 +151,9 @@ class JobDisplay:
             return
         summary = render_summary(self._progress)
         if summary is not None:
-            self._app.say(summary)
+            self._app.message(summary)
         for text in self._progress.warnings:
-            self._app.say(f"warning: {text}", style="yellow")
+            self._app.message(f"warning: {text}", style="yellow")
 
     @property
     def warnings(self) -> tuple[str, ...]:

@@ -39,7 +39,7 @@ def make_console() -> "Console | None":
     )
 
 
-def say(console: "Console | None", text: str, *, style: str = "", wrapped: bool = True) -> None:
+def message(console: "Console | None", text: str, *, style: str = "", wrapped: bool = True) -> None:
     """Prints a message: escaped on a terminal, never as markup; elsewhere unchanged.
 
     wrapped: on a terminal, lines are wrapped between words.
@@ -71,7 +71,7 @@ class StepDisplay:
             self._running = still_running(self._running, event)
             if event.kind in MARKS and not is_hidden:
                 mark, style = MARKS[event.kind]
-                say(self._console, f"{mark} {render_event(event)}", style=style)
+                message(self._console, f"{mark} {render_event(event)}", style=style)
             if self._spinner is None:
                 return
             if self._running:

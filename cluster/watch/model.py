@@ -73,7 +73,7 @@ class JobModel:
             if event.process is not None and (report is not None or event.kind == "bar"):
                 self._extend_curves(event.process.number)
 
-    def say(self, text: str) -> None:
+    def message(self, text: str) -> None:
         """Adds a message of `cluster` itself to the log."""
         with self.lock:
             self._add(f"[cluster] {text}", None)

@@ -365,7 +365,7 @@ class Agent(asyncio.Protocol):
             try:
                 self._notice_file.announce(process.find())
             except OSError as error:  # such as a full disk
-                process.say(f"the program cannot be told to save a checkpoint: {job_folder.describe(error)}")
+                process.message(f"the program cannot be told to save a checkpoint: {job_folder.describe(error)}")
 
     def _workers(self) -> list[JobProcess]:
         return [one for one in self._processes.values() if one.order.role in ("worker", "server")]

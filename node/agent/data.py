@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from node.staging.outputs import Outputs
 
 NOTE_OPEN_S = 1.0
-Say = Callable[[str], None]
+Message = Callable[[str], None]
 """Shows the user a line, as output of a process."""
 
 
@@ -34,7 +34,7 @@ class JobData:
         """The folder of [data] url on this host, if it has been brought there."""
         return self._data.folder if self._data is not None else None
 
-    async def bring(self, env: Mapping[str, str], say: Say) -> str | None:
+    async def bring(self, env: Mapping[str, str], message: Message) -> str | None:
         """Brings what the job reads, and what S3 has where it saves. Returns why that failed, or None.
 
         env: that of the process that waits for it.
@@ -43,7 +43,7 @@ class JobData:
             return None
         from node.staging import local_data  # noqa: PLC0415 - importing obstore takes 0.1 s
 
-        soon = _soon(say)
+        soon = _soon(message)
 
         def bring() -> None:
             outputs = self._open_outputs(env, soon)
@@ -60,23 +60,23 @@ class JobData:
             return local_data.explain(error)
         return None
 
-    def copy_outputs(self, env: Mapping[str, str], say: Say) -> None:
+    def copy_outputs(self, env: Mapping[str, str], message: Message) -> None:
         """Begins to copy $CLUSTER_OUTPUT_DIR to S3, once."""
         has_place = env.get("CLUSTER_OUTPUT_URL", "").startswith("s3://") or SAVED_AT in env
         if has_place and self._beginning is None:
-            self._beginning = self._tasks.begin(self._begin_outputs(env, say))
+            self._beginning = self._tasks.begin(self._begin_outputs(env, message))
 
-    async def _begin_outputs(self, env: Mapping[str, str], say: Say) -> None:
+    async def _begin_outputs(self, env: Mapping[str, str], message: Message) -> None:
         try:
-            (await asyncio.to_thread(self._open_outputs, env, _soon(say))).begin()
+            (await asyncio.to_thread(self._open_outputs, env, _soon(message))).begin()
         except OSError as error:  # no credentials
-            say(f"$CLUSTER_OUTPUT_DIR is not copied to [data] results: {error}")
+            message(f"$CLUSTER_OUTPUT_DIR is not copied to [data] results: {error}")
 
-    def _open_outputs(self, env: Mapping[str, str], say: Say) -> "Outputs":
+    def _open_outputs(self, env: Mapping[str, str], message: Message) -> "Outputs":
         from node.staging.outputs import Outputs  # noqa: PLC0415 - importing obstore takes 0.1 s
 
         if self._outputs is None:
-            self._outputs = Outputs(self._job, env, say)
+            self._outputs = Outputs(self._job, env, message)
         return self._outputs
 
     async def note_open(self) -> None:
@@ -114,11 +114,11 @@ class JobData:
             await asyncio.to_thread(self._data.close)
 
 
-def _soon(say: Say) -> Say:
+def _soon(message: Message) -> Message:
     """A function that says lines from other threads."""
     loop = asyncio.get_running_loop()
 
     def soon(line: str) -> None:
-        loop.call_soon_threadsafe(say, line)
+        loop.call_soon_threadsafe(message, line)
 
     return soon

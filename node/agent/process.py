@@ -64,7 +64,7 @@ class JobProcess:
             dead = await find_dead(self.order.volumes, AFTER_FAILURE_S)
             self._why = dead.text if dead is not None else None
         if self._why is not None:
-            self.say(self._why)
+            self.message(self._why)
         self.exit_code = code
         ended = self._end.is_set()
         if number is not None and not ended:
@@ -94,7 +94,7 @@ class JobProcess:
         order = self.order
         message = process_tree.raise_open_files(self._train.open_files)
         if message:
-            self.say(message)
+            self.message(message)
         try:
             self._env = environment.make(self._host.order, order, self._host.socket)
         except (OSError, ValueError) as error:
@@ -106,7 +106,7 @@ class JobProcess:
             self._at = -1  # before the first command
             return f"cannot copy the job's files: {unplaced}"
         if order.role == "setup":
-            missing = await self._host.data.bring(self._env, self.say)
+            missing = await self._host.data.bring(self._env, self.message)
             if missing is not None:
                 self._at = -1
                 return missing
@@ -114,7 +114,7 @@ class JobProcess:
         if folder.startswith("/"):
             self._env["CLUSTER_DATA_DIR"] = folder
         if order.role == "worker":
-            self._host.data.copy_outputs(self._env, self.say)
+            self._host.data.copy_outputs(self._env, self.message)
         blocked = await asyncio.to_thread(environment.find_blocked, self._engine, order)
         if blocked:
             return blocked
@@ -215,7 +215,7 @@ class JobProcess:
 
     # -- output --------------------------------------------------------------------------------------------------
 
-    def say(self, line: str) -> None:
+    def message(self, line: str) -> None:
         """Sends a message of the agent as a line of output."""
         self._host.send(Output(self.number, (line,)))
 

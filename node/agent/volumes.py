@@ -76,13 +76,13 @@ def describe(mount: str, answer: str) -> str:
     return f"volume {mount} of {server}: {'the connection is lost' if answer == NOT_MOUNTED else answer}"
 
 
-async def watch(mounts: Sequence[str], say: Callable[[str], None]) -> None:
+async def watch(mounts: Sequence[str], message: Callable[[str], None]) -> None:
     """Watches volumes. Once one does not work, reports it and releases the processes that wait for it."""
     dead = None
     while dead is None:
         await asyncio.sleep(EVERY_S)
         dead = await find_dead(mounts)
-    say(dead.text)
+    message(dead.text)
     await release(dead.mount)
 
 

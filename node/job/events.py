@@ -41,14 +41,14 @@ class Event(Struct, frozen=True, kw_only=True):
     """One line of the log; `at` in seconds since the epoch.
 
     kind "process": `process` is new, or has changed. "line": `text` is its output. "bar": `text` has the rows of its
-    current progress bar; "": it has none any longer. "say": `text` is a message of the
+    current progress bar; "": it has none any longer. "message": `text` is a message of the
     supervisor. "state": the job's state is now `state`. "warnings": all current warnings. "result": the last event.
     "damaged": an invalid line; `text` says why, and `at` is the time of the line before it.
     stalled_since: when the workers last made progress, in seconds since the epoch; 0.0: they make progress again;
     None: the event does not report it.
     """
 
-    kind: Literal["process", "line", "bar", "say", "state", "warnings", "result", "damaged"]
+    kind: Literal["process", "line", "bar", "message", "state", "warnings", "result", "damaged"]
     at: float
     process: Process | None = None
     text: str = ""
@@ -96,8 +96,8 @@ class EventReader:
                 return None
             self.state = cast("JobState", message.state)
             return Event(kind="state", at=message.t, state=self.state)
-        if message.say is not None:
-            return Event(kind="say", at=message.t, text=message.say, stalled_since=message.stalled_since)
+        if message.message is not None:
+            return Event(kind="message", at=message.t, text=message.message, stalled_since=message.stalled_since)
         if message.warnings is not None:
             return Event(kind="warnings", at=message.t, warnings=message.warnings)
         return self._read_process(message, message.p) if message.p is not None else None

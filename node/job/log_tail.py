@@ -69,7 +69,7 @@ def _counts(line: bytes, wanted: LogWanted, processes: dict[int, RecordRole]) ->
     except ValueError:  # it is shown as damaged
         return True
     if event.line is None or event.p is None:
-        return bool(event.say or event.warnings)
+        return bool(event.message or event.warnings)
     process = processes.get(event.p)
     is_of_role = not wanted.roles or (process is not None and process.role in wanted.roles)
     return is_of_role and (not wanted.ranks or (process is not None and process.rank in wanted.ranks))

@@ -52,11 +52,11 @@ KEEPER = '"$@" %d>&-; exit $?'
 
 
 class Failed(Exception):
-    """The node cannot be set up. `said`: the report to the user's machine."""
+    """The node cannot be set up. `report`: what is sent to the user's machine."""
 
     def __init__(self, what, exit_code=None, output=(), **more):
         super(Failed, self).__init__(what)
-        self.said = dict(more, what=str(what), exit_code=exit_code, output=list(output))
+        self.report = dict(more, what=str(what), exit_code=exit_code, output=list(output))
 
 
 class Agent(object):
@@ -168,7 +168,7 @@ class Agent(object):
             try:
                 direction = dict(json.loads(line.decode("utf-8")), received=threading.Event())
             except (ValueError, TypeError):
-                self.fail(Failed("what came over ssh is not a message: %r" % line[:80]).said)
+                self.fail(Failed("what came over ssh is not a message: %r" % line[:80]).report)
             self.directions.put(direction)
             if "upload" in direction:
                 direction["received"].wait()  # `receive` reads the bytes that follow
@@ -216,14 +216,14 @@ class Agent(object):
         try:
             self.set_up()
         except Failed as error:
-            self.fail(error.said)
+            self.fail(error.report)
         except store.DiskFailed as error:
-            self.fail(Failed(error).said)
+            self.fail(Failed(error).report)
         except BrokenPipeError:
             os._exit(1)  # the user's machine is gone
         except OSError as error:
             where = "%s: " % error.filename if error.filename else ""
-            self.fail(Failed(where + (error.strerror or str(error))).said)
+            self.fail(Failed(where + (error.strerror or str(error))).report)
         except BaseException:  # noqa: BLE001 - shown, and then the process ends, which it must not do silently
             traceback.print_exc()
             sys.stderr.flush()
@@ -244,9 +244,9 @@ class Agent(object):
         os.close(lock)
         self.report({"done": True})
 
-    def fail(self, said):
+    def fail(self, message):
         """Reports the failure, and exits. Nodes that take from this one notice, and take from the one before it."""
-        self.report({"failed": said})
+        self.report({"failed": message})
         os._exit(1)
 
 

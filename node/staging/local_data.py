@@ -34,16 +34,16 @@ class Stopped(Exception):
 
 
 class LocalData:
-    """The data of one job on this node. env: that of its processes. say: shows a line to the user.
+    """The data of one job on this node. env: that of its processes. message: shows a line to the user.
 
     folder: $CLUSTER_DATA_DIR, that of [data] url; None until data has been brought.
     """
 
-    def __init__(self, env: Mapping[str, str], say: Callable[[str], None]) -> None:
+    def __init__(self, env: Mapping[str, str], message: Callable[[str], None]) -> None:
         self._store = s3.Store(env)
         self._host = env.get("CLUSTER_HOST", "data")
         self._url = env.get("CLUSTER_DATA_URL", "")
-        self._say = say
+        self._message = message
         folder = cache.find_folder(env)
         self._cache = cache.Cache(folder, cache.find_limit(env, folder, cache.find_held(folder)))
         self._root = self._cache.own_path("s3")
@@ -138,7 +138,7 @@ class LocalData:
                         return
                     has = sum(entry.size_bytes for (entry, _), one in zip(work, running, strict=True) if one.done())
                     has = min(max(has, self._received_bytes), total)
-                    self._say(f"{self._host}: {cache.render_size(has)} of {cache.render_size(total)} of data")
+                    self._message(f"{self._host}: {cache.render_size(has)} of {cache.render_size(total)} of data")
             except BaseException:
                 self._stopped.set()
                 raise
@@ -190,7 +190,7 @@ class LocalData:
                 is_useless = self._store.is_encrypted(entry.url) if check.certain else crc32 in seen
                 check = None if is_useless else check
             if check is None:
-                self._say(f"{self._host}: data is not verified: S3 has no usable checksum of {entry.url}")
+                self._message(f"{self._host}: data is not verified: S3 has no usable checksum of {entry.url}")
             if is_right or check is None:
                 return crc32
             seen.add(crc32)

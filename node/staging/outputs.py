@@ -47,15 +47,15 @@ Copied = tuple[int, int, str]  # the version, and the object's ETag
 class Outputs:
     """The copy of a job's files on this node, in a thread. env: that of its processes.
 
-    say: shows a line to the user; called in that thread.
+    message: shows a line to the user; called in that thread.
     """
 
-    def __init__(self, job: str, env: Mapping[str, str], say: Callable[[str], None]) -> None:
+    def __init__(self, job: str, env: Mapping[str, str], message: Callable[[str], None]) -> None:
         self._url = f"{env.get('CLUSTER_OUTPUT_URL', '')}{work_folder.OUTPUT}/{env['CLUSTER_HOST']}/"
         self._host, self._folder = env["CLUSTER_HOST"], env["CLUSTER_OUTPUT_DIR"]
         self._list = job_folder.path(job, COPIED)
         self._store = s3.Store(env)
-        self._say = say
+        self._message = message
         self._reported: set[str] = set()
         self._lacks_bucket = False
         self._copied: dict[str, Copied] = {}
@@ -134,7 +134,7 @@ class Outputs:
         if left:
             more = f" and {len(left) - MOST_NAMED} more" if len(left) > MOST_NAMED else ""
             names = ", ".join(work_folder.show(name) for name in left[:MOST_NAMED])
-            self._say(f"{self._host}: not copied to {self._url}: {names}{more}; they are in {self._folder}")
+            self._message(f"{self._host}: not copied to {self._url}: {names}{more}; they are in {self._folder}")
 
     def _run(self) -> None:
         while not self._ending.wait(EVERY_S):
@@ -180,7 +180,7 @@ class Outputs:
                 continue
             self._copied[entry.name] = (*version, etag)
             if entry.name in parts:
-                self._say(
+                self._message(
                     f"{self._host}: {work_folder.show(entry.name)} is copied as {work_folder.show(url)}: "
                     "its program was killed, perhaps while it wrote the file"
                 )
@@ -204,7 +204,7 @@ class Outputs:
     def _report_once(self, text: str) -> None:
         if text not in self._reported:
             self._reported.add(text)
-            self._say(f"{self._host}: $CLUSTER_OUTPUT_DIR cannot be copied now: {text}")
+            self._message(f"{self._host}: $CLUSTER_OUTPUT_DIR cannot be copied now: {text}")
 
 
 def find_version(path: str) -> Version | None:

@@ -19,7 +19,7 @@ from node.tasks import Tasks
 from node.wire import AgentOrder, Closed, Clues, FromAgent, Ping
 
 PING_EVERY_S = 2.0
-SAID_BYTES = 4000
+OUTPUT_BYTES = 4000
 LAST_WORDS_S = 5.0  # from the end of ssh's output to its exit
 LONGEST_MESSAGE = 1 << 20
 
@@ -31,13 +31,13 @@ class Agent:
         self.host, self.is_here = host, is_here
         self.introduced_at = time.monotonic()
         self.received_at: float | None = None  # when it last sent a message, by the monotonic clock
-        self.copying_at: float | None = None  # when it last said that it copies the job's files
+        self.copying_at: float | None = None  # when it last reported that it copies the job's files
         self.boot: str | None = None  # process_tree.boot of the host
         self.clues = Clues()  # to the first failure there
         self.closed: Closed | None = None  # its last message, once it has ended all processes
         self.is_open = True
         self.is_done = asyncio.Event()  # it has closed, or the connection has ended
-        self.said = b""  # the end of what ssh has printed
+        self.output = b""  # the end of what ssh has printed
         self.child, self.ended = child, children.watch(child)
         self._input: asyncio.WriteTransport | None = None
 
@@ -58,17 +58,17 @@ class Agent:
             self._input.write(wire.encode(message))
 
     async def explain_end(self, listening: "asyncio.Task[None]") -> str:
-        """Returns why the connection has ended, once its program has said so. listening: reads what it says."""
+        """Returns why the connection has ended, once its program reports it. listening: reads what it says."""
         await wait_for([self.ended, listening], LAST_WORDS_S)
         code = self.ended.result() if self.ended.done() else None
-        said = self.said.decode("utf-8", "replace").strip()
+        output = self.output.decode("utf-8", "replace").strip()
         if self.is_here:
-            return said.rpartition("\n")[2] or "the program that runs it was killed"
+            return output.rpartition("\n")[2] or "the program that runs it was killed"
         if code in (0, SSH_FAILED):  # without a message: the agent was killed
-            said = said or "the program that runs it there was killed"
+            output = output or "the program that runs it there was killed"
         elif code is not None:
-            said = said or (f"ssh was killed by signal {-code}" if code < 0 else f"ssh ended with exit code {code}")
-        return f"ssh to it failed: {said or 'ssh printed no error'}"
+            output = output or (f"ssh was killed by signal {-code}" if code < 0 else f"ssh ended with exit code {code}")
+        return f"ssh to it failed: {output or 'ssh printed no error'}"
 
 
 class Agents:
@@ -151,7 +151,7 @@ async def wait_for(work: "Sequence[asyncio.Future[Any]]", timeout_s: float) -> N
 async def listen(agent: Agent, errors: asyncio.StreamReader) -> None:
     """Keeps the end of what ssh prints."""
     while data := await errors.read(1 << 16):
-        agent.said = (agent.said + data)[-SAID_BYTES:]
+        agent.output = (agent.output + data)[-OUTPUT_BYTES:]
 
 
 def order_of(order: Order, host: JobHost, number: int, attempt: int, *, is_here: bool) -> AgentOrder:

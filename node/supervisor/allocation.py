@@ -118,7 +118,7 @@ class Client:
 class Allocation:
     """The nodes of one job. hosts: those that are set up for it.
 
-    note(number, reason): receives the job number, and why it is pending; "" once it runs. say: shows a message to the
+    note(number, reason): receives the job number, and why it is pending; "" once it runs. message: shows a text to the
     user.
     """
 
@@ -129,10 +129,10 @@ class Allocation:
         hosts: Sequence[JobHost],
         *,
         note: Callable[[str, str], None],
-        say: Callable[[str], None],
+        message: Callable[[str], None],
     ) -> None:
         self._client, self._request, self._hosts = client, request, hosts
-        self._note, self._say = note, say
+        self._note, self._message = note, message
         self._title = client.scheduler.title
         self._submitting: asyncio.Task[str] | None = None
         self._number = ""
@@ -186,11 +186,11 @@ class Allocation:
             except ValueError as error:
                 failures += 1
                 if failures == FAILURES_TO_REPORT:
-                    self._say(f"{self._title} does not answer: {error}")
+                    self._message(f"{self._title} does not answer: {error}")
                 await asyncio.sleep(POLL_EVERY_S)
                 continue
             if failures >= FAILURES_TO_REPORT:
-                self._say(f"{self._title} answers again")
+                self._message(f"{self._title} answers again")
             return found
 
     async def cancel(self) -> str | None:

@@ -31,7 +31,7 @@ CRASHES = (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.
 class Outcome:
     """The outcome of one attempt of a job.
 
-    say: shows the user a message. warn: sets the warning about a subject; None withdraws it.
+    message: shows the user a message. warn: sets the warning about a subject; None withdraws it.
     """
 
     def __init__(
@@ -41,11 +41,11 @@ class Outcome:
         agents: Mapping[str, Agent],
         tasks: Tasks,
         *,
-        say: Callable[[str], None],
+        message: Callable[[str], None],
         warn: Callable[[str, str | None], None],
     ) -> None:
         self._order, self._processes, self._agents = order, processes, agents
-        self._tasks, self._say, self._warn = tasks, say, warn
+        self._tasks, self._message, self._warn = tasks, message, warn
         self._failed: list[JobProcess] = []
         self.culprit: JobProcess | None = None  # the process whose failure has ended the attempt
         self._has_trained = False  # a worker has reported progress
@@ -226,7 +226,7 @@ class Outcome:
         if self._are_dismissed():  # so workers have used the kv-store, regardless of their output
             self._warn("kv-store", None)
         if process.failed and is_done:
-            self._say(self._processes.describe_exit(process) + ", after all workers had finished")
+            self._message(self._processes.describe_exit(process) + ", after all workers had finished")
         elif process.failed:
             self._failed.append(process)
             have_ended = bool(workers) and all(one.exit_code is not None for one in workers)

@@ -29,7 +29,7 @@ class Copying:
     """Copies a job's folder to `url` while the job runs, in a thread.
 
     env, secrets: the variables of its processes. secrets: None for the newest credentials of the instance itself.
-    say: shows the user a message: one line for each kind of problem; called in that thread.
+    message: shows the user a message: one line for each kind of problem; called in that thread.
     """
 
     def __init__(
@@ -38,12 +38,12 @@ class Copying:
         url: str,
         env: Mapping[str, str],
         secrets: Mapping[str, str] | None,
-        say: Callable[[str], None] = lambda _: None,
+        message: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._url, self._env, self._given_secrets = url, env, secrets
         self._place = url if url.startswith("/") else "S3"
         self._folder = job_folder.path(job)
-        self._say = say
+        self._message = message
         self._reported_kinds: set[object] = set()
         self._published: dict[str, tuple[int, int]] = {}
         self._ending = threading.Event()
@@ -127,7 +127,7 @@ class Copying:
         """Adds a message for the user, once for each kind of problem."""
         if kind not in self._reported_kinds:
             self._reported_kinds.add(kind)
-            self._say(text)
+            self._message(text)
 
 
 class Folder:

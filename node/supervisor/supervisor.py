@@ -29,7 +29,7 @@ from node.supervisor.attempts.new_nodes import Replacement
 from node.supervisor.clients import Clients
 from node.supervisor.notifier import Notifier
 from node.tasks import Tasks
-from node.wire import Launch, NotStarted, Replace, Reply, RunProgram, Say, TakeStacks
+from node.wire import Launch, Message, NotStarted, Replace, Reply, RunProgram, TakeStacks
 from train.engines.engine import assign_hosts
 from train.engines.scheduler import Scheduler
 from train.engines.schedulers import SCHEDULERS
@@ -121,7 +121,7 @@ class Supervisor:
             return
         self.attempt.outcome.fail(f"{self.head}: the supervisor failed: {error!r}", final=True)
         for line in "".join(traceback.format_exception(type(error), error, error.__traceback__)).splitlines():
-            self.say(line)
+            self.message(line)
 
     async def begin(self) -> None:
         """Waits for the job's turn and, with a batch scheduler, for its nodes; then starts it. Raises OSError."""
@@ -162,9 +162,9 @@ class Supervisor:
         """Writes the new lines of the log, once what has arrived is handled."""
         self.loop.call_soon(self.tasks.call, self.log.write)
 
-    def say(self, text: str) -> None:
+    def message(self, text: str) -> None:
         """Shows the user a message."""
-        self.log.put(say=text)
+        self.log.put(message=text)
 
     def warn(self, about: str, text: str | None) -> None:
         """Sets the warning about a subject in log and record; None withdraws it."""
@@ -178,7 +178,7 @@ class Supervisor:
     def report_stall(self, text: str, seconds: float | None) -> None:
         """Tells the user that the job has made no progress for `seconds`, and why; None: it makes progress again."""
         since = 0.0 if seconds is None else round(time.time() - seconds, 3)
-        self.log.put(say=text, stalled_since=since)
+        self.log.put(message=text, stalled_since=since)
         self.record.stall = Stall(text=text, since=since) if since else None
         self.record.stacks = self.record.stacks if since else ()
         self.save_soon()
@@ -186,7 +186,7 @@ class Supervisor:
     def keep_stacks(self, stacks: tuple[str, ...]) -> None:
         """Adds the stacks of a job without progress to log and record."""
         for text in stacks if stacks != self.record.stacks else ():
-            self.say(f"stack of {text}")
+            self.message(f"stack of {text}")
         self.record.stacks = stacks
 
     # -- start ---------------------------------------------------------------------------------------------------
@@ -208,19 +208,19 @@ class Supervisor:
 
         def note(number: str, reason: str) -> None:
             if number != self.record.job_number:
-                self.say(f"{title} job {number} requests the nodes")
+                self.message(f"{title} job {number} requests the nodes")
             if reason:
-                self.say(f"{title} job {number} is pending: {reason}")
+                self.message(f"{title} job {number} is pending: {reason}")
             self.record.job_number, self.record.pending = number, reason or None
             self.save(lasting=True)  # without the number, the nodes could not be released
 
         client = Client(scheduler, order.spec.setup)
-        self.allocation = Allocation(client, request, order.hosts, note=note, say=self.say)
+        self.allocation = Allocation(client, request, order.hosts, note=note, message=self.message)
         hosts = await self.allocation.wait()
         assign_hosts(order, hosts)
         self.attempt.use(order)
         self.record.nodes = order.hosts
-        self.say(f"{', '.join(host.name for host in hosts)} assigned")
+        self.message(f"{', '.join(host.name for host in hosts)} assigned")
         self.set_state("starting")
         self.tasks.begin(self.watch_allocation(self.allocation))
 
@@ -235,7 +235,7 @@ class Supervisor:
         attempt, order = self.attempt, self.order
         self.record.held_at = self.record.held_at or time.time()
         for line in take_credentials(order):
-            self.say(line)
+            self.message(line)
         attempt.order.secrets = order.secrets
         if self.copying is None:
             self.start_copying()
@@ -252,10 +252,10 @@ class Supervisor:
         if order.spec.output_url:
             secrets = None if order.spec.nodes_credentials else order.secrets
 
-            def say(text: str) -> None:
-                self.loop.call_soon_threadsafe(self.say, text)
+            def message(text: str) -> None:
+                self.loop.call_soon_threadsafe(self.message, text)
 
-            self.copying = publish.Copying(self.job, order.spec.output_url, order.env, secrets, say)
+            self.copying = publish.Copying(self.job, order.spec.output_url, order.env, secrets, message)
 
     # -- the next attempt ----------------------------------------------------------------------------------------
 
@@ -271,7 +271,7 @@ class Supervisor:
             return False
         self.note_ended(attempt)
         self.attempt = self.make_attempt(attempt.number + 1, attempt.processes.first + len(attempt.processes.all))
-        self.say(f"attempt {attempt.number} has ended: {ending.error}")
+        self.message(f"attempt {attempt.number} has ended: {ending.error}")
         if follows == "wait":
             self.record.waiting_for = replaced
         if self.is_stopped:  # while the attempt was being ended
@@ -293,7 +293,7 @@ class Supervisor:
             await self.wait_for_nodes()
         self.record.waiting_for = ()
         self.set_state("starting")
-        self.say(f"starting attempt {self.attempt.number}")
+        self.message(f"starting attempt {self.attempt.number}")
         await self.start()
 
     async def wait_for_nodes(self) -> None:
@@ -306,7 +306,7 @@ class Supervisor:
             self.order,
             self.record.waiting_for,
             self.tasks,
-            self.say,
+            self.message,
             ask=lambda: self.log.put(state="waiting"),
             note_change=self.note_waiting_for,
         )
@@ -336,8 +336,8 @@ class Supervisor:
             answer = Reply(error=restarts.find_refused(message.hosts, ()))
         elif isinstance(message, TakeStacks):
             answer = await self.attempt.stacks.take(message)
-        elif isinstance(message, Say):
-            self.say(message.text)
+        elif isinstance(message, Message):
+            self.message(message.text)
         elif isinstance(message, NotStarted):
             self.attempt.outcome.check_unstarted()
         else:
@@ -416,7 +416,7 @@ class Supervisor:
             self.notifier.send("node-lost", text, node=host)
         error = await self.allocation.cancel() if self.allocation is not None else None
         if error is not None:
-            self.say(error)
+            self.message(error)
         return left
 
     async def check_health(self) -> None:
@@ -429,7 +429,7 @@ class Supervisor:
             found = await unhealthy_nodes.find_unhealthy(order.hosts, silent)
             unhealthy_nodes.keep(order.hosts, found)
         except OSError as error:  # such as a full disk
-            self.say(f"cannot check the nodes' health: {job_folder.describe(error)}")
+            self.message(f"cannot check the nodes' health: {job_folder.describe(error)}")
             return
         self.unhealthy = unhealthy_nodes.render(found)
         self.warn("health", self.unhealthy or None)

@@ -117,11 +117,11 @@ def test_this_machine(request: pytest.FixtureRequest, record_property: Callable[
     """Says what the other tests run on, or how many of them are skipped."""
     others = sum(1 for item in request.session.items if item.path == request.path) - 1
     gpus, python = find_gpus(), find_python()
-    said = f"{others} GPU tests are skipped: no GPU, or no PyTorch that can use it"
+    output = f"{others} GPU tests are skipped: no GPU, or no PyTorch that can use it"
     if gpus and python:
         version = subprocess.run([python, "-c", HAS_CUDA], capture_output=True, text=True, check=True).stdout.strip()
-        said = f"{len(gpus)} x {gpus[0].name}, driver {gpus[0].driver}, PyTorch {version}: {others} GPU tests"
-    record_property("result", said)
+        output = f"{len(gpus)} x {gpus[0].name}, driver {gpus[0].driver}, PyTorch {version}: {others} GPU tests"
+    record_property("result", output)
     assert others > 0
 
 
@@ -194,8 +194,8 @@ def test_torchrun_and_nccl(gpus: tuple[Gpu, ...], python: str, agent: NodeAgent)
     """One rank for each GPU; each prints the sum of all."""
     codes = run_ranks(agent, python, len(gpus), NCCL_SUM)
     assert codes == {number + 1: 0 for number in range(len(gpus))}, agent.messages
-    said = sorted(line for number in codes for line in agent.lines(number) if line.startswith("sum "))
-    assert said == sorted(f"sum {len(gpus)} on {gpu.index}" for gpu in gpus)
+    output = sorted(line for number in codes for line in agent.lines(number) if line.startswith("sum "))
+    assert output == sorted(f"sum {len(gpus)} on {gpu.index}" for gpu in gpus)
 
 
 def test_a_rank_that_runs_out_of_memory(python: str, agent: NodeAgent) -> None:

@@ -21,7 +21,7 @@ def render_line(event: Event, *, head: str = "node-0") -> str | None:
     """
     if event.kind == "line" and event.process is not None:
         return f"[{event.process.tag}] {event.text}"
-    if event.kind == "say":
+    if event.kind == "message":
         return f"[supervisor {head}] {event.text}"
     if event.kind == "warnings" and event.warnings:
         return f"[supervisor {head}] warning: {'; '.join(event.warnings)}"

@@ -162,7 +162,7 @@ class LogStream:
     """The lines of a job's log, each exactly once and in order, over as many connections as necessary.
 
     wait: at the log's end, wait for more until the caller stops. check: called several times a second, and may raise.
-    say: receives messages about the connection. wanted: which part of the log, by default all of it; begin: is then
+    message: receives messages about the connection. wanted: which part of the log, by default all of it; begin: is then
     called once before the first line, with all processes that are known by now.
     """
 
@@ -171,7 +171,7 @@ class LogStream:
         head: Head,
         job: str,
         *,
-        say: Callable[[str], None],
+        message: Callable[[str], None],
         check: Check = never,
         wait: bool = True,
         wanted: LogWanted | None = None,
@@ -180,7 +180,7 @@ class LogStream:
         self.offset = 0
         self._head = head
         self._job = job
-        self._say = say
+        self._message = message
         self._check = check
         self._wait = wait
         self._wanted, self._begin = wanted, begin
@@ -223,7 +223,7 @@ class LogStream:
 
     def _hear(self) -> None:
         if self._lost_at is not None:
-            self._say(f"reconnected to {self._head.name}")
+            self._message(f"reconnected to {self._head.name}")
             self._lost_at, self._reported = None, ""
 
     def _is_for_reader(self, line: bytes) -> bool:
@@ -261,7 +261,9 @@ class LogStream:
             ) from error
         cause = error.message.partition("\n")[0]
         if cause != self._reported:
-            self._say(cause if self._reported else f"{cause}; job {self._job} keeps running; retrying for {minutes}")
+            self._message(
+                cause if self._reported else f"{cause}; job {self._job} keeps running; retrying for {minutes}"
+            )
             self._reported = cause
 
     def _rest(self) -> None:
@@ -280,11 +282,11 @@ class Follower:
         job: str,
         *,
         take: Callable[[Event], None],
-        say: Callable[[str], None],
+        message: Callable[[str], None],
         check: Check = never,
     ) -> None:
         self.reader = EventReader()
-        self._stream = LogStream(head, job, say=say, check=check)
+        self._stream = LogStream(head, job, message=message, check=check)
         self._take = take
 
     def run(self, program: NodeProgram | None = None) -> JobResult:
@@ -307,15 +309,15 @@ def pass_on(lines: Iterable[bytes], reader: EventReader, take: Callable[[Event],
     return None
 
 
-def run_job(head: Head, order: Order, *, take: Callable[[Event], None], say: Callable[[str], None]) -> JobResult:
+def run_job(head: Head, order: Order, *, take: Callable[[Event], None], message: Callable[[str], None]) -> JobResult:
     """Runs a job to its end; Ctrl-C stops it without asking.
 
-    take: receives each event. say: receives messages about the connection. Pass the result to `check_result`.
+    take: receives each event. message: receives messages about the connection. Pass the result to `check_result`.
     Raises RefusedError, ConnectError, HeadGoneError, ClusterError.
     """
     started = submit(head, order, follow=True)
     try:
-        return Follower(head, started.id, take=take, say=say).run(started.program)
+        return Follower(head, started.id, take=take, message=message).run(started.program)
     except KeyboardInterrupt:
         stop_job(head, started.id)
         raise

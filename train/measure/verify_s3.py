@@ -31,7 +31,7 @@ class Meaning(NamedTuple):
     """The outcome of a read; see Check."""
 
     status: Status
-    said: str
+    result: str
     cause: str | None = None
     hint: str | None = None
 
@@ -54,8 +54,8 @@ def plan_s3_check(
     except S3AccessDeniedError as error:
         of_nodes = instance_profile != "none"
         status: Status = "unchecked" if of_nodes else "failed"
-        said = "not checked: this machine may not list objects" if of_nodes else "access denied"
-        return _everywhere(url, Meaning(status, said, error.message, error.hint))
+        message = "not checked: this machine may not list objects" if of_nodes else "access denied"
+        return _everywhere(url, Meaning(status, message, error.message, error.hint))
     except NotFoundError as error:
         hint = f"cluster data put --create-bucket FOLDER {url}"
         return _everywhere(url, Meaning(NOTHING_THERE, f"not checked: {error.message}", hint=hint))
@@ -117,30 +117,30 @@ def check_s3(node: ReadyNode, result: ProbeResult, *, uri: str, endpoint: str) -
 
 
 def _find_meaning(result: ProbeResult, *, node: str, uri: str, endpoint: str, framework: Framework) -> Meaning:
-    said = next(iter(result.messages), None)
-    if said is None and result.exit_code == 1:
+    message = next(iter(result.messages), None)
+    if message is None and result.exit_code == 1:
         # The compute check reports why.
         return Meaning("unchecked", f"not checked: {result.last_words}")
-    if said is None:
+    if message is None:
         name = "MXNet" if framework == "mxnet" else "the reader"
         return Meaning("failed", f"{name} {result.ending}", f"while it read {uri}", _ask(node, endpoint))
-    if "credentials" in said:
+    if "credentials" in message:
         hint = "cluster iam-policy, and [provision] instance_profile in cluster.toml"
-        return Meaning("failed", "no credentials", said["credentials"], hint)
-    if "read" in said:
-        return Meaning("ok", f"read by MXNet, a record of {said['read']} bytes")
-    if "error" not in said:
-        return _find_staged_meaning(said, node=node, uri=uri, endpoint=endpoint, framework=framework)
-    return explain_error(said["error"], node=node, uri=uri, endpoint=endpoint)
+        return Meaning("failed", "no credentials", message["credentials"], hint)
+    if "read" in message:
+        return Meaning("ok", f"read by MXNet, a record of {message['read']} bytes")
+    if "error" not in message:
+        return _find_staged_meaning(message, node=node, uri=uri, endpoint=endpoint, framework=framework)
+    return explain_error(message["error"], node=node, uri=uri, endpoint=endpoint)
 
 
 def _find_staged_meaning(
-    said: Mapping[str, Any], *, node: str, uri: str, endpoint: str, framework: Framework
+    message: Mapping[str, Any], *, node: str, uri: str, endpoint: str, framework: Framework
 ) -> Meaning:
-    if "staged" in said:
+    if "staged" in message:
         reason = ", for this MXNet wheel," if framework == "mxnet" else ","
-        return Meaning("ok", f"read by staging{reason} {said['staged']} bytes")
-    code, words = said["code"], said["refused"]
+        return Meaning("ok", f"read by staging{reason} {message['staged']} bytes")
+    code, words = message["code"], message["refused"]
     if code and code != "Broken":  # s3.py's code for a broken connection
         return _explain_refusal(code, words, uri=uri)
     return Meaning("failed", f"{endpoint} cannot be reached", words[:300], _ask(node, endpoint))

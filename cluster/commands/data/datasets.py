@@ -47,7 +47,7 @@ def _fetch_to_folder(app: App, dataset: Dataset, folder: Path, *, shards: int | 
     _refuse_others(dataset, str(folder), there, shards=shards)
     with _fetched(app, dataset, folder, shards=shards) as (work, written):
         move_files({name: work / name for name in written.files}, folder)
-    app.say(f"{_describe(written)}, in {folder}")
+    app.message(f"{_describe(written)}, in {folder}")
 
 
 def _fetch_to_s3(app: App, dataset: Dataset, destination: str, *, shards: int | None, create_bucket: bool) -> None:
@@ -67,7 +67,7 @@ def _fetch_to_s3(app: App, dataset: Dataset, destination: str, *, shards: int | 
                 report=app.report,
                 watch=progress.watch,
             )
-    app.say(f"{_describe(written)}; put {describe_transfers(done, began)} to {url}{describe_others(done)}")
+    app.message(f"{_describe(written)}; put {describe_transfers(done, began)} to {url}{describe_others(done)}")
 
 
 def _list_records(url: str, *, region: str, create_bucket: bool) -> list[str]:
@@ -100,7 +100,7 @@ def _refuse_others(dataset: Dataset, destination: str, there: list[str], *, shar
 @contextmanager
 def _fetched(app: App, dataset: Dataset, parent: Path, *, shards: int | None) -> Iterator[tuple[Path, Written]]:
     if dataset.sources:
-        app.say(f"{dataset.name}: {dataset.title}; a download of {decimal(dataset.size_bytes)}")
+        app.message(f"{dataset.name}: {dataset.title}; a download of {decimal(dataset.size_bytes)}")
     with ExitStack() as stack:
         with counting_bar(app, dataset.name, dataset.size_bytes, "bytes") as bar:
             made = fetched(dataset, parent, shards=shards, cache=cache_folder(), report=app.report, advance=bar)

@@ -115,9 +115,9 @@ def pack(app: App, /, *, source: Path, destination: str, replace: bool, create_b
             watch=watch,
         )
     for words in done.broken:
-        app.say(f"left out: {words}")
+        app.message(f"left out: {words}")
     left_out = f", {len(done.broken)} left out" if done.broken else ""
-    app.say(f"packed {images - len(done.broken)} images{left_out} into {_describe(done.shards)}, in {destination}")
+    app.message(f"packed {images - len(done.broken)} images{left_out} into {_describe(done.shards)}, in {destination}")
 
 
 def _plan(app: App, source: Path, options: dict[str, Any]) -> PackPlan:
@@ -135,7 +135,7 @@ def _plan(app: App, source: Path, options: dict[str, Any]) -> PackPlan:
         listed = image_list.list_folder(source, extensions=extensions)
         if listed.hidden:
             more = f" and {len(listed.hidden) - _MOST_HIDDEN} more" if len(listed.hidden) > _MOST_HIDDEN else ""
-            app.say(f"skipped hidden files and folders: {', '.join(listed.hidden[:_MOST_HIDDEN])}{more}")
+            app.message(f"skipped hidden files and folders: {', '.join(listed.hidden[:_MOST_HIDDEN])}{more}")
         mixed = True if mixed is None else mixed
     elif source.exists():
         root = options["root"] or source.parent
@@ -211,7 +211,7 @@ def split(
     ):
         written = split_shards(sources, found, place, shards=shards, shard_bytes=shard_size, watch=watch)
     records = sum(shard.records for shard in written)
-    app.say(f"split {len(found)} files, {records} records, into {_describe(written)}, in {destination}")
+    app.message(f"split {len(found)} files, {records} records, into {_describe(written)}, in {destination}")
 
 
 @click.command("info")

@@ -135,7 +135,7 @@ def _copy(
     if done.unverified:
         app.report(Event(kind="warn", what=describe_unverified(done.unverified)))
     if done.carried_out:
-        app.say(f"{verb} {describe_transfers(done, began)} to {destination}{describe_others(done)}")
+        app.message(f"{verb} {describe_transfers(done, began)} to {destination}{describe_others(done)}")
     elif done.plan.refused:
         raise click.exceptions.Exit(1)
 
@@ -198,7 +198,7 @@ def rm(app: App, *, urls: tuple[str, ...], recursive: bool, yes: bool) -> None:
     if buckets:
         app.require(f"Delete {', '.join(buckets)} with everything in it?", yes=yes)
     deleted = s3.rm(urls, region=app.config.provision.region, recursive=recursive, report=app.report)
-    app.say(f"deleted {count(deleted, 'object')}")
+    app.message(f"deleted {count(deleted, 'object')}")
 
 
 @click.command("verify")
@@ -221,9 +221,9 @@ def verify(app: App, *, url: str, local: str, exclude: tuple[str, ...], as_json:
         for row in rows:
             app.print_line(f"{row['difference']:<8}  {row['name']}")
     if rows:
-        app.say(f"{len(rows)} of {verdict.compared} differ between {url} and {local}")
+        app.message(f"{len(rows)} of {verdict.compared} differ between {url} and {local}")
         raise click.exceptions.Exit(1)
-    app.say(f"{url} and {local} are the same: {verdict.compared} objects")
+    app.message(f"{url} and {local} are the same: {verdict.compared} objects")
 
 
 def _decide(app: App, plan: TransferPlan, destination: str, *, dry_run: bool, yes: bool) -> bool:
@@ -235,7 +235,7 @@ def _decide(app: App, plan: TransferPlan, destination: str, *, dry_run: bool, ye
         for words in plan.refused:
             app.print_line(f"refuse  {words}")
         refused = f"{len(plan.refused)} that cannot be copied, " if plan.refused else ""
-        app.say(
+        app.message(
             f"{len(plan.transfers)} to copy, {refused}{len(plan.unchanged)} unchanged, "
             f"{len(plan.deletions)} to delete (dry run)"
         )

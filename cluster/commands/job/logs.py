@@ -33,7 +33,7 @@ class Sink(Protocol):
     def take(self, event: Event) -> None:
         """Shows an event."""
 
-    def say(self, text: str) -> None:
+    def message(self, text: str) -> None:
         """Shows a message of `cluster` itself."""
 
 
@@ -126,7 +126,7 @@ def show_log(
         start = find_tail(log.read, log.size, wanted, processes)
         return pass_on(_while_read(log.lines(start), check), reader, sink.take), reader.files
     stream = LogStream(
-        sources.head, record.id, say=sink.say, check=check, wait=follow, wanted=wanted, begin=reader.learn
+        sources.head, record.id, message=sink.message, check=check, wait=follow, wanted=wanted, begin=reader.learn
     )
     with closing(stream.lines()) as lines:
         return pass_on(lines, reader, sink.take), reader.files
@@ -175,9 +175,9 @@ class JsonLines:
             sys.stdout.write(json.dumps(event_document(event)) + "\n")
             sys.stdout.flush()
 
-    def say(self, text: str) -> None:
+    def message(self, text: str) -> None:
         """Prints a message to stderr."""
-        self._app.say(text)
+        self._app.message(text)
 
 
 @click.command("results")

@@ -50,7 +50,7 @@ def _watch(app: App, *, job: str | None) -> None:
     if watched.has_ended:
         end(app, record, watched.result, watched.files)
     else:
-        app.say(_still_running(record.id))
+        app.message(_still_running(record.id))
 
 
 @pass_app
@@ -68,7 +68,7 @@ def _serve(app: App, *, job: str | None) -> None:
 
     server, url = make_server(LivePage(render))
     app.print(url, wrapped=False)
-    app.say(f"serves the report of job {job_id} to this machine alone, until Ctrl-C")
+    app.message(f"serves the report of job {job_id} to this machine alone, until Ctrl-C")
     with server, if_interrupted(f"cluster watch --web {job_id} serves it again"):
         server.serve_forever()
 
@@ -130,12 +130,12 @@ class Watched:
         nodes = self._sources.nodes
         if nodes is None:
             raise AssertionError  # without them, no job is found
-        self._model.say(f"stopping job {self._record.id}")
+        self._model.message(f"stopping job {self._record.id}")
         try:
             with open_head(self._app, nodes) as head:
-                end_job(self._app, head, self._record.id, say=self._model.say)
+                end_job(self._app, head, self._record.id, message=self._model.message)
         except ClusterError as error:
-            self._model.say(f"{error.message} ({error.hint})" if error.hint else error.message)
+            self._model.message(f"{error.message} ({error.hint})" if error.hint else error.message)
 
 
 def _still_running(job: str) -> str:

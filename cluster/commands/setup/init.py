@@ -103,17 +103,17 @@ def init(
     write_new(app.config_path, text, hint="cluster -c OTHER.toml init")
     has_instances = written.cloud != "hosts"
     nodes = f"{written.provision.instance_type}, cloud {written.cloud}" if has_instances else "existing hosts"
-    app.say(f"wrote {app.config_path}: cluster {written.name}, {nodes}")
+    app.message(f"wrote {app.config_path}: cluster {written.name}, {nodes}")
     if project is not None:
-        app.say(f"your project: {render_project(project)}")
+        app.message(f"your project: {render_project(project)}")
         if project.mistake is not None:
             app.report(Event(kind="warn", what=project.mistake))
     if script_path is not None and not is_kept:
         write_new(script_path, _read(f"templates/{script_path.name}"), hint=f"write {script_path.name} yourself")
-        app.say(f"wrote {script_path}: the script that this cluster trains")
+        app.message(f"wrote {script_path}: the script that this cluster trains")
     commands = "cluster up" if template is None or is_kept else "the commands in its first lines"
     first = "read it" if has_instances else "list your hosts in [hosts] names"
-    app.say(f"next: {first}, then run {commands}")
+    app.message(f"next: {first}, then run {commands}")
 
 
 def _read(name: str) -> str:
@@ -288,9 +288,11 @@ def iam_policy(app: App, *, all_clusters: bool) -> None:
         wrapped=False,
     )
     if profile == "auto":
-        app.say(
+        app.message(
             "note: anyone who may create the nodes' role can give it any permission. To avoid this, have an "
             "administrator create the instance profile, and name it in [provision] instance_profile"
         )
     elif profile != "none":
-        app.say(f"note: iam:PassRole is allowed for the role {profile}, which must have its instance profile's name")
+        app.message(
+            f"note: iam:PassRole is allowed for the role {profile}, which must have its instance profile's name"
+        )

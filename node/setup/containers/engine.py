@@ -55,16 +55,16 @@ def find(wanted: str, base: Mapping[str, str]) -> tuple[list[str] | None, list[s
     Returns the first words of its commands, or None, and the errors of those that do not work:
     ["docker: cannot connect ...", ...].
     """
-    said: list[str] = []
+    messages: list[str] = []
     for words in ([DOCKER], DOCKER_AS_ROOT, [PODMAN]):
         name = words[-1]
-        if wanted not in ("auto", name) or (words == DOCKER_AS_ROOT and "docker: not installed" in said):
+        if wanted not in ("auto", name) or (words == DOCKER_AS_ROOT and "docker: not installed" in messages):
             continue
         refusal = _try(words, base)
         if refusal is None:
-            return words, said
-        said.append(f"{' '.join(words)}: {refusal}")
-    return None, said
+            return words, messages
+        messages.append(f"{' '.join(words)}: {refusal}")
+    return None, messages
 
 
 def _try(words: list[str], base: Mapping[str, str]) -> str | None:
@@ -74,7 +74,7 @@ def _try(words: list[str], base: Mapping[str, str]) -> str | None:
         if words[-1] == DOCKER and "podman" in _ask([*words, "--version"], base)[1].lower():
             return "is podman"
         # `info` takes longer with podman, and succeeds without a daemon with older versions of docker.
-        code, said = _ask([*words, "ps", "--quiet"], base)
+        code, message = _ask([*words, "ps", "--quiet"], base)
     except FileNotFoundError:
         return "not installed"
     except subprocess.TimeoutExpired:
@@ -83,7 +83,7 @@ def _try(words: list[str], base: Mapping[str, str]) -> str | None:
         return str(error)
     if code == 0:
         return None
-    return said.splitlines()[-1].strip() if said else f"exit code {code}"
+    return message.splitlines()[-1].strip() if message else f"exit code {code}"
 
 
 def _ask(words: list[str], base: Mapping[str, str]) -> tuple[int, str]:

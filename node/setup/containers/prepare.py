@@ -3,7 +3,7 @@
 Requests and answers are JSON, one per line. The verb is a request's first key. Answers come in order: {"failed": text},
 or as below, and {"alive": true} every two seconds. The end of stdin ends this program and the command that it runs.
 
-    {"find": "auto"}                 {"engine": words or null, "said": [why not], "ids": [uid, gid],
+    {"find": "auto"}                 {"engine": words or null, "reasons": [why not], "ids": [uid, gid],
                                      "machine", "shm_bytes"}
     {"inspect": IMAGE}               {"image": {"id", "digests", "machine", "os", "path", "python_path"} or null}
     {"map": IMAGE_ID}                {"done": true}: gives the image's files the owners that containers of this
@@ -43,7 +43,7 @@ from node.setup.messages import serve
 
 PIPE_EVERY_S = 0.02
 TRY_TIMEOUT_S = 120
-LONGEST_SAID = 4000
+LONGEST_MESSAGE = 4000
 MEMORY = "/dev/shm"  # noqa: S108 - we create a folder of our own in it
 Message = dict[str, Any]
 
@@ -82,7 +82,7 @@ class Node:
         self._engine = found or []
         return {
             "engine": found,
-            "said": message,
+            "reasons": message,
             "ids": [os.getuid(), os.getgid()],
             "machine": os.uname().machine,
             "shm_bytes": shutil.disk_usage(MEMORY).total if os.path.isdir(MEMORY) else 0,
@@ -172,7 +172,7 @@ class Node:
         code, out, err = self._call(words, **options)
         if code != 0:
             text = (err or out or b"").decode("utf-8", "replace").strip()
-            raise Failed(text[-LONGEST_SAID:] or f"exit code {code}")
+            raise Failed(text[-LONGEST_MESSAGE:] or f"exit code {code}")
         return out
 
     def _call(

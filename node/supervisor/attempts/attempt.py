@@ -70,12 +70,12 @@ class RunningAttempt:
         self.agents = Agents(self.on_message, self.lose, job.fail)
         hosts = self.agents.by_host
         self.processes = Processes(order, hosts, first_process)
-        self.outcome = Outcome(order, self.processes, hosts, tasks, say=job.say, warn=job.warn)
+        self.outcome = Outcome(order, self.processes, hosts, tasks, message=job.message, warn=job.warn)
         self.stalls = Stalls(
             order, self.processes, tasks, job.report_stall, self.outcome.end_stalled, keep=job.keep_stacks
         )
         self.stacks = StackRequests(self.processes)
-        self.interruption = Interruption(order, hosts, tasks, job.say, self.outcome.interrupt)
+        self.interruption = Interruption(order, hosts, tasks, job.message, self.outcome.interrupt)
         self._programs: dict[int, tuple[str, asyncio.Future[int]]] = {}  # mpirun's daemons: (host, exit code)
         self._claim: socket.socket | None = None  # reserves the job's port
         self.started_at: float | None = None

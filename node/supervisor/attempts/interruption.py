@@ -30,11 +30,11 @@ class Interruption:
         order: Order,
         agents: Mapping[str, Agent],
         tasks: Tasks,
-        say: Callable[[str], None],
+        message: Callable[[str], None],
         interrupt: Callable[[tuple[str, ...], str], None],
     ) -> None:
         self._order, self._agents, self._tasks = order, agents, tasks
-        self._say, self._interrupt = say, interrupt
+        self._message, self._interrupt = message, interrupt
         self._notices: dict[str, Notice] = {}
         self._grace: asyncio.TimerHandle | None = None
         self._grace_s = 0.0
@@ -54,14 +54,14 @@ class Interruption:
         is_first = not self._notices
         self._notices[host] = notice
         at = "soon" if notice.at is None else time.strftime("at %H:%M:%S UTC", time.gmtime(notice.at))
-        self._say(f"spot notice: EC2 will {notice.action} {host} {at}")
+        self._message(f"spot notice: EC2 will {notice.action} {host} {at}")
         if is_first:
             self.notify_all()
         if self._order.train.on_node_loss == "fail":
             return  # the job may end before the node does
         seconds = grace_s(self._order, notice, time.time())
         if is_first:
-            self._say(f"waiting up to {seconds:.0f} s for a checkpoint")
+            self._message(f"waiting up to {seconds:.0f} s for a checkpoint")
         if is_first or seconds < self._grace_s:
             self._grace_s = seconds
             self._cancel_grace()
@@ -79,7 +79,7 @@ class Interruption:
         is_first, self.saved = self.saved is None, saved
         if is_first:
             place = f" of epoch {saved['epoch']}, batch {saved['batch']}" if {"epoch", "batch"} <= set(saved) else ""
-            self._say(f"{who} has saved a checkpoint{place}")
+            self._message(f"{who} has saved a checkpoint{place}")
         if self._order.train.on_node_loss != "fail":
             self._end()
 
@@ -94,7 +94,7 @@ class Interruption:
             self._grace.cancel()
 
     def _give_up(self) -> None:
-        self._say("no checkpoint was saved in time: the job will continue from its last one")
+        self._message("no checkpoint was saved in time: the job will continue from its last one")
         self._end()
 
     def _end(self) -> None:

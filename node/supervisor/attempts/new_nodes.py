@@ -30,12 +30,12 @@ class Replacement:
         order: Order,
         waiting_for: tuple[str, ...],
         tasks: Tasks,
-        say: Callable[[str], None],
+        message: Callable[[str], None],
         *,
         ask: Callable[[], None],
         note_change: Callable[[], None],
     ) -> None:
-        self._order, self._tasks, self._say, self._ask, self._note_change = order, tasks, say, ask, note_change
+        self._order, self._tasks, self._message, self._ask, self._note_change = order, tasks, message, ask, note_change
         self.waiting_for = waiting_for
         self._child: subprocess.Popen[bytes] | None = None
         self._is_complete = asyncio.Event()
@@ -44,7 +44,7 @@ class Replacement:
         """Has the nodes replaced, or tells the user what will replace them. Returns once none is missing."""
         names = restarts.join(self.waiting_for)
         if self._order.replace_command:
-            self._say(f"waiting for {names}: the head replaces {'it' if self._is_one else 'them'}")
+            self._message(f"waiting for {names}: the head replaces {'it' if self._is_one else 'them'}")
             self._tasks.begin(self._run_command())
         else:
             self._report_missing()
@@ -57,7 +57,7 @@ class Replacement:
     def _report_missing(self) -> None:
         names = restarts.join(self.waiting_for)
         them = "it" if self._is_one else "them"
-        self._say(f"waiting for {names}: `cluster up` replaces {them}, or the `cluster train` that is attached")
+        self._message(f"waiting for {names}: `cluster up` replaces {them}, or the `cluster train` that is attached")
 
     @property
     def _is_one(self) -> bool:
@@ -72,7 +72,7 @@ class Replacement:
             return Reply(waiting_for=self.waiting_for, by_head=self._child is not None)
         restarts.replace_hosts(self._order, hosts)
         for host in hosts:
-            self._say(f"{host.name} is there again: {host.instance_id or host.ip}")
+            self._message(f"{host.name} is there again: {host.instance_id or host.ip}")
         names = {host.name for host in hosts}
         self.waiting_for = tuple(name for name in self.waiting_for if name not in names)
         self._note_change()
@@ -95,7 +95,7 @@ class Replacement:
         await asyncio.wait([saying], timeout=children.KILLED_S)
         self._child = None
         if self.waiting_for:
-            self._say(f"the head did not replace {restarts.join(self.waiting_for)} (exit code {code})")
+            self._message(f"the head did not replace {restarts.join(self.waiting_for)} (exit code {code})")
             self._report_missing()
             self._ask()
 
@@ -105,6 +105,6 @@ class Replacement:
         lines = wire.LineBuffer()
         while data := await output.read(1 << 16):
             for line in lines.feed(data):
-                self._say(wire.text(line))
+                self._message(wire.text(line))
         for line in lines.flush():
-            self._say(wire.text(line))
+            self._message(wire.text(line))

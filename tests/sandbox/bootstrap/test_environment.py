@@ -44,10 +44,10 @@ def set_keys(project: Project, **bootstrap: Any) -> None:
 
 def test_a_failing_set_up_command_is_repaired_and_the_others_run_once(nodes: Project) -> None:
     set_keys(nodes, setup=["echo the first", "echo what it said; sh -c 'exit 7'", "touch ~/never"])
-    said = nodes.run("up", code=1).stderr
-    assert re.search(r"node-0: exit code 7 from: ", said)
-    assert "  | what it said" in said
-    assert "setup command 2 of 3 ended with exit code 7: echo what it said; sh -c 'exit 7'" in said
+    output = nodes.run("up", code=1).stderr
+    assert re.search(r"node-0: exit code 7 from: ", output)
+    assert "  | what it said" in output
+    assert "setup command 2 of 3 ended with exit code 7: echo what it said; sh -c 'exit 7'" in output
     count = "echo run >>$HOME/'it''s $(odd)'"
     set_keys(nodes, setup=[count, "sudo touch /opt/by-sudo", "test ! -e ~/never"])
     nodes.run("up")
@@ -67,5 +67,5 @@ def test_cuda_11_2_comes_from_pypi_without_the_driver(project: Project) -> None:
     checked, *missing = ask(project, "cat .cluster/env/*/.unresolved").splitlines()
     assert checked.startswith("checked ")
     assert missing == ["[node-0] libcuda.so.1"]
-    said = ask(project, ".cluster/env/*/bin/python -c 'import mxnet' 2>&1 | tail -n 1")
-    assert "libcuda.so.1: cannot open shared object file" in said
+    output = ask(project, ".cluster/env/*/bin/python -c 'import mxnet' 2>&1 | tail -n 1")
+    assert "libcuda.so.1: cannot open shared object file" in output

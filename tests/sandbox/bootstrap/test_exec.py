@@ -56,12 +56,12 @@ def test_lines_and_failures_name_their_node(two_nodes: Project, token: str) -> N
         may_end.touch()
         shown += process.communicate(timeout=60)[0].splitlines(keepends=True)
     may_end.unlink()
-    said = two_nodes.messages.read_text()
-    assert process.returncode == 7, said
+    output = two_nodes.messages.read_text()
+    assert process.returncode == 7, output
     assert sorted("".join(shown).splitlines()) == sorted(
         f"[node-{n}] {t}" for n in (0, 1) for t in ("out", "no newline")
     )
-    lines = said.splitlines()
+    lines = output.splitlines()
     assert sorted(lines[:2]) == ["[node-0] err", "[node-1] err"]
     assert lines[2:] == ["error: the command failed on 2 of 2 nodes:", "  node-0: exit code 3", "  node-1: exit code 7"]
 
@@ -90,7 +90,7 @@ def test_the_environments_python_comes_first(two_nodes: Project) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "said"),
+    ("words", "code", "message"),
     [
         (["exec"], 2, "there is no command to run"),
         (["exec", "--node", "node-7", "--", "true"], 1, "has no node node-7\n  try: one of: node-0, node-1\n"),
@@ -98,8 +98,8 @@ def test_the_environments_python_comes_first(two_nodes: Project) -> None:
         (["exec", "--", "/etc/passwd"], 126, "/etc/passwd: Permission denied"),
     ],
 )
-def test_commands_that_cannot_start(two_nodes: Project, words: list[str], code: int, said: str) -> None:
-    assert said in two_nodes.run(*words, code=code).stderr
+def test_commands_that_cannot_start(two_nodes: Project, words: list[str], code: int, message: str) -> None:
+    assert message in two_nodes.run(*words, code=code).stderr
 
 
 def run_bytes(project: Project, *words: str) -> subprocess.CompletedProcess[bytes]:

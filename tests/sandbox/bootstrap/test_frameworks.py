@@ -28,7 +28,7 @@ def verified(project: Project) -> dict[str, list[tuple[str, str, str]]]:
     checks: list[dict[str, Any]] = json.loads(project.run("verify", "--json").stdout)
     kinds: dict[str, list[tuple[str, str, str]]] = {}
     for check in checks:
-        kinds.setdefault(check["check"], []).append((check["node"], check["status"], check["said"]))
+        kinds.setdefault(check["check"], []).append((check["node"], check["status"], check["result"]))
     return kinds
 
 

@@ -122,13 +122,13 @@ def test_another_host_key_is_refused_and_nothing_is_sent(two_nodes: Project) -> 
     with other_host_key(two_nodes, node["public_ip"], fingerprint(own)) as presented, without_pins(two_nodes) as pins:
         log_size = int(ssh.read(node["public_ip"], "sudo stat -c %s /var/log/auth.log"))
         done = two_nodes.run(*CONNECTS, code=1)
-        said = ssh.read(node["public_ip"], f"sudo tail -c +{log_size + 1} /var/log/auth.log")
+        messages = ssh.read(node["public_ip"], f"sudo tail -c +{log_size + 1} /var/log/auth.log")
         assert node["instance_id"] not in pins.read_text()
     assert f"presented: ssh-ed25519 {presented}\n" in done.stderr
     assert f" {fingerprint(own)}\n" in done.stderr.partition("\n  console: ")[2]
     assert "Nothing was sent to it" in done.stderr
     # sshd logs the user as soon as it knows one. The last lines are from this test's own login.
-    refused = [line for line in said.splitlines() if "Connection closed by" in line]
+    refused = [line for line in messages.splitlines() if "Connection closed by" in line]
     assert refused  # a busy machine leaves time for one attempt, a fast one for several
     assert not [line for line in refused if "user" in line]
     two_nodes.run(*CONNECTS)

@@ -53,8 +53,8 @@ def test_a_node_that_is_cut_off(nodes: Project, record_property: Tell) -> None:
         job.fault("partition", *ends)
         words = rf"{STARTED}: no sign of life from its node for 5 s"
         try:
-            said = check("node-1 cut off", job, (1, words), record_property, silence_s=SILENCE_S, besides=("node-1",))
-            assert re.search(UNSEARCHED, said)
+            output = check("node-1 cut off", job, (1, words), record_property, silence_s=SILENCE_S, besides=("node-1",))
+            assert re.search(UNSEARCHED, output)
             ends_itself(job)  # although no command can reach it
             left = f"CLUSTER_JOB_ID={job.id} setsid sleep 598 >/dev/null 2>&1 </dev/null &"
             nodes.run("exec", "--node", "node-1", "--", "sh", "-c", left)

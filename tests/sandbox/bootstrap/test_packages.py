@@ -99,9 +99,9 @@ def test_every_node_gets_the_same_packages(two_nodes: Project, index: Index) -> 
     assert "build-essential" in failed
     two_nodes.run("exec", "--", "rm", "-f", "fail", "built")
 
-    said = two_nodes.run("up").stderr
-    assert "packages: mxnet<1.6 is ignored" in said
-    assert "node-0: building a wheel from sourced-1.5.tar.gz" in said
+    output = two_nodes.run("up").stderr
+    assert "packages: mxnet<1.6 is ignored" in output
+    assert "node-0: building a wheel from sourced-1.5.tar.gz" in output
     assert ask(two_nodes, "import ranged, part; print(ranged.version, part.version)") == ["2.1 2.0"] * 2
     against = ask(two_nodes, "import compiled, mxnet; print(compiled.against == mxnet.__version__)")
     assert against == ["True"] * 2, "the build of a package that imports MXNet sees the environment's"

@@ -80,12 +80,12 @@ def test_healthy_nodes_pass_every_check(two_nodes: Project) -> None:
         (node, kind, "ok") for node in ("node-0", "node-1") for kind in kinds
     ]
     computed = [check for check in checks if check["check"] == "compute"]
-    assert [(check["subject"], check["said"]) for check in computed] == [
+    assert [(check["subject"], check["result"]) for check in computed] == [
         ("cpu(0)", "MXNet 1.7.0: ones((2,3))*2+1 == 3")
     ] * 2
     read = [check for check in checks if check["check"] == "s3"]
     assert {check["subject"] for check in read} == {f"s3://{BUCKET}/{KEY}"}
-    assert {check["said"] for check in read} == {"read by MXNet, a record of 5 bytes"}
+    assert {check["result"] for check in read} == {"read by MXNet, a record of 5 bytes"}
 
 
 @pytest.mark.slow
@@ -97,15 +97,15 @@ def test_missing_data_is_a_warning_and_a_full_disk_a_failure(
     assert not others
     control.cause_fault(two_nodes.directory, f"full-disk instance={second}")
     try:
-        checks, said = verified(two_nodes, code=1)
+        checks, message = verified(two_nodes, code=1)
     finally:
         control.cause_fault(two_nodes.directory, f"free-disk instance={second}")
     assert checks[0]["check"] == "s3"
     assert checks[0]["status"] == "warning"
-    assert f"cluster data put FOLDER s3://{BUCKET}/{FOLDER}/" in said
+    assert f"cluster data put FOLDER s3://{BUCKET}/{FOLDER}/" in message
     assert failures(checks) == [("node-1", "disk")]
-    assert "0.0 MiB free" in said
-    assert "cluster exec --node node-1" in said
+    assert "0.0 MiB free" in message
+    assert "cluster exec --node node-1" in message
 
 
 @contextmanager
@@ -122,11 +122,11 @@ def denied(project: Project, action: str) -> Iterator[None]:
 @pytest.mark.usefixtures("record")
 def test_a_denied_read_quotes_s3(two_nodes: Project) -> None:
     with denied(two_nodes, "GetObject"):
-        checks, said = verified(two_nodes, code=1)
+        checks, message = verified(two_nodes, code=1)
     assert failures(checks) == [("node-0", "s3"), ("node-1", "s3")]
-    assert "2 of 12 checks failed" in said
-    assert "node-0, node-1: s3" in said
-    assert "not authorized to perform: s3:GetObject" in said
+    assert "2 of 12 checks failed" in message
+    assert "node-0, node-1: s3" in message
+    assert "not authorized to perform: s3:GetObject" in message
 
 
 @pytest.mark.slow
@@ -135,11 +135,11 @@ def test_a_blocking_security_group_is_reported_and_repaired(two_nodes: Project, 
     rules = [rule for rule in group["IpPermissions"] if rule["UserIdGroupPairs"]]
     ec2.revoke_security_group_ingress(GroupId=group["GroupId"], IpPermissions=rules)
     try:
-        checks, said = verified(two_nodes, code=1)
+        checks, output = verified(two_nodes, code=1)
     finally:
         two_nodes.run("up")
     assert failures(checks) == [("node-0", "ports"), ("node-1", "ports")]
-    assert "node-0, node-1: ports, from every other node: timed out" in said
-    assert "try: cluster up" in said
+    assert "node-0, node-1: ports, from every other node: timed out" in output
+    assert "try: cluster up" in output
     table = two_nodes.run("verify").stdout
     assert table.count("open for 1 other node") == 2

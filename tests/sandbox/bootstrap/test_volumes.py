@@ -135,9 +135,9 @@ class Writing:
         """Checks that the job fails in time; returns the command's messages."""
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(timeout=DEAD_S)
-        said = self.project.messages.read_text()
-        assert self.process.poll() == 1, said
-        return said
+        output = self.project.messages.read_text()
+        assert self.process.poll() == 1, output
+        return output
 
 
 def write_files(project: Project) -> None:
@@ -184,8 +184,8 @@ def test_all_nodes_mount_the_disk_of_the_head_and_a_bucket(volumes: Volumes) -> 
         assert volumes.run("node-0", f"cat {folder}/made/file; stat -c %U {folder}/made/file") == "from-1\nubuntu\n"
         volumes.run("node-0", f"rm -r {folder}/made")
         assert volumes.run("node-1", f"ls -A {folder}") == ""
-    said = volumes.project.run("up").stderr
-    assert "mounted" not in said
+    output = volumes.project.run("up").stderr
+    assert "mounted" not in output
 
 
 def test_what_a_node_has_closed_another_one_reads(volumes: Volumes) -> None:
@@ -219,13 +219,13 @@ def test_a_job_ends_with_a_server_that_does_not_answer(again: Volumes) -> None:
         for pid in stopped:
             os.kill(pid, signal.SIGSTOP)
         try:
-            said = job.end()
+            output = job.end()
         finally:
             for pid in stopped:
                 os.kill(pid, signal.SIGKILL)
     address = again.head.address
-    assert re.search(rf"failed: .*node-1.*: volume /shared of node-0 \({address}\): ({DEAD})", said), said
-    assert "may still run" not in said
+    assert re.search(rf"failed: .*node-1.*: volume /shared of node-0 \({address}\): ({DEAD})", output), output
+    assert "may still run" not in output
 
 
 def test_data_and_results_on_a_volume(volumes: Volumes) -> None:
@@ -233,13 +233,13 @@ def test_data_and_results_on_a_volume(volumes: Volumes) -> None:
     data = '[data]\nurl = "/shared/data"\nresults = "/shared/results"\n'
     project.write(TOML + data)
     try:
-        said = volumes.train("--", "sh", "-c", "echo $CLUSTER_DATA_URL trains")
-        assert 'data.url = "/shared/data": there is no such folder' in said
+        output = volumes.train("--", "sh", "-c", "echo $CLUSTER_DATA_URL trains")
+        assert 'data.url = "/shared/data": there is no such folder' in output
         volumes.run("node-1", "mkdir -p /shared/data && echo content >/shared/data/file")
-        said = volumes.train("-v", "--name", "on-volume", "--", "python3", "-c", COPIES)
-        assert "no such folder" not in said
-        [job] = re.findall(r"^job ([0-9a-f-]+): 2 processes", said, re.MULTILINE)
-        assert f"results: /shared/results/{job}/" in said
+        output = volumes.train("-v", "--name", "on-volume", "--", "python3", "-c", COPIES)
+        assert "no such folder" not in output
+        [job] = re.findall(r"^job ([0-9a-f-]+): 2 processes", output, re.MULTILINE)
+        assert f"results: /shared/results/{job}/" in output
         files = volumes.run("node-1", f"cd /shared/results/{job} && cat rank-0 rank-1 && find . -type f | sort")
         lines = files.split()
         assert lines[:2] == ["content", "content"]
@@ -274,8 +274,8 @@ def test_the_node_with_a_slow_link_is_named(volumes: Volumes, monkeypatch: pytes
     assert measures["node-1", "S3 read"]["value"] < 0.6 * measures["node-1", "S3 read"]["median"]
     for name in ("node-0", "node-1"):
         assert measures[name, "disk write"]["value"] > 0
-        assert measures[name, "GPUs"]["said"] == "not measured: no framework"
-        assert measures[name, "DCGM level 2"]["said"] == "not measured: no dcgmi"
+        assert measures[name, "GPUs"]["result"] == "not measured: no framework"
+        assert measures[name, "DCGM level 2"]["result"] == "not measured: no dcgmi"
     assert "node-1: measure, S3 read" in done.stderr
     assert "cause: it is far from the others" in done.stderr
     assert "measuring takes one to four minutes" in done.stderr
@@ -291,8 +291,8 @@ def test_volumes_after_a_reboot_a_stop_and_a_resize(again: Volumes) -> None:
     until(lambda: again.has_booted("node-1"), "node-1 has booted again")
     until(lambda: again.project.run("train", "--", "cat", "/shared/kept", code=None).returncode == 0, timeout_s=120)
     assert again.mounted("node-1") == {"/shared": "fuse.sshfs", "/s3": "fuse.s3fs"}
-    said = project.run("stop", "--nodes", "-y").stderr
-    assert "not unmounted" not in said
+    output = project.run("stop", "--nodes", "-y").stderr
+    assert "not unmounted" not in output
     project.run("start", "-y")
     assert again.mounted("node-0") == {"/shared": "fuse.ext4", "/s3": "fuse.s3fs"}
     assert again.run("node-1", "cat /shared/kept") == "kept\n"
@@ -305,7 +305,7 @@ def test_volumes_after_a_reboot_a_stop_and_a_resize(again: Volumes) -> None:
         found = {row["subject"]: row for row in rows if row["check"] == "volumes"}
         assert set(found) == {"/shared", "/s3"}
         assert all(row["status"] == "ok" for row in found.values())
-        assert found["/shared"]["said"] == "written by node-0, read by node-1, node-2"
+        assert found["/shared"]["result"] == "written by node-0, read by node-1, node-2"
         assert "verify" not in again.run("node-1", "ls -A /s3 /shared")
     finally:
         project.run("resize", "2", "-y")
@@ -317,7 +317,7 @@ def test_a_dead_server_delays_neither_stop_nor_down(volumes: Volumes) -> None:
     stopped = volumes.servers()
     for pid in stopped:
         os.kill(pid, signal.SIGSTOP)
-    said = project.run("down", "-y", timeout_s=120)
-    assert "not unmounted" not in said.stderr
-    assert "shared volume" in said.stdout
+    output = project.run("down", "-y", timeout_s=120)
+    assert "not unmounted" not in output.stderr
+    assert "shared volume" in output.stdout
     project.run("up")  # for other tests

@@ -74,11 +74,11 @@ class Lived:
     project: Project
     webhook: Webhook
     watch: Watch
-    said: list[str] = field(default_factory=list)
+    messages: list[str] = field(default_factory=list)
 
     def run(self, *words: str) -> str:
         done = self.project.run(*words)
-        self.said += [done.stdout, done.stderr]
+        self.messages += [done.stdout, done.stderr]
         return done.stdout
 
     def cost(self) -> dict[str, Any]:
@@ -165,8 +165,8 @@ def test_the_url_of_the_webhook_is_nowhere(lived: Lived, tmp_path: Path) -> None
     for host in hosts.values():
         assert files_with(host.root, [SECRET]) == []
         assert files_with(host.root, ["of the user"])  # an event that was sent is found
-    assert [text for text in lived.said if SECRET in text] == []
-    assert any("cluster.toml is not sent: its [notify] webhook is a secret" in text for text in lived.said)
+    assert [text for text in lived.messages if SECRET in text] == []
+    assert any("cluster.toml is not sent: its [notify] webhook is a secret" in text for text in lived.messages)
     state = [path for path in (project.directory / "state").rglob("*") if path.is_file()]
     state += [path for path in paths_of(project.directory).state_dir.glob("*") if path.is_file()]
     assert any(path.name == "demo.costs.json" for path in state)

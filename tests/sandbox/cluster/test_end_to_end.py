@@ -88,10 +88,10 @@ def leave_run(project: Project) -> None:
         assert "begun" in process.stdout.readline(), project.messages.read_text()
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=60)
-    said = project.messages.read_text()
+    output = project.messages.read_text()
     assert process.returncode == 130
-    assert "cluster demo is not deleted; cluster down deletes it" in said
-    (job,) = re.findall(r"^job (\S+) is still running", said, re.MULTILINE)
+    assert "cluster demo is not deleted; cluster down deletes it" in output
+    (job,) = re.findall(r"^job (\S+) is still running", output, re.MULTILINE)
     project.run("stop", job)
     assert len(running_instances(project)) == 2
 

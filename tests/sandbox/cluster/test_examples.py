@@ -51,13 +51,13 @@ def run_example(project: Project, name: str) -> dict[str, str]:
     readme = (EXAMPLES / name / "README.md").read_text()
     *typed, down, stop = commands_of(readme)
     assert [down, stop] == ENDS
-    said = {command: project.run(*shlex.split(command)[1:]).stdout for command in typed}
-    printed = "".join(said.values())
+    output = {command: project.run(*shlex.split(command)[1:]).stdout for command in typed}
+    printed = "".join(output.values())
     promises = promised_by(readme)
     assert promises
     for promise in promises:
         assert re.search(rf"^{promise}$", printed, re.MULTILINE), f"{promise}\n{printed}"
-    return said
+    return output
 
 
 def test_every_example_is_run_here() -> None:
@@ -67,9 +67,9 @@ def test_every_example_is_run_here() -> None:
 
 @pytest.mark.slow
 def test_own_script(shared: Project) -> None:
-    said = run_example(shared, "own-script")
-    assert "epoch 4: worker 1 of 2" in said["cluster train"]
-    with_arguments = said["cluster train train.py --epochs 2 --hidden 64"]
+    output = run_example(shared, "own-script")
+    assert "epoch 4: worker 1 of 2" in output["cluster train"]
+    with_arguments = output["cluster train train.py --epochs 2 --hidden 64"]
     assert "epoch 1: worker 0 of 2" in with_arguments
     assert "epoch 2:" not in with_arguments
     # Two layers, of 64 and of 4, in float32.
@@ -78,8 +78,8 @@ def test_own_script(shared: Project) -> None:
 
 @pytest.mark.slow
 def test_digits_from_s3(shared: Project) -> None:
-    said = run_example(shared, "digits-from-s3")
-    info = said["cluster data info s3://cluster-examples/digits/train/ --workers 2"]
+    output = run_example(shared, "digits-from-s3")
+    info = output["cluster data info s3://cluster-examples/digits/train/ --workers 2"]
     read = re.findall(r"^worker [01] +(\d+) records", info, re.MULTILINE)
     assert sum(map(int, read)) == 1500
     assert (shared.directory / "digits" / "val").is_dir()
@@ -87,8 +87,8 @@ def test_digits_from_s3(shared: Project) -> None:
 
 @pytest.mark.slow
 def test_own_requirements(shared: Project) -> None:
-    said = run_example(shared, "own-requirements")
-    (versions,) = (words for command, words in said.items() if command.startswith("cluster exec"))
+    output = run_example(shared, "own-requirements")
+    (versions,) = (words for command, words in output.items() if command.startswith("cluster exec"))
     nodes = dict(re.findall(r"^\[(node-\d)\] ([\d.]+)$", versions, re.MULTILINE))
     assert sorted(nodes) == ["node-0", "node-1"]
     assert len(set(nodes.values())) == 1
@@ -96,8 +96,8 @@ def test_own_requirements(shared: Project) -> None:
 
 @pytest.mark.slow
 def test_checkpoints(shared: Project) -> None:
-    said = run_example(shared, "checkpoints")
-    first, resumed = said["cluster train -- --num-epochs 2"], said["cluster train -- --num-epochs 4"]
+    output = run_example(shared, "checkpoints")
+    first, resumed = output["cluster train -- --num-epochs 2"], output["cluster train -- --num-epochs 4"]
     assert "Epoch[1] Validation-accuracy" in first
     assert "/output/s3/cluster-examples/model/mlp-0002.params" in resumed
     assert "Epoch[1]" not in resumed

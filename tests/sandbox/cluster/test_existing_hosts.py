@@ -175,10 +175,10 @@ def test_ssh_and_cp(world: World, tmp_path: Path) -> None:
     project.env["PATH"] = f"{tmp_path}:{os.environ['PATH']}"
     (project.directory / "sent").write_text("sent\n")
     for name in HOMES:
-        said = project.run("ssh", name, "--", "printf", "%s|", *WORDS).stdout
-        assert said.removeprefix("welcome\n") == f"{VALUE}|"
-        said = project.run("ssh", name, "echo a; x=1; echo b$x >&2; exit 7", code=7).stdout
-        assert said.removeprefix("welcome\n") == "a\n"
+        output = project.run("ssh", name, "--", "printf", "%s|", *WORDS).stdout
+        assert output.removeprefix("welcome\n") == f"{VALUE}|"
+        output = project.run("ssh", name, "echo a; x=1; echo b$x >&2; exit 7", code=7).stdout
+        assert output.removeprefix("welcome\n") == "a\n"
         project.run("cp", "sent", f"{name}:a b")
         project.run("cp", f"{name}:a b", "received")
         assert (project.directory / "received").read_text() == "sent\n"

@@ -195,10 +195,10 @@ def test_a_command_asks_for_sudo_by_itself_and_once(user: User) -> None:
     user.run("init", "--name", "demo")
     pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with start("sandbox", "start", **pipes) as refused:
-        _, said = refused.communicate(timeout=60)
-    assert refused.returncode == 1, said
-    assert "Without root, the sandbox needs " in said  # user ids, or packages that this machine does not have
-    assert "try: sudo " in said
+        _, output = refused.communicate(timeout=60)
+    assert refused.returncode == 1, output
+    assert "Without root, the sandbox needs " in output  # user ids, or packages that this machine does not have
+    assert "try: sudo " in output
 
     terminal = Terminal(columns=200)
     try:

@@ -109,9 +109,9 @@ def test_changes_of_the_file_take_effect_later(running: Project) -> None:
         assert "the settings have changed" in running.run("sandbox", "start").stderr
     with running.configured(region="eu-west-1"):
         for words in (("status",), ("up", "--dry-run"), ("data", "ls")):
-            said = running.run(*words, code=1).stderr
-            assert 'runs in region us-east-1, and [provision] region = "eu-west-1"' in said
-            assert 'set region = "us-east-1", or remove the sandbox and its content: cluster sandbox reset' in said
+            output = running.run(*words, code=1).stderr
+            assert 'runs in region us-east-1, and [provision] region = "eu-west-1"' in output
+            assert 'set region = "us-east-1", or remove the sandbox and its content: cluster sandbox reset' in output
 
 
 def test_stop_asks_before_it_deletes_objects(running: Project) -> None:

@@ -99,12 +99,12 @@ while True:
 say('{"t": 1.0, "p": 7, "line": "of nobody"}')
 say('{"t": 1.0, "p": "x", "line": "of no number"}')
 say('{"t": 1.0, "x": ' + "[" * 10**5 + "]" * 10**5 + '}')
-say('{"t": NaN, "say": "never"}')
+say('{"t": NaN, "message": "never"}')
 say('{"t": 1.0, "p": 0, "kind of a later version": {}}')
 """ + END, says="process 7 is unknown", command=LOGS, rows=True),
     "escapes in a log": Script(program=LOG + r"""
 say('{"t": 1.0, "p": 0, "line": "\\u001b]0;owned\\u0007\\u001b[2J over\\rwritten"}')
-say('{"t": 1.0, "say": "\\u001b[1;1H\\u009d0;x\\u009c [red]:warning:"}')
+say('{"t": 1.0, "message": "\\u001b[1;1H\\u009d0;x\\u009c [red]:warning:"}')
 """ + END, says=r"[supervisor node-0] \x1b[1;1H\x9d0;x\x9c [red]:warning:", command=LOGS, rows=True),
     "an invalid answer to stop": Script(program="""
 if sys.argv[1] == "list":
@@ -156,9 +156,9 @@ def test_an_answer_of_a_hostile_head(answer: Script, two_nodes: Project, jobs_py
     for place in jobs_py:
         hostile = f"import sys\nif sys.argv[1] == 'jobs':\n    exec({answer.source!r})\n    sys.exit()\n"
         replace(place, hostile.encode() + place.read_bytes())
-    said = bytearray()
+    output = bytearray()
     ours, theirs = pty.openpty()
-    reader = threading.Thread(target=read_all, args=(ours, said))
+    reader = threading.Thread(target=read_all, args=(ours, output))
     reader.start()
     try:
         done = preloaded().run(
@@ -172,7 +172,7 @@ def test_an_answer_of_a_hostile_head(answer: Script, two_nodes: Project, jobs_py
         os.close(theirs)
         reader.join()
         os.close(ours)
-    shown = said.decode("utf-8", "surrogateescape").replace("\r\n", "\n")
+    shown = output.decode("utf-8", "surrogateescape").replace("\r\n", "\n")
     tail = shown[-2000:]
     assert " ".join(answer.says.split()) in " ".join(shown.split()), tail  # lines are wrapped
     assert done.returncode == answer.code, tail

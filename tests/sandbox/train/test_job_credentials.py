@@ -46,11 +46,11 @@ def keys_of_a_worker(project: Project, *words: str) -> tuple[dict[str, Any], str
         assert process.stdout is not None
         line = process.stdout.readline()
         assert "begun" in line, line + project.messages.read_text()
-        said = project.messages.read_text()
-        (job,) = re.findall(r"^job (\S+): 1 worker", said, re.MULTILINE)
+        output = project.messages.read_text()
+        (job,) = re.findall(r"^job (\S+): 1 worker", output, re.MULTILINE)
         env = next(env for env in processes_of("CLUSTER_JOB_ID", job).values() if "AWS_SECRET_ACCESS_KEY" in env)
     names = {"AccessKeyId": "AWS_ACCESS_KEY_ID", "SecretAccessKey": "AWS_SECRET_ACCESS_KEY"}
-    return {key: env[name] for key, name in {**names, "SessionToken": "AWS_SESSION_TOKEN"}.items()}, said
+    return {key: env[name] for key, name in {**names, "SessionToken": "AWS_SESSION_TOKEN"}.items()}, output
 
 
 def policy_of(project_dir: Path) -> str:
@@ -62,10 +62,10 @@ def policy_of(project_dir: Path) -> str:
 def test_a_jobs_credentials_read_its_data_and_write_its_results(cluster: Project) -> None:
     """The operator needs no other policy than the one that `cluster iam-policy` prints."""
     before = len(read_log(cluster.directory))  # other tests have used this sandbox
-    keys, said = keys_of_a_worker(cluster, "-v")
+    keys, output = keys_of_a_worker(cluster, "-v")
     assert client_of("sts", keys).get_caller_identity()["Arn"].endswith(":federated-user/cluster-demo")
-    assert "!! this job's credentials" not in said
-    assert "read s3://scoped/data/ and write s3://scoped/results/" in said
+    assert "!! this job's credentials" not in output
+    assert "read s3://scoped/data/ and write s3://scoped/results/" in output
     s3 = client_of("s3", keys)
     assert s3.get_object(Bucket="scoped", Key="data/a")["Body"].read() == b"x"
     assert s3.list_objects_v2(Bucket="scoped", Prefix="data/")["KeyCount"] == 1
@@ -74,7 +74,7 @@ def test_a_jobs_credentials_read_its_data_and_write_its_results(cluster: Project
     part = s3.upload_part(Bucket="scoped", Key="results/large", UploadId=upload, PartNumber=1, Body=b"x")
     parts = {"Parts": [{"PartNumber": 1, "ETag": part["ETag"]}]}
     s3.complete_multipart_upload(Bucket="scoped", Key="results/large", UploadId=upload, MultipartUpload=parts)
-    (job,) = re.findall(r"^job (\S+): 1 worker", said, re.MULTILINE)
+    (job,) = re.findall(r"^job (\S+): 1 worker", output, re.MULTILINE)
     cluster.run("stop", job)
     # The supervisor's own copy of the record and the log is written with these credentials, too.
     until(lambda: exists(f"results/{job}/record.json"), "the record is not in S3")
@@ -93,7 +93,7 @@ def exists(key: str) -> bool:
 
 def test_what_a_jobs_words_and_variables_name_may_be_read(cluster: Project) -> None:
     project = dataclasses.replace(cluster, env={**cluster.env, "MORE": "s3://elsewhere/new/"})
-    keys, said = keys_of_a_worker(project, "--env", "MORE")
+    keys, message = keys_of_a_worker(project, "--env", "MORE")
     s3 = client_of("s3", keys)
     assert s3.get_object(Bucket="elsewhere", Key="new/a")["Body"].read() == b"x"
     policy = policy_of(cluster.directory)
@@ -101,17 +101,19 @@ def test_what_a_jobs_words_and_variables_name_may_be_read(cluster: Project) -> N
     common = {"service": "s3", "region": "us-east-1", "parameters": {}}
     calls = [{**common, "action": action, "resource": resource} for action, resource in tried]
     assert [bool(find_denied([call], policy)) for call in calls] == [False, True, True]
-    assert "s3://elsewhere" not in said  # it may be a secret
+    assert "s3://elsewhere" not in message  # it may be a secret
 
 
 def test_without_the_permission_to_limit_them_the_user_is_warned_before_the_start(cluster: Project) -> None:
     cause(cluster, "unauthorized", "service=sts", "action=GetFederationToken")
     try:
-        keys, said = keys_of_a_worker(cluster)
+        keys, messages = keys_of_a_worker(cluster)
     finally:
         control.disarm_faults(cluster.directory, "all")
     assert client_of("sts", keys).get_caller_identity()["Arn"].endswith(":user/operator")
-    (warning,) = [line for line in said.splitlines() if line.startswith("!! this job's credentials are not limited")]
+    (warning,) = [
+        line for line in messages.splitlines() if line.startswith("!! this job's credentials are not limited")
+    ]
     assert "may do all that arn:aws:iam::123456789012:user/operator may" in warning
     assert "sts:GetFederationToken" in warning
     assert 'instance_profile = "auto"' in warning

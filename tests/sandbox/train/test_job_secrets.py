@@ -59,7 +59,7 @@ class Seen:
     secrets: dict[str, str]
     own: tuple[str, ...]  # the user's keys
     of_nodes: set[str]  # their pid namespaces
-    said: str
+    output: str
     record: dict[str, Any]
     folder: Path
 
@@ -126,7 +126,7 @@ def seen(with_results: tuple[Project, dict[str, Host]]) -> Seen:
     (record,) = [one for one in json.loads(records) if one["id"] == job]
     return Seen(
         job=job, watch=watch, secrets=secrets, own=keys, of_nodes={host.namespace for host in hosts.values()},
-        said=shown + records, record=record, folder=folder,
+        output=shown + records, record=record, folder=folder,
     )  # fmt: skip
 
 
@@ -162,9 +162,9 @@ def test_none_but_those_that_need_a_secret_had_it_in_their_environment(seen: See
 
 def test_nothing_that_is_told_of_the_job_has_a_secret(seen: Seen) -> None:
     """The record shows that there was a secret, but not its value."""
-    assert seen.job in seen.said
-    assert [name for name, secret in seen.secrets.items() if secret in seen.said] == []
-    assert not [secret for secret in seen.own if secret in seen.said]
+    assert seen.job in seen.output
+    assert [name for name, secret in seen.secrets.items() if secret in seen.output] == []
+    assert not [secret for secret in seen.own if secret in seen.output]
     names = ("MY_TOKEN", "DB_PASSWORD (servers)", "API_KEY (workers)", "PASSED_ON_PASS (workers)")
     assert {seen.record["env"][name] for name in names} == {"***"}
     # Whatever its name: the user did not type this value, so it may well be a secret.

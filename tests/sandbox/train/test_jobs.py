@@ -94,9 +94,11 @@ def test_without_a_terminal_a_job_is_left_running_and_it_is_said_how_to_stop_it(
         assert process.stdout.readline() == "[worker 0 node-0] here\n", nodes.messages.read_text()
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=TIMEOUT_S)
-    said = nodes.messages.read_text()
+    output = nodes.messages.read_text()
     assert process.returncode == 130
-    (job,) = re.findall(r"job (\S+) is still running: cluster logs -f \S+ follows it, cluster stop \S+ stops it", said)
+    (job,) = re.findall(
+        r"job (\S+) is still running: cluster logs -f \S+ follows it, cluster stop \S+ stops it", output
+    )
     status = json.loads(nodes.run("status", "--json").stdout)["job"]
     assert (status["id"], status["state"], status["queued"]) == (job, "running", 0)
     stopped = nodes.run("stop").stdout
@@ -252,5 +254,5 @@ def test_a_worker_is_killed_below_one_agent_on_each_node(nodes: Nodes, record_pr
             "sleep below agent": 3,
         }
         job.kill(job.training_process("worker", "node-1", program="sleep"))
-        said = r"failed: worker on node-1 \(process \d+\) was killed by signal 9"
-        check("worker killed", job, (137, said), record_property)
+        output = r"failed: worker on node-1 \(process \d+\) was killed by signal 9"
+        check("worker killed", job, (137, output), record_property)

@@ -82,10 +82,10 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
 
 @dataclass(frozen=True)
 class Ended:
-    """A job that has ended. words, said: the last two lines of rank 1. code: its exit code."""
+    """A job that has ended. words, output: the last two lines of rank 1. code: its exit code."""
 
     record: dict[str, Any]
-    said: str
+    output: str
     words: str
     code: int
 
@@ -103,7 +103,7 @@ def run(project: Project, launcher: str, code: int) -> Ended:
     words, last = project.run("logs", record["id"], "--rank", "1").stdout.splitlines()[-2:]
     return Ended(
         record=record,
-        said=last.partition("] ")[2] or last,
+        output=last.partition("] ")[2] or last,
         words=words.partition("] ")[2] or words,
         code=next(one["exit_code"] for one in record["roles"] if (one["role"], one["rank"]) == ("worker", 1)),
     )
@@ -134,7 +134,7 @@ def test_the_same_job_with_every_launcher(nodes: Nodes, by_ssh: dict[int, Ended]
             assert job.same() == by_ssh[code].same()
             assert (job.record["exit_code"], job.code) == (code, code)
             assert job.words == "words arrived"
-            assert job.said == by_ssh[code].said == "rank 1 of 2"
+            assert job.output == by_ssh[code].output == "rank 1 of 2"
             assert job.record["launcher"] == started_by
             assert job.record["scheduler"] == (launcher if launcher in {"slurm", "sge"} else None)
             assert (job.record["job_number"] is not None) == (launcher in {"slurm", "sge"})

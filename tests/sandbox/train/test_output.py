@@ -127,13 +127,13 @@ def test_odd_output_and_a_question(nodes: Project, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sink", "said"),
+    ("sink", "message"),
     [
         ("| head -n 1", "is still running"),
         pytest.param("> /dev/full", "No space left on device", marks=pytest.mark.slow),
     ],
 )
-def test_an_output_that_takes_no_more(nodes: Project, sink: str, said: str) -> None:
+def test_an_output_that_takes_no_more(nodes: Project, sink: str, message: str) -> None:
     script = "import time; print('first', flush=True); time.sleep(2); print('second', flush=True); time.sleep(100)"
     command = f"set -o pipefail; {CLUSTER} train --launcher env -n 1 -- python -c {shlex.quote(script)} {sink}"
     ended = subprocess.run(
@@ -146,7 +146,7 @@ def test_an_output_that_takes_no_more(nodes: Project, sink: str, said: str) -> N
         timeout=120,
     )
     assert ended.returncode == 1
-    assert said in ended.stderr
+    assert message in ended.stderr
     assert re.search(r"job \S+ is still running: cluster logs -f", ended.stderr)
     assert "Traceback" not in ended.stderr
     (job,) = (record["id"] for record in records(nodes) if record["state"] == "running")

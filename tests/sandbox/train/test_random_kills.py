@@ -136,11 +136,11 @@ def run_job(project: Project, launcher: str, kind: str, chance: random.Random) -
         assert found is not None, project.messages.read_text()
         job = Running(project, process, found[1], hosts_of(project))
         host = kill_one(job, kind, chance)
-        code, said = job.ends()
+        code, output = job.ends()
         codes, pattern = EXPECTED[kind]
-        error = "; ".join(re.findall(r"^error: (.*)", said, re.MULTILINE))
-        assert code in codes, said
-        assert re.search(pattern.replace("{host}", host), error), said
+        error = "; ".join(re.findall(r"^error: (.*)", output, re.MULTILINE))
+        assert code in codes, output
+        assert re.search(pattern.replace("{host}", host), error), output
         return job.took_s
 
 

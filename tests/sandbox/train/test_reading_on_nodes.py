@@ -104,9 +104,9 @@ def test_what_a_command_saves_at_a_url_is_there_for_the_next_job(nodes: Project)
     line = f"cat {SAVED_URL}m/net; echo from $CLUSTER_JOB_NAME >{SAVED_URL}m/net; ls $CLUSTER_DATA_DIR"
     with nodes.configured(**SETTINGS, mode="stage", url=URL):
         for name in ("one", "two"):
-            said = nodes.run("train", "--name", name, "--launcher", "env", "-n", "1", "--", "sh", "-c", line).stdout
-    assert "] from one" in said
-    assert said.count("] s-") == len(COUNTS)
+            output = nodes.run("train", "--name", name, "--launcher", "env", "-n", "1", "--", "sh", "-c", line).stdout
+    assert "] from one" in output
+    assert output.count("] s-") == len(COUNTS)
 
 
 @pytest.mark.slow

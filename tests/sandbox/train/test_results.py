@@ -47,18 +47,18 @@ def test_each_jobs_files_are_its_own_and_are_copied_from_everywhere(nodes: Proje
 
     What a job has saved in S3 is copied, too, but not its record.
     """
-    first, _, said = train(nodes, "a", "node-1")
+    first, _, output = train(nodes, "a", "node-1")
     below = "below /home/ubuntu/.cluster/jobs"
-    assert said == f"1 new file in out/ on node-1, {below}/{first}; to copy them:\n    cluster results {first}\n"
+    assert output == f"1 new file in out/ on node-1, {below}/{first}; to copy them:\n    cluster results {first}\n"
     (nodes.directory / "model").write_text("in S3")
     nodes.run("data", "put", "--create-bucket", "model", "s3://cluster-results/other/model")
     with nodes.configured(results="s3://cluster-results/jobs"):
-        second, printed, said = train(nodes, "b", "node-0", "node-1")
+        second, printed, output = train(nodes, "b", "node-0", "node-1")
         nodes.run("data", "put", "model", f"s3://cluster-results/jobs/{second}/model")
         both = nodes.run("results")
     assert printed.count("['b']") == 2
     into = f"; results in s3://cluster-results/jobs/{second}/; to copy them:\n    cluster results {second}\n"
-    assert said.endswith(into)
+    assert output.endswith(into)
     assert "node-0 and node-1 both have out/b" in both.stderr
     copied = files_in(nodes.directory / "results" / second)
     assert copied == {"node-0/out/b": "node-0", "node-1/out/b": "node-1", "s3/model": "in S3"}

@@ -99,9 +99,11 @@ mostly_on_slurm = pytest.mark.parametrize(
 @mostly_on_slurm
 def test_a_job_on_the_nodes_that_are_assigned(batch: Batch) -> None:
     done = batch.train(*SAYS)
-    said = [re.fullmatch(r"\[worker (\d) (node-\d)\] rank \1 of 2 on \2", line) for line in done.stdout.splitlines()]
-    assert sorted(line[1] for line in said if line) == ["0", "1"], done.stdout
-    assert {line[2] for line in said if line} == {"node-0", "node-1"}, done.stdout
+    messages = [
+        re.fullmatch(r"\[worker (\d) (node-\d)\] rank \1 of 2 on \2", line) for line in done.stdout.splitlines()
+    ]
+    assert sorted(line[1] for line in messages if line) == ["0", "1"], done.stdout
+    assert {line[2] for line in messages if line} == {"node-0", "node-1"}, done.stdout
     record = batch.newest()
     assert f"on nodes from {batch.title}" in done.stderr
     assert f"{batch.title} job {record['job_number']} requests the nodes" in done.stdout
@@ -120,8 +122,8 @@ def test_stop_gives_the_nodes_back(batch: Batch) -> None:
         assert record["job_number"].partition(".")[0] in batch.jobs()
         assert f"{batch.launcher} job {record['job_number']}" in batch.project.run("jobs").stdout
         batch.project.run("stop", job.id)
-        code, said = job.ends()
-    assert code == 130, said
+        code, output = job.ends()
+    assert code == 130, output
     batch.is_free_again()
 
 
@@ -139,9 +141,9 @@ def test_somebody_else_cancels_the_allocation(batch: Batch, cancel: str, reason:
     with running(batch.project, "--launcher", batch.launcher, command=STARTS, waiting=2) as job:
         number = re.escape(batch.newest()["job_number"])
         batch.nodes.run(batch.nodes.head, cancel)
-        code, said = job.ends(silence_s=10)
-    assert code == 1, said
-    assert re.search(rf"{batch.title} job {number} ended: ({reason})", said), said
+        code, output = job.ends(silence_s=10)
+    assert code == 1, output
+    assert re.search(rf"{batch.title} job {number} ended: ({reason})", output), output
     assert batch.newest()["state"] == "failed"
     batch.is_free_again()
 
@@ -154,7 +156,7 @@ def test_a_job_that_exceeds_the_walltime(batch: Batch) -> None:
         running(batch.project, "--launcher", batch.launcher, command=STARTS, waiting=2) as job,
     ):
         number = re.escape(batch.newest()["job_number"])
-        code, said = job.ends(silence_s=180)
-    assert code == 124, said
-    assert re.search(rf"{batch.title} job {number} ended: it reached its walltime", said), said
+        code, output = job.ends(silence_s=180)
+    assert code == 124, output
+    assert re.search(rf"{batch.title} job {number} ended: it reached its walltime", output), output
     batch.is_free_again()

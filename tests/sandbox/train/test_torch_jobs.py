@@ -73,10 +73,10 @@ def test_the_shipped_script_trains_until_a_rank_is_killed(nodes: Project, record
         record = next(record for record in records(nodes) if record["id"] == job.id)
         job.kill(job.training_process("worker", "node-1", program=record["python"]))
         killed = r"failed: (2 workers failed; first: )?worker 1 on node-1 \(process \d+\) was killed by signal 9"
-        said = check("torchrun: a worker killed", job, (137, killed), record_property)
-    assert "cause: killed by SIGKILL, and not by the kernel's OOM killer" in said
-    assert "2 processes on 2 nodes, launcher torchrun" in said
-    assert "read from files staged on the nodes" in said
+        output = check("torchrun: a worker killed", job, (137, killed), record_property)
+    assert "cause: killed by SIGKILL, and not by the kernel's OOM killer" in output
+    assert "2 processes on 2 nodes, launcher torchrun" in output
+    assert "read from files staged on the nodes" in output
     record = next(record for record in records(nodes) if record["id"] == job.id)
     assert (record["launcher"], record["workers"], record["servers"], record["exit_code"]) == ("torchrun", 2, 0, 137)
     assert sorted(role["rank"] for role in record["roles"] if role["role"] == "worker") == [0, 1]

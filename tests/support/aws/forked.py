@@ -103,9 +103,9 @@ def run(act: Act, kill: Kill | None = None) -> Ending:
             os._exit(code)
     os.close(writing)
     with os.fdopen(reading, "rb") as file:
-        said = file.read().decode()
+        output = file.read().decode()
     status = os.waitpid(pid, 0)[1]
-    points, _, failure = said.partition("failed: ")
+    points, _, failure = output.partition("failed: ")
     killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
     assert killed or os.WEXITSTATUS(status) == 0, f"{act} {kill}: {failure}"
     return Ending(killed=killed, points=tuple(points.splitlines()))

@@ -359,12 +359,12 @@ def run_side_by_side(act: Callable[[T], None], cases: Iterable[T]) -> None:
     """
     gc.freeze()  # the collector would copy shared pages
     running: deque[tuple[int, int]] = deque()
-    said: list[str] = []
+    messages: list[str] = []
 
     def reap() -> None:
         pid, reading = running.popleft()
         with os.fdopen(reading) as file:
-            said.append(file.read())
+            messages.append(file.read())
         os.waitpid(pid, 0)
 
     for case in cases:
@@ -385,8 +385,8 @@ def run_side_by_side(act: Callable[[T], None], cases: Iterable[T]) -> None:
     while running:
         reap()
     gc.unfreeze()
-    assert said
-    assert set(said) == {DONE}, "\n".join(text for text in said if text != DONE)
+    assert messages
+    assert set(messages) == {DONE}, "\n".join(text for text in messages if text != DONE)
 
 
 def counting_fsync(calls: Calls, real: Callable[[int], None]) -> Callable[[int], None]:

@@ -72,9 +72,9 @@ class Registry:
         login = b64encode(f"{USER}:{self.password}".encode()).decode()
         connection.request(method, path, body, {**(headers or {}), "Authorization": f"Basic {login}"})  # type: ignore[arg-type]
         answer = connection.getresponse()
-        said = answer.read()
+        message = answer.read()
         connection.close()
-        assert answer.status in allowed, f"{method} {path}: {answer.status} {said!r}"
+        assert answer.status in allowed, f"{method} {path}: {answer.status} {message!r}"
         return answer
 
     def pulls(self, name: str) -> list[str]:

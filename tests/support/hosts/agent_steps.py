@@ -88,14 +88,14 @@ class RawAgent(LocalChannel):
     def expect(self, *kinds: str) -> Any:
         """Waits for messages of these kinds, ignoring signs of life; returns the value of the last one."""
         for kind in kinds:
-            said = self._next()
-            assert kind in said, said
-        return said[kinds[-1]]
+            message = self._next()
+            assert kind in message, message
+        return message[kinds[-1]]
 
     def _next(self) -> dict[str, Any]:
-        while "alive" in (said := self.read_message()):
+        while "alive" in (message := self.read_message()):
             pass
-        return said
+        return message
 
     def listen(self) -> "RawAgent":
         self.port = self.expect("listening")

@@ -30,7 +30,7 @@ ROLES = [
     {"t": 2.3, "state": "running"},
     {"t": 3.0, "p": 1, "line": 'says "alive" and "error": {"alive": true}'},
     {"t": 3.0, "p": 0, "line": "ünïcode"},
-    {"t": 3.1, "say": "words"},
+    {"t": 3.1, "message": "words"},
     {"t": 3.2, "p": 0, "exit": 0, "signal": None},
     {"t": 3.2, "p": 1, "exit": 0, "signal": None},
     {"t": 3.3, "result": {"state": "done", "exit_code": 0, "error": None, "left": {}}},
@@ -83,8 +83,8 @@ class Channel:
         return bool(self.stderr)
 
     def recv_stderr(self, _size: int) -> bytes:
-        said, self.stderr = self.stderr, b""
-        return said
+        message, self.stderr = self.stderr, b""
+        return message
 
     def close(self) -> None:
         self.closed = True

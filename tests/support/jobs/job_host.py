@@ -176,16 +176,16 @@ class LocalHead:
         Returns its answers without keep-alives. order, or line: its input on stdin.
         """
         line = line if order is None else place_processes(order)
-        with TemporaryFile() as given, TemporaryFile() as said, TemporaryFile() as complained:
+        with TemporaryFile() as given, TemporaryFile() as messages, TemporaryFile() as complained:
             given.write(b"" if line is None else json.dumps(line).encode() + b"\n")
             given.seek(0)
             with patch.object(sys, "executable", self.python):  # as if the runtime's Python ran it
-                ended = run_forked(words, self.env(), [file.fileno() for file in (given, said, complained)])
-            said.seek(0)
+                ended = run_forked(words, self.env(), [file.fileno() for file in (given, messages, complained)])
+            messages.seek(0)
             complained.seek(0)
             complaints = complained.read().decode()
             assert (ended, complaints) == (0, ""), complaints
-            return [message for line in said if "alive" not in (message := json.loads(line))]
+            return [message for line in messages if "alive" not in (message := json.loads(line))]
 
     @contextmanager
     def asking(self, *words: str, order: dict[str, Any] | None = None) -> Iterator["subprocess.Popen[str]"]:

@@ -225,11 +225,11 @@ class Running:
             raise AssertionError(f"the command goes on: {self.project.messages.read_text()}") from None
         self.shown += rest.splitlines()
         self.took_s = time.monotonic() - self.struck_at
-        said = self.project.messages.read_text()
-        assert "Traceback" not in said
+        output = self.project.messages.read_text()
+        assert "Traceback" not in output
         self.is_gone(besides=besides, timeout_s=END_S + silence_s)
         assert self.process.returncode is not None
-        return self.process.returncode, said
+        return self.process.returncode, output
 
     def is_gone(self, *, besides: tuple[str, ...] = (), timeout_s: float = END_S) -> None:
         """Waits until no process is left on the hosts."""
@@ -272,13 +272,13 @@ def check(fault: str, job: Running, expected: tuple[int, str], tell: Tell, **lim
 
     limits: as in Running.ends.
     """
-    code, said = job.ends(**limits)
-    error = "; ".join(re.findall(r"^error: (.*)", said, re.MULTILINE))
-    assert code == expected[0], said
-    assert f"job {job.id}" in error, said
-    assert re.search(expected[1], error), said
+    code, message = job.ends(**limits)
+    error = "; ".join(re.findall(r"^error: (.*)", message, re.MULTILINE))
+    assert code == expected[0], message
+    assert f"job {job.id}" in error, message
+    assert re.search(expected[1], error), message
     tell("result", f"{fault}: {job.took_s:.1f} s to the end, exit code {code}: {error}")
-    return said
+    return message
 
 
 @contextmanager

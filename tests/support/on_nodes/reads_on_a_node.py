@@ -11,7 +11,7 @@ import sys
 import time
 
 
-def say(line: str) -> None:
+def message(line: str) -> None:
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 
@@ -58,9 +58,9 @@ def main() -> None:
         found = read(path)
         correct += found == content(number)
         if found != content(number):
-            say(f"wrong: {path} {found[:60]!r}")
+            message(f"wrong: {path} {found[:60]!r}")
         other.sendall(b"r")
-    say(f"correct {correct} of {rounds // 2}")
+    message(f"correct {correct} of {rounds // 2}")
 
 
 main()

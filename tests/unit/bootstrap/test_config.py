@@ -24,7 +24,7 @@ def test_valid_values(key: str, value: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "values", "said"),
+    ("key", "values", "message"),
     [
         ("python", ["3.7", "3.15", "3", "3.1", "python3", "", "3.11.2"], "bootstrap.python"),
         ("mxnet", ["source@v1.7.x", "http://example.com/m.whl", "m.zip"], "bootstrap.mxnet"),
@@ -41,15 +41,15 @@ def test_valid_values(key: str, value: object) -> None:
         ("exclude", [[""], ["/"]], "excludes nothing"),
     ],
 )
-def test_invalid_values(key: str, values: list[object], said: str) -> None:
+def test_invalid_values(key: str, values: list[object], message: str) -> None:
     for value in values:
         with pytest.raises(ConfigError) as caught:
             read(key, value)
-        assert said in caught.value.message
+        assert message in caught.value.message
 
 
 @pytest.mark.parametrize(
-    ("table", "said"),
+    ("table", "message"),
     [
         ({"torch": "torch==2.13.0"}, 'remove torch, or set framework = "pytorch"'),
         ({"framework": "none", "torch": "torch==2.13.0"}, 'torch is for framework = "pytorch"'),
@@ -59,7 +59,7 @@ def test_invalid_values(key: str, values: list[object], said: str) -> None:
         ({"python": "3.13"}, "MXNet works with 3.9 to 3.12"),
     ],
 )
-def test_contradictions_are_refused(table: dict[str, object], said: str) -> None:
+def test_contradictions_are_refused(table: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_config({"name": "x", "bootstrap": table}, source="cluster.toml")
-    assert said in caught.value.message
+    assert message in caught.value.message

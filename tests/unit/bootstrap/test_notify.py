@@ -69,16 +69,16 @@ def test_a_webhook_that_is_refused_by_its_key_and_not_repeated(value: object, wh
 
 
 @pytest.mark.parametrize(
-    ("table", "said"),
+    ("table", "message"),
     [
         ({"command": "a\0b"}, r'notify.command = "a\u0000b": a command with a NUL byte'),
         ({"webhok": f"https://example.com/{SECRET}"}, 'notify.webhok: unknown key; did you mean "webhook"?'),
     ],
 )
-def test_other_mistakes_are_named_by_key(table: dict[str, Any], said: str) -> None:
+def test_other_mistakes_are_named_by_key(table: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_config({"name": "demo", "notify": table}, source="cluster.toml")
-    assert f"cluster.toml: {said}" in caught.value.message
+    assert f"cluster.toml: {message}" in caught.value.message
     assert SECRET not in caught.value.message
 
 
@@ -194,8 +194,8 @@ def is_silent(_request: BaseHTTPRequestHandler, _: int) -> None:
 )
 def test_a_server_that_misbehaves(answer: Callable[[BaseHTTPRequestHandler, int], None], why: str) -> None:
     with answering(answer) as (url, asked):
-        [said] = notify.send(settings(url), EVENT)
-    assert re.fullmatch(rf"webhook at 127\.0\.0\.1: {why}", said)
+        [message] = notify.send(settings(url), EVENT)
+    assert re.fullmatch(rf"webhook at 127\.0\.0\.1: {why}", message)
     assert len(asked) == 3  # it is tried again
 
 

@@ -44,7 +44,7 @@ def test_the_keys_that_are_commented_out_show_their_defaults() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "messages"),
     [
         ("", ["name: missing"]),
         ('name = "$(reboot)"', ['name = "$(reboot)"', "lower-case letters"]),
@@ -68,11 +68,11 @@ def test_the_keys_that_are_commented_out_show_their_defaults() -> None:
         ),
     ],
 )
-def test_a_mistake_is_named_with_its_key_and_what_is_allowed(text: str, said: list[str]) -> None:
+def test_a_mistake_is_named_with_its_key_and_what_is_allowed(text: str, messages: list[str]) -> None:
     with pytest.raises(ConfigError) as raised:
         parse(text)
     assert raised.value.exit_code == 2
-    for words in said:
+    for words in messages:
         assert words in raised.value.message
 
 

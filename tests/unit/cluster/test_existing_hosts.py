@@ -87,7 +87,7 @@ def test_one_unknown_name_leaves_the_other_hosts_usable(hosts_app: App, project:
 
 
 @pytest.mark.parametrize(
-    ("names", "words", "said", "hint"),
+    ("names", "words", "message", "hint"),
     [
         ((), ("up",), 'cloud = "hosts", and cluster plain has no hosts', "[hosts] names = "),
         (("gpu1", "gone"), ("up",), '[hosts] names: "gone": this machine cannot resolve the name', "ssh -G gone"),
@@ -97,11 +97,11 @@ def test_one_unknown_name_leaves_the_other_hosts_usable(hosts_app: App, project:
     ],
 )
 def test_wrong_input_is_refused_before_anything_starts(
-    project: Project, names: tuple[str, ...], words: tuple[str, ...], said: str, hint: str
+    project: Project, names: tuple[str, ...], words: tuple[str, ...], message: str, hint: str
 ) -> None:
     list_hosts(project, *names)
     shown = " ".join(project.run(*words, code=2).stderr.split())
-    assert said in shown
+    assert message in shown
     assert hint in shown.partition(" try: ")[2]
     assert not (project.directory / "state").exists()
 
@@ -112,8 +112,8 @@ def test_data_in_s3_needs_credentials_and_says_so(project: Project) -> None:
     project.write(f'{text}[data]\nurl = "s3://bucket/folder/"\n')
     project.env |= {"AWS_EC2_METADATA_DISABLED": "true"}
     del project.env["AWS_PROFILE"]
-    said = project.run("train", code=1).stderr
-    assert "no AWS credentials were found, and [data] or the job names s3:// URLs" in said
+    output = project.run("train", code=1).stderr
+    assert "no AWS credentials were found, and [data] or the job names s3:// URLs" in output
     assert not (project.directory / "state").exists()
 
 
@@ -130,12 +130,12 @@ def test_ssh_and_scp_use_the_users_own_configuration() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "address"),
+    ("message", "address"),
     [
         ("10.0.0.2 dev eth0 src 10.0.0.1 uid 1000 \\    cache\n", "10.0.0.1"),
         ("10.0.0.7 172.17.0.1 fe80::1\n", "10.0.0.7"),
         ("local 127.0.0.1 dev lo src 127.0.0.1 uid 0\n", None),
     ],
 )
-def test_the_address_from_which_the_head_reaches_others(said: str, address: str | None) -> None:
-    assert parse_own_address(said) == address
+def test_the_address_from_which_the_head_reaches_others(message: str, address: str | None) -> None:
+    assert parse_own_address(message) == address

@@ -42,16 +42,16 @@ TOML = {
 }
 
 
-@pytest.mark.parametrize(("make", "said"), TOML.values(), ids=TOML)
+@pytest.mark.parametrize(("make", "message"), TOML.values(), ids=TOML)
 def test_a_configuration_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[Path], object], said: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[Path], object], message: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     make(Path("cluster.toml"))
     done = CliRunner().invoke(cli, ("status",))
     assert isinstance(done.exception, ClusterError), done.exception
     assert done.exception.exit_code == 2
-    assert said in done.exception.message
+    assert message in done.exception.message
     assert "cluster.toml" in done.exception.message
     assert "cluster.toml" in (done.exception.hint or "")
 
@@ -79,7 +79,7 @@ def test_completion_reads_little(tmp_path: Path) -> None:
 def test_other_files_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, shape: str, name: str, words: tuple[str, ...]
 ) -> None:
-    make, said = SHAPES[shape]
+    make, message = SHAPES[shape]
     monkeypatch.chdir(tmp_path)
     packages = [f"-r {name}"] if name == "requirements.txt" else []
     project = "mine" if name.startswith("mine/") else ""
@@ -92,6 +92,6 @@ def test_other_files_are_refused(
     done = CliRunner().invoke(cli, words)
     assert isinstance(done.exception, ClusterError), done.exception
     assert done.exception.exit_code == 2
-    assert said in done.exception.message
+    assert message in done.exception.message
     assert name in done.exception.message
     assert done.exception.hint

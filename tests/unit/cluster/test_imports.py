@@ -38,7 +38,7 @@ def test_copies_import_neither_rich_nor_boto3() -> None:
     """Without a terminal."""
     program = (
         "import sys, cluster.commands.data.transfer; from cluster.app import App, Path\n"
-        "App(config_path=Path('cluster.toml')).say('a message')\n"
+        "App(config_path=Path('cluster.toml')).message('a message')\n"
         f"print(*set(sys.modules) & set({NOT_FOR_COPIES!r}))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -50,11 +50,11 @@ def make_cluster(tmp_path: Path, name: str, folder: Path, periods: tuple[Period,
 )
 def test_a_cluster_that_cluster_toml_does_not_name(project: Project, now: str, *, is_named: bool) -> None:
     config = parse_config(tomllib.loads(now), source="cluster.toml") if now else None
-    said = (
+    message = (
         "cluster old in us-east-1, launched from this folder, is not deleted: 2 nodes cost $0.34 per hour, as of "
         '2027-01-15 08:00 UTC (to delete it: set name = "old" in cluster.toml, then cluster down)'
     )
-    assert list(find_left(project.directory, config)) == ([said] if is_named else [])
+    assert list(find_left(project.directory, config)) == ([message] if is_named else [])
 
 
 def test_other_folders_clusters_and_ended_ones_are_not_named(project: Project, tmp_path: Path) -> None:
@@ -65,6 +65,6 @@ def test_other_folders_clusters_and_ended_ones_are_not_named(project: Project, t
 
 
 def test_commands_name_it_without_cluster_toml(project: Project) -> None:
-    said = project.run("status", code=2).stderr
-    assert "cluster old in us-east-1, launched from this folder, is not deleted" in said
-    assert "there is no such file" in said
+    output = project.run("status", code=2).stderr
+    assert "cluster old in us-east-1, launched from this folder, is not deleted" in output
+    assert "there is no such file" in output

@@ -34,7 +34,7 @@ def fail(error: BaseException) -> None:
 
 
 @pytest.mark.parametrize(
-    ("does", "code", "said"),
+    ("does", "code", "message"),
     [
         (lambda: None, 0, ""),
         (ask, 130, "interrupted"),
@@ -50,7 +50,11 @@ def fail(error: BaseException) -> None:
     ],
 )
 def test_an_error_is_one_line_and_an_exit_code(
-    does: Callable[[], None], code: int, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    does: Callable[[], None],
+    code: int,
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(
         main.cli, "resolve_command", lambda _, args: (args[0], click.Command(args[0], callback=does), [])
@@ -61,7 +65,9 @@ def test_an_error_is_one_line_and_an_exit_code(
         monkeypatch.setattr("sys.stdin", nothing)
         assert main.run() == code
     shown = capsys.readouterr().err.strip()
-    assert shown == (f"error: {said}" if said else "") or (said.endswith("; ") and shown.startswith(f"error: {said}"))
+    assert shown == (f"error: {message}" if message else "") or (
+        message.endswith("; ") and shown.startswith(f"error: {message}")
+    )
 
 
 def test_a_closed_stream_is_like_dev_null(tmp_path: Path) -> None:

@@ -9,11 +9,11 @@ from foundation.progress import Event
 
 
 def test_a_second_set_up_waits_for_the_first_and_reports_it(tmp_path: Path) -> None:
-    said: list[Event] = []
+    messages: list[Event] = []
     waiting, entered = threading.Event(), threading.Event()
 
     def report(event: Event) -> None:
-        said.append(event)
+        messages.append(event)
         waiting.set()
 
     def set_up() -> None:
@@ -27,4 +27,4 @@ def test_a_second_set_up_waits_for_the_first_and_reports_it(tmp_path: Path) -> N
         assert not entered.is_set()
     second.join(timeout=10)
     assert entered.is_set()
-    assert [event.what for event in said] == ["waiting for another command that is setting up the nodes"]
+    assert [event.what for event in messages] == ["waiting for another command that is setting up the nodes"]

@@ -38,7 +38,7 @@ def test_scripts_get_stdin_and_give_their_code(shell: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("echo a b", "a b\n"),
         ("echo 'it'\\''s' \"$((1 + 1))\"", "it's 2\n"),
@@ -49,22 +49,22 @@ def test_scripts_get_stdin_and_give_their_code(shell: str) -> None:
         ('read -r line\necho "$line"', "of stdin\n"),
     ],
 )
-def test_plain_text_needs_no_program(shell: str, tmp_path: Path, text: str, said: str) -> None:
+def test_plain_text_needs_no_program(shell: str, tmp_path: Path, text: str, message: str) -> None:
     """Programs cost a node more than the shell: here, there are none."""
     (tmp_path / "sh").symlink_to("/bin/sh")
     env = {"PATH": str(tmp_path), "HOME": "/home"}
     words = (shell, "-c", RemoteCommand(text).line())
     done = subprocess.run(words, env=env, input="of stdin\n", capture_output=True, text=True, check=False)
-    assert (done.stdout, done.stderr) == (said, "")
+    assert (done.stdout, done.stderr) == (message, "")
 
 
 def test_programs_take_the_place_of_the_shell(shell: str) -> None:
     line = run_program("sh", "-c", "echo $PPID; kill -9 $$").line()
     with subprocess.Popen((shell, "-c", line), stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
-        said = child.stdout.read()
+        output = child.stdout.read()
     assert child.returncode == -9  # as the process that sshd waits for
-    assert said
+    assert output
 
 
 def test_long_commands_are_run(shell: str) -> None:

@@ -41,10 +41,10 @@ class Table(Settings, frozen=True, kw_only=True):
     secrets: Annotated[dict[str, Annotated[str, HIDDEN]], Meta(description="secrets")] = field(default_factory=dict)
     below: Below = Below()
 
-    def conflicts(self, said: AbstractSet[str]) -> Iterator[str]:
+    def conflicts(self, message: AbstractSet[str]) -> Iterator[str]:
         if self.whole == 9 and self.switch:
             yield "whole and switch do not go together"
-        if {"zone", "code"} <= said:
+        if {"zone", "code"} <= message:
             yield "zone and code do not go together"
 
 
@@ -74,7 +74,7 @@ def test_accepts(text: str, key: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("whole = 0", "whole = 0: must be a whole number from 1 to 9 (from one to nine)"),
         ("whole = 10", "whole = 10: must be a whole number from 1 to 9 (from one to nine)"),
@@ -123,10 +123,10 @@ def test_accepts(text: str, key: str, value: Any) -> None:
         ("numbers = '3'", 'numbers = "3": must be a list such as ["3"] (some numbers)'),
     ],
 )
-def test_rejects(text: str, said: str) -> None:
+def test_rejects(text: str, message: str) -> None:
     with pytest.raises(ConfigError) as raised:
         read(text)
-    assert raised.value.message == f"a.toml: {said}"
+    assert raised.value.message == f"a.toml: {message}"
 
 
 def test_lists_all_mistakes_in_the_order_of_the_keys() -> None:

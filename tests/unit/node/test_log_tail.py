@@ -13,7 +13,7 @@ LINES = [
     {"t": 1.0, "p": 1, "role": "worker", "host": "node-0"},
     {"t": 1.0, "p": 1, "line": 'a "role": "worker"'},
     {"t": 1.0, "p": 1, "rank": 0},
-    {"t": 2.0, "say": "starting attempt 2"},
+    {"t": 2.0, "message": "starting attempt 2"},
     {"t": 2.0, "p": 2, "role": "worker", "host": "node-0"},
     {"t": 2.0, "p": 3, "role": "worker", "host": "node-1"},
     {"t": 2.0, "p": 3, "line": "b"},

@@ -15,7 +15,7 @@ def nodes(*types: str) -> list[Node]:
 
 
 @pytest.mark.parametrize(
-    ("keys", "there", "said"),
+    ("keys", "there", "messages"),
     [
         ({}, ("c5.xlarge",) * 2, []),
         ({"nodes": 4}, ("c5.xlarge",) * 2, ["nodes = 4, and the cluster has 2 (cluster up"]),
@@ -38,7 +38,7 @@ def nodes(*types: str) -> list[Node]:
         ),
     ],
 )
-def test_warns_of_differences(keys: dict[str, Any], there: tuple[str, ...], said: list[str]) -> None:
+def test_warns_of_differences(keys: dict[str, Any], there: tuple[str, ...], messages: list[str]) -> None:
     found = list(find_differences(ProvisionConfig(**keys), nodes(*there)))
-    assert len(found) == len(said)
-    assert all(words in line for words, line in zip(said, found, strict=True))
+    assert len(found) == len(messages)
+    assert all(words in line for words, line in zip(messages, found, strict=True))

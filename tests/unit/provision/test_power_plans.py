@@ -70,16 +70,16 @@ def test_start(nodes: tuple[Node, ...], wanted: tuple[Step, ...]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "said"), [(None, "is not on this machine"), ("ssh-ed25519 BBBB", "is not the one on this machine")]
+    ("key", "message"), [(None, "is not on this machine"), ("ssh-ed25519 BBBB", "is not the one on this machine")]
 )
-def test_what_this_machine_cannot_reach_is_not_started(key: str | None, said: str) -> None:
-    with pytest.raises(ClusterError, match=said):
+def test_what_this_machine_cannot_reach_is_not_started(key: str | None, message: str) -> None:
+    with pytest.raises(ClusterError, match=message):
         start(make_state(STOPPED), local_key=key)
 
 
-@pytest.mark.parametrize(("price", "said"), [(0.08, "$16.00 per month"), (None, "unknown per month")])
-def test_stop_reports_the_cost_of_the_disks(price: float | None, said: str) -> None:
-    assert said in render_stopped(NAME, disks_gib=200, usd_per_gib_month=price)
+@pytest.mark.parametrize(("price", "message"), [(0.08, "$16.00 per month"), (None, "unknown per month")])
+def test_stop_reports_the_cost_of_the_disks(price: float | None, message: str) -> None:
+    assert message in render_stopped(NAME, disks_gib=200, usd_per_gib_month=price)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from ec2_sandbox.faults import KINDS, Fault, FaultBook, FaultError, parse_fault
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("thottle", 'did you mean "throttle"?'),
         ("throttle now", '"now" does not have the form name=value; throttle takes service=, action='),
@@ -25,10 +25,10 @@ from ec2_sandbox.faults import KINDS, Fault, FaultBook, FaultError, parse_fault
         ("throttle action='A", "No closing quotation"),
     ],
 )
-def test_invalid_faults_are_refused(text: str, said: str) -> None:
+def test_invalid_faults_are_refused(text: str, message: str) -> None:
     with pytest.raises(FaultError) as caught:
         parse_fault(text)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_a_rate_is_the_same_for_the_same_seed() -> None:

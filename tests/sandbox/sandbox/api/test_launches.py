@@ -65,7 +65,7 @@ def test_a_dry_run_changes_nothing(ec2: Client, action: str, asked: dict[str, An
 
 
 @pytest.mark.parametrize(
-    ("asked", "code", "said"),
+    ("asked", "code", "message"),
     [
         ({"InstanceType": "c5.xlarge", "Placement": {"AvailabilityZone": "us-east-1e"}}, "Unsupported", "us-east-1a"),
         ({"InstanceType": "c6g.xlarge"}, "InvalidParameterValue", "architecture 'arm64'"),
@@ -79,8 +79,8 @@ def test_a_dry_run_changes_nothing(ec2: Client, action: str, asked: dict[str, An
         ({"Placement": {"AvailabilityZone": "eu-west-1a"}}, "InvalidParameterValue", "eu-west-1a"),
     ],
 )
-def test_an_impossible_launch_is_refused(ec2: Client, asked: dict[str, Any], code: str, said: str) -> None:
-    with refused_as(code, match=said):
+def test_an_impossible_launch_is_refused(ec2: Client, asked: dict[str, Any], code: str, message: str) -> None:
+    with refused_as(code, match=message):
         run(ec2, **asked)
     assert not live(ec2)
 

@@ -88,8 +88,8 @@ def test_packets_to_the_outside_are_rejected_at_once(inside: Inside, sandbox: Ru
         arriving.settimeout(0)
         # More connections than the kernel's own limit per second.
         for address in ("1.1.1.1", "192.168.77.1", "10.255.255.1", "169.254.1.1"):
-            said = inside.fail(f"for i in 1 2 3 4 5 6 7 8; do {CONNECT} {address} || failed=$?; done; exit $failed")
-            assert said.count("connect: Network is unreachable") == 8
+            message = inside.fail(f"for i in 1 2 3 4 5 6 7 8; do {CONNECT} {address} || failed=$?; done; exit $failed")
+            assert message.count("connect: Network is unreachable") == 8
         seen = set()
         try:
             while True:

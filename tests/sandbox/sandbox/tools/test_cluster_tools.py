@@ -155,8 +155,8 @@ def tool(sandbox: RunningSandbox, programs: Path, name: str, home: Path) -> Tool
 
 def test_libcloud(sandbox: RunningSandbox, home: Path, tmp_path: Path) -> None:
     python = tool(sandbox, install(tmp_path / "venv", "apache-libcloud"), "python", home)
-    said = python.run("-c", WITH_LIBCLOUD, find_image())
-    assert said.splitlines() == ["['made'] True", "True True"]
+    output = python.run("-c", WITH_LIBCLOUD, find_image())
+    assert output.splitlines() == ["['made'] True", "True True"]
 
 
 def test_dvc(sandbox: RunningSandbox, home: Path, tmp_path: Path) -> None:
@@ -165,9 +165,9 @@ def test_dvc(sandbox: RunningSandbox, home: Path, tmp_path: Path) -> None:
     content = bytes(range(256)) * 20_000
     (home / "data").write_bytes(content)
     shell = tool(sandbox, programs, "python", home)
-    said = Tool(program="bash", env=shell.env, directory=home).run("-c", WITH_DVC)
-    assert "1 file pushed" in said
-    assert "Cache and remote 'store' are in sync." in said
+    output = Tool(program="bash", env=shell.env, directory=home).run("-c", WITH_DVC)
+    assert "1 file pushed" in output
+    assert "Cache and remote 'store' are in sync." in output
     assert (home / "data").read_bytes() == content
 
 
@@ -190,8 +190,8 @@ def test_ray_up_with_a_worker(sandbox: RunningSandbox, home: Path, seen_by_hosts
     ray.run("up", "--yes", "ray.yaml", timeout_s=600)
     try:
         ray.run("rsync-up", "ray.yaml", "on_two_nodes.py", "on_two_nodes.py")
-        said = ray.run("exec", "ray.yaml", f"{programs}/python on_two_nodes.py", timeout_s=300)
-        (names,) = [line for line in said.splitlines() if line.startswith("names: ")]
+        messages = ray.run("exec", "ray.yaml", f"{programs}/python on_two_nodes.py", timeout_s=300)
+        (names,) = [line for line in messages.splitlines() if line.startswith("names: ")]
         assert len({*json.loads(names.removeprefix("names: "))}) == 2
     finally:
         ray.run("down", "--yes", "ray.yaml", timeout_s=300)
@@ -204,14 +204,14 @@ def test_parsl_runs_an_app_on_a_block(sandbox: RunningSandbox, home: Path, seen_
     programs = install(seen_by_hosts / "venv", "parsl==2026.10.26", "boto3", python="/usr/bin/python3")
     python = tool(sandbox, programs, "python", home)
     boto3.client("ec2").create_key_pair(KeyName="parsl")
-    said = python.run("-c", WITH_PARSL, find_image(), "parsl", own_address(python.env), str(programs), timeout_s=300)
-    assert said.splitlines()[-3:] == ["elsewhere: True", "at work: ['RUNNING']", "cancelled: ['COMPLETED']"]
+    output = python.run("-c", WITH_PARSL, find_image(), "parsl", own_address(python.env), str(programs), timeout_s=300)
+    assert output.splitlines()[-3:] == ["elsewhere: True", "at work: ['RUNNING']", "cancelled: ['COMPLETED']"]
     assert not find_live(boto3.client("ec2"), LIVE_STATES)
 
 
 def test_skypilots_provisioner(sandbox: RunningSandbox, home: Path, tmp_path: Path) -> None:
     python = tool(sandbox, install(tmp_path / "venv", "skypilot[aws]"), "python", home)
     before = find_live(boto3.client("ec2"))
-    said = python.run("-c", WITH_SKYPILOT, REGION, find_image(), timeout_s=300)
-    assert said.splitlines()[-1] == "found: [2, 2, 2, 0]", said
+    output = python.run("-c", WITH_SKYPILOT, REGION, find_image(), timeout_s=300)
+    assert output.splitlines()[-1] == "found: [2, 2, 2, 0]", output
     assert find_live(boto3.client("ec2")) == before

@@ -56,5 +56,5 @@ def test_a_computation_on_an_ec2_cluster(sandbox: RunningSandbox, tmp_path: Path
         env = environment_of(sandbox.project_dir, home=tmp_path)
         (tmp_path / "computation.py").write_text(CLUSTER)
         python = Tool(program=str(programs / "python"), env=env, directory=tmp_path)
-        said = python.run("computation.py", find_image(), str(programs), timeout_s=600)
-    assert "elsewhere: True\nsum: 45\n" in said
+        output = python.run("computation.py", find_image(), str(programs), timeout_s=600)
+    assert "elsewhere: True\nsum: 45\n" in output

@@ -57,8 +57,8 @@ def test_dstack_until_it_needs_the_internet(sandbox: RunningSandbox, python: Too
     """Its cloud-config adds the keys, sets up the firewall with ufw, and downloads dstack-shim, which fails."""
     control.install(sandbox.project_dir, ("cloud-init", "ufw"), report=silent)
     ec2 = boto3.client("ec2")
-    said = python.run("-c", CREATE, ssh.key.with_suffix(".pub").read_text(), timeout_s=300)
-    _, instance_id, user, address = said.splitlines()[-1].split()
+    output = python.run("-c", CREATE, ssh.key.with_suffix(".pub").read_text(), timeout_s=300)
+    _, instance_id, user, address = output.splitlines()[-1].split()
     until(lambda: ssh.run(address, "test -e /run/cloud-init/result.json", check=False).returncode == 0,
           "cloud-init does not end", timeout_s=300)  # fmt: skip
     assert user == "ubuntu"

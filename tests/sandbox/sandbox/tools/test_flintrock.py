@@ -93,8 +93,8 @@ def flintrock_groups(ec2: "EC2Client") -> set[str]:
 
 def test_all_of_flintrock_with_an_image_that_has_what_it_needs(flintrock: Tool, ec2: "EC2Client", ssh: Ssh) -> None:
     (flintrock.directory / "user-data").write_text(FLINTROCK_NEEDS_NOTHING)
-    said = flintrock.run("launch", "some", "--ec2-user-data", "user-data", "--assume-yes")
-    assert "Login with: flintrock login some" in said
+    output = flintrock.run("launch", "some", "--ec2-user-data", "user-data", "--assume-yes")
+    assert "Login with: flintrock login some" in output
     for instance in of_flintrock(ec2):
         assert {group["GroupName"] for group in instance["SecurityGroups"]} == {"flintrock", "flintrock-some"}
         assert instance["Placement"]["GroupName"] == "flintrock"

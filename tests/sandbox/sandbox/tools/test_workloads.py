@@ -80,9 +80,9 @@ def test_torchrun_with_gloo(names: tuple[str, str], ssh: Ssh) -> None:
         "--master_port 29500 --redirects 1 --tee 1 --node_rank {} all_reduce.py"
     )
     ssh.run(other, f"setsid sh -c '{command.format(1)}' >torchrun.log 2>&1 </dev/null &")
-    said = ssh.read(head, command.format(0))
+    output = ssh.read(head, command.format(0))
     until(lambda: "rank 3" in ssh.read(other, "cat torchrun.log"), "the other host's ranks do not end")
-    ranks = re.findall(r"rank (\d) of 4 has \[10\.0\]", said + ssh.read(other, "cat torchrun.log"))
+    ranks = re.findall(r"rank (\d) of 4 has \[10\.0\]", output + ssh.read(other, "cat torchrun.log"))
     assert sorted(ranks) == ["0", "1", "2", "3"]
 
 

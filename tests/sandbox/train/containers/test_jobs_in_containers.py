@@ -124,10 +124,10 @@ def test_digits_with_a_mounted_environment(nodes: ContainerNodes, plain: str) ->
     assert accuracy(done.stdout + done.stderr) > 0.8
 
 
-def accuracy(said: str) -> float:
+def accuracy(message: str) -> float:
     """The last validation accuracy that a script has reported."""
-    found = re.findall(r"[Vv]alidation[- ]accuracy[=:] ?([0-9.]+)", said)
-    assert found, said
+    found = re.findall(r"[Vv]alidation[- ]accuracy[=:] ?([0-9.]+)", message)
+    assert found, message
     return float(found[-1])
 
 
@@ -142,8 +142,8 @@ def test_the_engine_of_a_process_is_killed(nodes: ContainerNodes, plain: str, re
     command = ("--", "sh", "-c", f"(env -i setsid {' '.join(STRANGER)} &); echo waits; sleep 600")
     with nodes.configured(plain), running(nodes.project, "--launcher", "env", command=command, waiting=1) as job:
         job.kill(engine_program(job, "podman"))
-        said = "signal 9: podman, which runs its container, was killed"
-        check("in containers: podman killed", job, (137, said), record_property)
+        output = "signal 9: podman, which runs its container, was killed"
+        check("in containers: podman killed", job, (137, output), record_property)
 
 
 def test_the_password_is_found_nowhere(nodes: ContainerNodes, first: Seen) -> None:

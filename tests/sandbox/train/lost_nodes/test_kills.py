@@ -181,11 +181,11 @@ def test_kills(
     getattr(row, f"kill_in_{moment}" if moment != "twice" else "kill_twice")()
     for words in (("status", "--json"), ("jobs", "--json"), ("logs", "--json", *([row.job] if row.job else []))):
         row.read(*words)
-    state, said = row.mend()
+    state, output = row.mend()
 
     [record] = [job for job in json.loads(row.read("jobs", "--json")) if job["id"] == row.job] or [{}]
     record_property("result", f"{row.name}: {state or 'no record'}; {record.get('error')}")
-    assert state in ENDED, said
+    assert state in ENDED, output
     assert state == "done" or record["error"]
     cluster.run("up", "--yes", timeout_s=COMMAND_S)
     shown = json.loads(row.read("status", "--json"))

@@ -196,11 +196,11 @@ def test_a_job_continues_on_another_head(nodes: Project, ec2: "EC2Client") -> No
     assert "cluster up" in refused
     assert len(live(ec2)) == 1  # none of these replaces it
 
-    said = nodes.run("up").stderr
+    output = nodes.run("up").stderr
 
-    assert f"the head of job {job} (long) has ended: continuing the job on a new one" in said
-    assert "OTHER_TOKEN" in said  # its value is in no record
-    assert said.count("is not continued: ") == said.count(f"job {forged} is not continued: ") == 1
+    assert f"the head of job {job} (long) has ended: continuing the job on a new one" in output
+    assert "OTHER_TOKEN" in output  # its value is in no record
+    assert output.count("is not continued: ") == output.count(f"job {forged} is not continued: ") == 1
     after = hosts_of(nodes, again=True)
     assert after["node-0"].instance_id != before["node-0"].instance_id
     assert after["node-1"] == before["node-1"]
@@ -246,9 +246,9 @@ def test_fewer_nodes_end_the_job_that_uses_them(nodes: Project, ec2: "EC2Client"
 
     assert f"this would interrupt job {job}" in nodes.run("resize", "1", code=2).stderr
     assert job_of(nodes, job)["state"] == "running"
-    said = nodes.run("resize", "1", "--yes").stderr
+    output = nodes.run("resize", "1", "--yes").stderr
 
-    assert f"stopping job {job} (python), which uses node-1" in said
+    assert f"stopping job {job} (python), which uses node-1" in output
     assert job_of(nodes, job)["state"] == "stopped"
     gone(job)
     after = hosts_of(nodes, again=True)

@@ -48,12 +48,12 @@ def unhealthy(project: Project) -> dict[str, list[str]]:
 def test_a_node_that_lacks_memory(nodes: Project) -> None:
     with fault(nodes, "node-1", SHORT, "sudo umount /proc/meminfo"):
         done = nodes.run("train", "--kv-store", "none", "--launcher", "env", "--", "hostname")
-        said = "2929 MiB of memory, and its type has 8192 MiB"
-        assert f"node-1: unhealthy and left out: {said}" in done.stderr
+        output = "2929 MiB of memory, and its type has 8192 MiB"
+        assert f"node-1: unhealthy and left out: {output}" in done.stderr
         newest = max(records(nodes), key=lambda record: record["submitted_at"])
         assert [host["name"] for host in newest["nodes"]] == ["node-0"]
-        assert unhealthy(nodes) == {"node-0": [], "node-1": [said]}
-        assert f"error  node-1 is unhealthy: {said}" in nodes.run("status").stdout
+        assert unhealthy(nodes) == {"node-0": [], "node-1": [output]}
+        assert f"error  node-1 is unhealthy: {output}" in nodes.run("status").stdout
         refused = nodes.run("train", "--nodes", "2", "--", "true", code=1)
         assert "the job needs 2 nodes, and the cluster has 1" in refused.stderr
 

@@ -32,7 +32,7 @@ def test_all_keys() -> None:
 
 
 @pytest.mark.parametrize(
-    ("table", "said"),
+    ("table", "message"),
     [
         ({"image": "Wrong"}, 'container.image = "Wrong": not an image\'s name'),
         ({"registry": {"server": "r.example.com", "username": "me"}}, "lacks password_env"),
@@ -50,10 +50,10 @@ def test_all_keys() -> None:
         ({"engine": "rkt"}, 'must be "auto", "docker" or "podman"'),
     ],
 )
-def test_mistakes_are_named(table: dict[str, Any], said: str) -> None:
+def test_mistakes_are_named(table: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         read(**table)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_a_password_is_not_accepted_in_the_file() -> None:

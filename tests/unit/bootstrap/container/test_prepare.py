@@ -27,7 +27,7 @@ DIGEST = "sha256:" + "ab" * 32
 
 
 def found(**more: Any) -> Any:
-    facts = {"engine": ["podman"], "said": [], "ids": [1000, 1000], "machine": "x86_64"}
+    facts = {"engine": ["podman"], "reasons": [], "ids": [1000, 1000], "machine": "x86_64"}
     return convert({**facts, "shm_bytes": 4 << 30, **more}, prepare._EngineFacts)
 
 
@@ -37,7 +37,7 @@ def image(**more: Any) -> Any:
 
 
 def test_nodes_without_an_engine_are_named() -> None:
-    lacking = found(engine=None, said=["docker: not installed", "podman: not installed"])
+    lacking = found(engine=None, reasons=["docker: not installed", "podman: not installed"])
     with pytest.raises(ClusterError) as caught:
         prepare.check_nodes({"node-0": found(), "node-1": lacking}, ContainerConfig(image="a"))
     assert "neither Docker nor Podman works on node-1" in str(caught.value)
@@ -67,24 +67,24 @@ class Talk:
 
     name = "node-0"
 
-    def __init__(self, said: str | None) -> None:
-        self._said = said
+    def __init__(self, message: str | None) -> None:
+        self._said = message
 
     def call(self, request: Any, kind: Any) -> Any:
         return kind(failed=self._said) if self._said else kind(taken=request["take"])
 
 
 @pytest.mark.parametrize(
-    ("said", "hint"),
+    ("message", "hint"),
     [
         ("Error: creating an ID-mapped copy of layer: write: no space left on device", "volume_size_gib"),
         ("Error: no subuid ranges found", "podman info"),
     ],
 )
-def test_an_image_whose_owners_cannot_be_mapped(said: str, hint: str) -> None:
+def test_an_image_whose_owners_cannot_be_mapped(message: str, hint: str) -> None:
     with pytest.raises(ClusterError, match="podman cannot copy the image") as caught:
-        prepare.map_owners(Talk(said), image(), report=silent)  # type: ignore[arg-type]
-    assert said in str(caught.value)
+        prepare.map_owners(Talk(message), image(), report=silent)  # type: ignore[arg-type]
+    assert message in str(caught.value)
     assert hint in (caught.value.hint or "")
 
 
@@ -136,27 +136,27 @@ def test_an_image_that_only_nodes_have_is_the_heads(
 
 
 @pytest.mark.parametrize(
-    "said",
+    "message",
     [
         "there is no module mxnet",
         "Error: crun: executable file `python3` not found in $PATH: No such file or directory",
         'exec: "python3": executable file not found in $PATH: unknown',
     ],
 )
-def test_whether_an_image_has_mxnet(said: str) -> None:
-    def take(said: str | None, *, is_required: bool = False) -> str | None:
-        talk, config = Talk(said), ContainerConfig(image="a")
+def test_whether_an_image_has_mxnet(message: str) -> None:
+    def take(message: str | None, *, is_required: bool = False) -> str | None:
+        talk, config = Talk(message), ContainerConfig(image="a")
         return prepare.take_launcher(talk, image(), config, is_required=is_required)  # type: ignore[arg-type]
 
     assert take(None) == ".cluster/launcher/1"
-    assert take(said) is None
-    for unknown, is_required in ((said, True), ("it did not end within 120 s", False)):
+    assert take(message) is None
+    for unknown, is_required in ((message, True), ("it did not end within 120 s", False)):
         with pytest.raises(ClusterError, match=r"a has no MXNet with tools/launch\.py"):
             take(unknown, is_required=is_required)
 
 
 @pytest.mark.parametrize(
-    ("said", "login", "why", "hint"),
+    ("message", "login", "why", "hint"),
     [
         ("unauthorized: authentication required", LOGIN, 'to node-0 as "me"', "registry.password_env"),
         ("unauthorized: authentication required", None, "to node-0 without a user", "set [container] registry"),
@@ -167,10 +167,10 @@ def test_whether_an_image_has_mxnet(said: str) -> None:
         ("lookup r.example.com: no such host", None, "node-0 cannot pull", "curl -sSI https://r.example.com/v2/"),
     ],
 )
-def test_a_pull_that_fails(said: str, login: Login | None, why: str, hint: str) -> None:
-    error = prepare.explain_pull(f"Trying to pull\n{said}", REFERENCE, node="node-0", login=login)
+def test_a_pull_that_fails(message: str, login: Login | None, why: str, hint: str) -> None:
+    error = prepare.explain_pull(f"Trying to pull\n{message}", REFERENCE, node="node-0", login=login)
     assert why in str(error)
-    assert said in str(error)
+    assert message in str(error)
     assert hint in (error.hint or "")
     assert "hunter2" not in f"{error}{login}"
 
@@ -194,7 +194,7 @@ def test_a_failed_check_of_verify(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check, "prepare", fail)
     config = ContainerConfig(image="x/train:1.4")
     (found,) = check.check_containers((), config, find_login=lambda: None, uses_environment=False, report=silent)
-    assert (found.status, found.said, found.cause) == ("failed", "no x/train:1.4:", "manifest unknown more")
+    assert (found.status, found.result, found.cause) == ("failed", "no x/train:1.4:", "manifest unknown more")
 
 
 # -- the program on the node -------------------------------------------------------------------------------------------

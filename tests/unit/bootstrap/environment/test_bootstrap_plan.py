@@ -134,14 +134,16 @@ MISSING = "MXNet or PyTorch needs {}, which could not be installed"
 
 
 @pytest.mark.parametrize(
-    ("changes", "code", "said"),
+    ("changes", "code", "message"),
     [
         ({}, 0, ""),
         ({"apt_get": "exit 100"}, 1, MISSING.format("libone-dev libtwo-dev")),
         ({"apt_get": None}, 1, MISSING.format("one two")),  # neither apt nor dnf
     ],
 )
-def test_missing_packages_are_installed(tmp_path: Path, changes: dict[str, str | None], code: int, said: str) -> None:
+def test_missing_packages_are_installed(
+    tmp_path: Path, changes: dict[str, str | None], code: int, message: str
+) -> None:
     """The package tools are fakes, so the test installs nothing on this machine."""
     log = 'echo "$@" >>"$HOME/calls"'
     bodies = {"sudo": f'{log}; shift; "$@"', "env": 'shift; exec "$@"', "id": "echo 1000", "apt_get": log, **changes}
@@ -154,7 +156,7 @@ def test_missing_packages_are_installed(tmp_path: Path, changes: dict[str, str |
     step = InstallPackages(packages=(("libone-dev", "one"), ("libtwo-dev", "two")))
     done = run_shell(render_script([step], python=str(programs / "python3")), tmp_path, path=str(programs))
     assert done.returncode == code, done.stderr
-    assert said in done.stderr
+    assert message in done.stderr
     assert not (tmp_path / ".cluster" / "known").exists()  # the facts are gathered again
     if code == 0:
         calls = (tmp_path / "calls").read_text()

@@ -183,8 +183,8 @@ def test_an_environment_with_a_managed_python(tmp_path: Path, wheels: Path, pyth
     assert done.returncode == 0, done.stderr
     python = home / ".cluster" / "env" / bundle.digest / "bin" / "python"
     code = "import thing, threading, sys; print(sys.base_prefix, hasattr(threading.Thread, 'isAlive'))"
-    said = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True, env={}).stdout
-    assert said == f"{home}/.cluster/python/{bundle.python.sha256} True\n"
+    output = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True, env={}).stdout
+    assert output == f"{home}/.cluster/python/{bundle.python.sha256} True\n"
     assert (home / ".cluster" / "env" / bundle.digest / ".unresolved").exists()
 
 

@@ -66,12 +66,12 @@ def test_gpu_warnings() -> None:
         find_warnings(replace(FACTS, libraries=frozenset(["libcuda.so.1"])), replace(TARGET, requirements=(CU112,)))
         == ()
     )
-    (said,) = find_warnings(
+    (message,) = find_warnings(
         replace(FACTS, displays=("NVIDIA", "NVIDIA")), replace(TARGET, requirements=("mxnet==1.7.0.post2",))
     )
-    assert "2 NVIDIA GPU(s) but no working driver" in said
-    (said,) = find_warnings(FACTS, replace(TARGET, requirements=(CU90,)))
-    assert "libcudart.so.9.0" in said
+    assert "2 NVIDIA GPU(s) but no working driver" in message
+    (message,) = find_warnings(FACTS, replace(TARGET, requirements=(CU90,)))
+    assert "libcudart.so.9.0" in message
 
 
 def build(path: Path, *, needs: tuple[Path, ...] = (), says: str | None = None) -> None:

@@ -86,7 +86,7 @@ def test_the_environment_of_a_base_keeps_its_python_and_numpy() -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "config", "said"),
+    ("more", "config", "message"),
     [
         ({"gpus": (("3.7", "Tesla K80"),)}, {}, "no wheel with code for Tesla K80"),
         ({"gpus": (("", "Unheard of"),)}, {}, "does not report the compute capability"),
@@ -94,9 +94,9 @@ def test_the_environment_of_a_base_keeps_its_python_and_numpy() -> None:
         ({}, {"torch": "torch==2.4.1", "python": "3.13"}, "torch==2.4.1 works with 3.9 to 3.12"),
     ],
 )
-def test_what_cannot_work_is_refused(more: dict[str, object], config: dict[str, str], said: str) -> None:
+def test_what_cannot_work_is_refused(more: dict[str, object], config: dict[str, str], message: str) -> None:
     facts = replace(FACTS, **more)
-    with pytest.raises(ClusterError, match=said) as caught:
+    with pytest.raises(ClusterError, match=message) as caught:
         choose(facts, BootstrapConfig(**{"framework": "pytorch", **config}))  # type: ignore[arg-type]
     assert caught.value.hint
 
@@ -125,15 +125,15 @@ def test_a_locked_project_decides() -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "asked", "said"),
+    ("config", "asked", "message"),
     [
         ({"mxnet": "mxnet==1.9.1"}, locked("mxnet==1.7.0.post2"), "which locks mxnet==1.7.0.post2"),
         ({"framework": "pytorch", "torch": "torch==2.8.0"}, locked("torch==2.4.1"), "which locks torch==2.4.1"),
         ({}, locked(python=">=3.13"), r"locked for >=3\.13"),
     ],
 )
-def test_a_lock_that_contradicts_is_refused(config: dict[str, str], asked: Requirements, said: str) -> None:
-    with pytest.raises(ClusterError, match=said):
+def test_a_lock_that_contradicts_is_refused(config: dict[str, str], asked: Requirements, message: str) -> None:
+    with pytest.raises(ClusterError, match=message):
         choose(FACTS, BootstrapConfig(**config), asked)  # type: ignore[arg-type]
 
 
@@ -183,13 +183,13 @@ def test_an_environment_finds_the_packages_of_its_base(tmp_path: Path) -> None:
 def test_warnings_about_gpus() -> None:
     target = bundle_of().target
     facts = replace(FACTS, **A10G)
-    (said,) = find_warnings(facts, target, Torch(version="2.13.0+cpu", has_cuda=False))
-    assert "is a CPU build" in said
-    (said,) = find_warnings(facts, target, Torch(version="2.13.0", has_cuda=True))
-    assert "CUDA 13.0 needs the NVIDIA driver 580.65 or later" in said
+    (message,) = find_warnings(facts, target, Torch(version="2.13.0+cpu", has_cuda=False))
+    assert "is a CPU build" in message
+    (message,) = find_warnings(facts, target, Torch(version="2.13.0", has_cuda=True))
+    assert "CUDA 13.0 needs the NVIDIA driver 580.65 or later" in message
     assert find_warnings(facts, target, Torch(version="2.8.0+cu128", has_cuda=True)) == ()
-    (said,) = find_warnings(replace(FACTS, displays=("NVIDIA",)), target)
-    assert "PyTorch will not see them" in said
+    (message,) = find_warnings(replace(FACTS, displays=("NVIDIA",)), target)
+    assert "PyTorch will not see them" in message
     assert find_warnings(replace(FACTS, displays=("NVIDIA",)), replace(target, framework="none")) == ()
     assert ANY_PYTHONS[0] == (3, 9)
 
@@ -208,6 +208,6 @@ def test_warnings_about_gpus() -> None:
 )
 def test_a_version_in_the_requirements(requirement: str, config: BootstrapConfig, remedy: str | None) -> None:
     """Where [bootstrap] chooses a version that the requirements do not allow, the message has the line that sets it."""
-    said = explain_ignored(requirement, config)
-    assert (said or "").endswith(remedy or "")
-    assert (said is None) == (remedy is None)
+    message = explain_ignored(requirement, config)
+    assert (message or "").endswith(remedy or "")
+    assert (message is None) == (remedy is None)

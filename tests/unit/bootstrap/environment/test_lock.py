@@ -287,9 +287,9 @@ def test_nodes_without_gpus_get_the_cpu_build_of_pytorch(
     bundle = fetch_bundle(target, cache=tmp_path / "cache", report=events.append)
     assert bundle.torch is not None
     assert bundle.torch.version == chosen
-    said = [event.what for event in events if "GB of wheels, with CUDA" in event.what]
+    messages = [event.what for event in events if "GB of wheels, with CUDA" in event.what]
     running: tuple[str, ...] = ()
     for event in events:
         running = still_running(running, event)
     assert running == ()  # although the search for the CPU build failed
-    assert len(said) == announced
+    assert len(messages) == announced

@@ -62,14 +62,14 @@ def test_a_wheel_from_https(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize(
-    ("setting", "error", "said"),
+    ("setting", "error", "message"),
     [
         ("torch-2-py3-none-any.whl", ConfigError, "not the name of an MXNet wheel"),
         ("x/mxnet-1.7.0-py3-none-any.whl", NotFoundError, "No such file"),
     ],
 )
-def test_files_that_are_no_wheel(tmp_path: Path, setting: str, error: type[Exception], said: str) -> None:
-    with pytest.raises(error, match=said):
+def test_files_that_are_no_wheel(tmp_path: Path, setting: str, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
         find(setting, tmp_path, tmp_path / "cache")
 
 

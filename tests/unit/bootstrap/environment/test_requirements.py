@@ -42,7 +42,7 @@ def test_requirements_files_are_read(tmp_path: Path, text: str, lines: list[str]
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("--index-url https://me:secret@host/simple", "the option --index-url is not supported: set up pip or uv"),
         ("a @ https://me:secret@host/a.whl", "not a URL without a password, of a wheel"),
@@ -53,11 +53,11 @@ def test_requirements_files_are_read(tmp_path: Path, text: str, lines: list[str]
         ("\xe9\xff", "r.txt: 'utf-8' codec can't decode"),
     ],
 )
-def test_unsupported_lines_are_refused(tmp_path: Path, text: str, said: str) -> None:
+def test_unsupported_lines_are_refused(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "r.txt").write_bytes(text.encode("latin-1"))
     with pytest.raises(ConfigError) as raised:
         read_packages(["numpy", "-r r.txt"], folder=tmp_path)
-    assert said in raised.value.message
+    assert message in raised.value.message
     assert "secret" not in raised.value.message
 
 

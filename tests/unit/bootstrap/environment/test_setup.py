@@ -81,7 +81,7 @@ def test_changes_of_paths_can_be_reapplied(own: list[str], more: list[str]) -> N
 
 
 @pytest.mark.parametrize(
-    ("commands", "code", "said"),
+    ("commands", "code", "message"),
     [
         (
             ("echo fine", "echo so; sh -c 'exit 7'", "touch $HOME/reached"),
@@ -94,11 +94,11 @@ def test_changes_of_paths_can_be_reapplied(own: list[str], more: list[str]) -> N
     ],
 )
 def test_the_first_failing_command_ends_the_set_up(
-    tmp_path: Path, commands: tuple[str, ...], code: int, said: str
+    tmp_path: Path, commands: tuple[str, ...], code: int, message: str
 ) -> None:
     done = setup(tmp_path, *commands)
     assert done.returncode == code or (code == 1 and done.returncode in {1, 2})
-    assert said in done.stdout.splitlines()[-1]
+    assert message in done.stdout.splitlines()[-1]
     assert not (tmp_path / "reached").exists()
     assert not list((tmp_path / ".cluster" / "setup" / os.uname().nodename).glob("*.done"))
     assert not list((tmp_path / ".cluster" / "setup" / os.uname().nodename).glob(".run-*"))

@@ -41,7 +41,7 @@ def test_a_python_is_chosen(there: tuple[str, ...], setting: str, version: tuple
 
 
 @pytest.mark.parametrize(
-    ("change", "setting", "said"),
+    ("change", "setting", "message"),
     [
         ({}, "/opt/python", '/opt/python": no working Python there'),
         ({"configured": FoundPython(path="/opt/p", version=(3, 7))}, "/opt/p", "is Python 3.7; MXNet works with 3.9"),
@@ -50,8 +50,8 @@ def test_a_python_is_chosen(there: tuple[str, ...], setting: str, version: tuple
         ({"glibc": (2, 12)}, "3.10", "no Python 3.10, and the one"),
     ],
 )
-def test_unsuitable_pythons_are_refused(change: dict[str, object], setting: str, said: str) -> None:
-    with pytest.raises(ClusterError, match=said):
+def test_unsuitable_pythons_are_refused(change: dict[str, object], setting: str, message: str) -> None:
+    with pytest.raises(ClusterError, match=message):
         choose_python(replace(FACTS, **change), setting=setting, node="n")
 
 
@@ -78,7 +78,7 @@ def test_wheels_are_chosen_for_the_node(
 
 
 @pytest.mark.parametrize(
-    ("change", "mxnet", "said"),
+    ("change", "mxnet", "message"),
     [
         ({"machine": "aarch64"}, "auto", "aarch64"),
         ({"gpus": (("9.0", "NVIDIA H100"),)}, "auto", "no MXNet wheel has code for NVIDIA H100"),
@@ -87,7 +87,7 @@ def test_wheels_are_chosen_for_the_node(
         ({"gpus": (("", "Unheard of"),)}, "auto", "does not report the compute capability of the Unheard of"),
     ],
 )
-def test_nodes_without_a_suitable_wheel_are_refused(change: dict[str, object], mxnet: str, said: str) -> None:
+def test_nodes_without_a_suitable_wheel_are_refused(change: dict[str, object], mxnet: str, message: str) -> None:
     facts: NodeFacts = replace(FACTS, **change)
-    with pytest.raises(ClusterError, match=said):
+    with pytest.raises(ClusterError, match=message):
         choose_wheels(facts, python=PYTHON, mxnet=mxnet, node="node-0")

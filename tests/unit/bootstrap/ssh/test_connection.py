@@ -28,7 +28,7 @@ from node_facts import HOST
 
 
 @pytest.mark.parametrize(
-    ("said", "code", "shown"),
+    ("message", "code", "shown"),
     [
         ("Welcome\nremoved\n", 0, None),
         ("", 0, "(it printed nothing)"),  # as fish ends for a script that it cannot parse
@@ -37,10 +37,10 @@ from node_facts import HOST
     ],
 )
 def test_success_is_a_word_and_the_exit_code(
-    monkeypatch: pytest.MonkeyPatch, said: str, code: int, shown: str | None
+    monkeypatch: pytest.MonkeyPatch, message: str, code: int, shown: str | None
 ) -> None:
     connection = NodeConnection(HOST, cast("fabric.Connection", None))
-    monkeypatch.setattr(connection, "open_channel", lambda _: channel(said.encode(), exit_code=code))
+    monkeypatch.setattr(connection, "open_channel", lambda _: channel(message.encode(), exit_code=code))
 
     def ask() -> str:
         return connection.ask(RemoteCommand("x"), {"removed", "kept"}, timeout_s=1, what="the script")
@@ -64,7 +64,7 @@ REBOOT = "aws ec2 reboot-instances --instance-ids i-1"
 
 
 @pytest.mark.parametrize(
-    ("error", "said", "hint", "may_pass"),
+    ("error", "message", "hint", "may_pass"),
     [
         (REFUSED, "connection refused", REBOOT, True),
         (several(REFUSED), "connection refused", REBOOT, True),
@@ -76,9 +76,9 @@ REBOOT = "aws ec2 reboot-instances --instance-ids i-1"
         (paramiko.BadHostKeyException("h", KEY, KEY), "host key has changed", "cluster down, then", False),
     ],
 )
-def test_failed_connections_are_explained(error: Exception, said: str, hint: str, *, may_pass: bool) -> None:
+def test_failed_connections_are_explained(error: Exception, message: str, hint: str, *, may_pass: bool) -> None:
     text, step = explain(HOST, error)
-    assert said in text
+    assert message in text
     assert "node-1 (i-1, ubuntu@198.18.0.2)" in text
     assert hint in step
     assert may_be_booting(error) is may_pass
@@ -105,7 +105,7 @@ def test_errors_of_commands(stdout: str, stderr: str, code: int, message: str, h
 
 
 @pytest.mark.parametrize(
-    ("lines", "booted", "said"),
+    ("lines", "booted", "message"),
     [
         ((), False, "  according to its console, it is still booting\n  its console is still empty"),
         (("[ 3.1] Free",), False, "it is still booting\n  its console's last lines:\n  | [ 3.1] Free"),
@@ -113,9 +113,9 @@ def test_errors_of_commands(stdout: str, stderr: str, code: int, message: str, h
         (("x", "[ 20.1] cloud-init[9]: Cloud-init v. 24.4 finished at Sat", "eth0: up"), True, "  | eth0: up"),
     ],
 )
-def test_the_console_shows_whether_a_node_has_booted(lines: tuple[str, ...], said: str, *, booted: bool) -> None:
+def test_the_console_shows_whether_a_node_has_booted(lines: tuple[str, ...], message: str, *, booted: bool) -> None:
     text, found = explain_console(lines)
-    assert (text.endswith(said), found) == (True, booted)
+    assert (text.endswith(message), found) == (True, booted)
     assert ("still booting" in text) is not booted
 
 
@@ -145,7 +145,7 @@ def test_a_disconnect_after_a_refused_key_is_reported_as_a_refused_key(
 
 
 @pytest.mark.parametrize(
-    ("state", "said", "hint"),
+    ("state", "message", "hint"),
     [
         ("missing", "the cluster's private key is missing", "run this on the machine that created the cluster"),
         ("passphrase", "damaged, not a private key, or with a passphrase", "run this on the machine"),
@@ -153,7 +153,7 @@ def test_a_disconnect_after_a_refused_key_is_reported_as_a_refused_key(
         ("0644", "other users can read this private key (mode 0644)", "chmod 600 "),
     ],
 )
-def test_unusable_private_keys(tmp_path: Path, state: str, said: str, hint: str) -> None:
+def test_unusable_private_keys(tmp_path: Path, state: str, message: str, hint: str) -> None:
     path = tmp_path / "id"
     phrase = "secret" if state == "passphrase" else ""
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", phrase, "-f", str(path)], check=True)
@@ -168,7 +168,7 @@ def test_unusable_private_keys(tmp_path: Path, state: str, said: str, hint: str)
             path.chmod(0o644)
     with pytest.raises(ClusterError) as caught:
         wait(path, timeout_s=0)
-    assert caught.value.message == f"{path}: {said}"
+    assert caught.value.message == f"{path}: {message}"
     assert (caught.value.hint or "").startswith(hint)
 
 

@@ -81,7 +81,7 @@ def test_the_allocation_of_this_process(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize(
-    ("source", "environ", "said"),
+    ("source", "environ", "message"),
     [
         ("pbs", {}, r"-H pbs: \$PBS_NODEFILE is not set"),
         ("slurm", {"SLURM_JOB_NODELIST": ""}, r"-H slurm: \$SLURM_JOB_NODELIST is not set"),
@@ -93,11 +93,11 @@ def test_the_allocation_of_this_process(tmp_path: Path, monkeypatch: pytest.Monk
     ],
 )
 def test_what_is_missing_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, environ: dict[str, str], said: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, environ: dict[str, str], message: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("empty").touch()
-    with pytest.raises(UsageError, match=said) as caught:
+    with pytest.raises(UsageError, match=message) as caught:
         read_host_list(source, environ)
     assert caught.value.hint
 

@@ -34,18 +34,18 @@ MINE = "ssh-ed25519 MINE me@home"
 
 
 @pytest.mark.parametrize(
-    ("others", "said"),
+    ("others", "message"),
     [
         ([replace(LAB, private_ip="127.0.0.1")], "which no node can reach"),
         ([LAB, replace(LAB, spec="lab")], '"lab" and alice@lab:2222 are the same host'),
         ([LAB, replace(LAB, spec="b", private_ip="10.9.0.2")], None),
     ],
 )
-def test_addresses_are_unique_and_reachable(others: list[Host], said: str | None) -> None:
-    if said is None:
+def test_addresses_are_unique_and_reachable(others: list[Host], message: str | None) -> None:
+    if message is None:
         check_addresses(others, key="[hosts] names")
         return
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         check_addresses(others, key="[hosts] names")
 
 

@@ -101,7 +101,7 @@ def test_find_known_keys(lines: list[str], name: str, tmp_path: Path, *, known: 
 
 
 @pytest.mark.parametrize(
-    ("error", "said", "hint"),
+    ("error", "message", "hint"),
     [
         (UnknownHostKey("[lab.example.org]:2222", KEY), "its host key is not in your known_hosts", "ssh lab, once"),
         (UnknownHostKey("jump", KEY), "the host key of jump, on the way to it, is not in", "ssh lab, once"),
@@ -114,8 +114,8 @@ def test_find_known_keys(lines: list[str], name: str, tmp_path: Path, *, known: 
         (EOFError(), "ssh failed: EOFError", "ssh lab true"),
     ],
 )  # fmt: skip
-def test_failed_connections_to_own_hosts_are_explained(error: Exception, said: str, hint: str) -> None:
+def test_failed_connections_to_own_hosts_are_explained(error: Exception, message: str, hint: str) -> None:
     told, what_to_type = explain(LAB, Spec(host="lab"), error)
     assert told.startswith("lab (alice@lab.example.org port 2222): ")
-    assert said in told
+    assert message in told
     assert hint in what_to_type

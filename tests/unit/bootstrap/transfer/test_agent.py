@@ -230,14 +230,14 @@ def test_an_agent_sends_signs_of_life(home: Path, start_agent: StartAgent) -> No
 
 
 @pytest.mark.parametrize(
-    ("said", "text", "hint"),
+    ("message", "text", "hint"),
     [
         ({"what": "x: No space left on device", "exit_code": None, "output": []}, "node-1: x: No space", "free some"),
         ({"what": "s", "exit_code": 2, "output": ["a", "b"]}, "exit code 2 from: s\n  | a\n  | b", None),
         ({"what": "s", "exit_code": -9, "output": []}, "killed by signal 9: s\n  | (it printed nothing)", None),
     ],
 )
-def test_failure_reports(said: dict[str, Any], text: str, hint: str | None) -> None:
-    error = failure("node-1", convert(said, Failure))
+def test_failure_reports(message: dict[str, Any], text: str, hint: str | None) -> None:
+    error = failure("node-1", convert(message, Failure))
     assert text in error.message
     assert (error.hint or "").startswith(hint or "")

@@ -87,7 +87,7 @@ def test_patterns_match_as_in_git(project: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sync", "exclude", "said"),
+    ("sync", "exclude", "message"),
     [
         (("no-such/",), (), "there is no such file or folder in"),
         (("data/",), ("data/",), "nothing would be sent, since data is excluded"),
@@ -95,8 +95,10 @@ def test_patterns_match_as_in_git(project: Path) -> None:
         ((".ssh",), (), r"nothing would be sent, since \.ssh is excluded"),
     ],
 )
-def test_empty_entries_are_refused(project: Path, sync: tuple[str, ...], exclude: tuple[str, ...], said: str) -> None:
-    with pytest.raises(ConfigError, match=f"bootstrap.sync.*{said}"):
+def test_empty_entries_are_refused(
+    project: Path, sync: tuple[str, ...], exclude: tuple[str, ...], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"bootstrap.sync.*{message}"):
         find(project, sync, exclude)
 
 
@@ -120,7 +122,7 @@ def test_links_are_followed_within_the_project(project: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "exclude", "said"),
+    ("make", "exclude", "message"),
     [
         (lambda path: path.symlink_to("x"), (), "is a broken link"),
         (lambda path: path.symlink_to("../my"), (), "is a link to a folder that contains it"),
@@ -130,14 +132,14 @@ def test_links_are_followed_within_the_project(project: Path) -> None:
     ],
 )
 def test_unsendable_files_are_skipped_with_a_warning(
-    project: Path, make: Callable[[Path], None], exclude: tuple[str, ...], said: str
+    project: Path, make: Callable[[Path], None], exclude: tuple[str, ...], message: str
 ) -> None:
     make(project / "my" / "x")
     found = find(project, ("my", "my/net"), exclude)
     assert "my/x" not in found.files
     events: list[Event] = []
     read_sync_files(found, project_dir=project, report=events.append)
-    assert [(event.kind, event.what) for event in events] == [("warn", f"not sent: 'my/x' {said}")]
+    assert [(event.kind, event.what) for event in events] == [("warn", f"not sent: 'my/x' {message}")]
 
 
 def test_a_link_to_the_outside_is_refused_unless_excluded(project: Path) -> None:

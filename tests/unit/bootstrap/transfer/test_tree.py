@@ -41,7 +41,7 @@ def tree_with(path: Path) -> Tree:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (lambda path: path.write_bytes(b"abd"), "its content has changed"),
         (lambda path: path.write_bytes(b"ab"), "it is shorter now"),
@@ -49,9 +49,9 @@ def tree_with(path: Path) -> Tree:
         (Path.mkdir, "Is a directory"),
     ],
 )
-def test_a_changed_file_is_refused(tmp_path: Path, change: Callable[[Path], object], said: str) -> None:
+def test_a_changed_file_is_refused(tmp_path: Path, change: Callable[[Path], object], message: str) -> None:
     change(tmp_path / "x")
-    with pytest.raises(ClusterError, match=rf"'x\.rec' has changed.*{said}") as caught:
+    with pytest.raises(ClusterError, match=rf"'x\.rec' has changed.*{message}") as caught:
         write_archive(tree_with(tmp_path / "x"), tmp_path)
     assert caught.value.hint is not None
     assert caught.value.hint.startswith("run the command again")

@@ -79,12 +79,14 @@ def test_a_damaged_download_starts_again(tmp_path: Path, index: Index) -> None:
 
 
 @pytest.mark.parametrize(
-    ("refusal", "said"),
+    ("refusal", "message"),
     [((403, b"no"), "HTTP 403 Forbidden"), ((503, b""), "HTTP 503 Service Unavailable")],
 )
-def test_errors_hide_the_secret_in_the_url(tmp_path: Path, index: Index, refusal: tuple[int, bytes], said: str) -> None:
+def test_errors_hide_the_secret_in_the_url(
+    tmp_path: Path, index: Index, refusal: tuple[int, bytes], message: str
+) -> None:
     index.refusal = refusal
     with pytest.raises(urls.Unreachable) as raised:
         urls.fetch([f"{index.url}/files/{NAME}?X-Amz-Signature=secret"], arrive(tmp_path / "home"))
-    assert str(raised.value) == f"{index.url}/files/{NAME}: {said}"
+    assert str(raised.value) == f"{index.url}/files/{NAME}: {message}"
     assert len(index.asked_for("secret")) == (urls.TRIES if refusal[0] == 503 else 1)

@@ -45,7 +45,7 @@ def attempts(*blocked: tuple[int, int], nodes: int = 4, error: str = "timed out"
 def ports(tried: list[PortTest], nodes: int = 4) -> list[tuple[str, str, str]]:
     listening = {f"node-{n}": (9100 + n, 20000 + n) for n in range(nodes)}
     return [
-        (check.node, check.subject, check.said) for check in check_ports(listening, {}, tried) if check.status != "ok"
+        (check.node, check.subject, check.result) for check in check_ports(listening, {}, tried) if check.status != "ok"
     ]
 
 
@@ -63,21 +63,21 @@ def test_each_node_names_those_that_do_not_reach_it(
 ) -> None:
     found = ports(attempts(*blocked))
     assert [(node, subject) for node, subject, _ in found] == expected
-    assert {said for node, _, said in found if node == "node-3"} <= {"timed out"}
+    assert {message for node, _, message in found if node == "node-3"} <= {"timed out"}
 
 
 def test_a_single_port_is_named() -> None:
     tried = [PortTest(source="node-0", target="node-1", port=9093, error="refused")]
     tried += [PortTest(source="node-0", target="node-1", port=20000, error=None)]
     failed, *_ = check_ports({"node-1": (9093, 20000)}, {}, tried)
-    assert failed.said == "port 9093: refused"
+    assert failed.result == "port 9093: refused"
     assert "security group" in (failed.cause or "")
     assert (failed.hint or "").startswith("cluster up")
 
 
 def test_a_single_node_and_one_that_cannot_listen() -> None:
     (alone,) = check_ports({"node-0": (9100, 20000)}, {}, [])
-    assert (alone.status, alone.said) == ("ok", "free; there is no other node")
+    assert (alone.status, alone.result) == ("ok", "free; there is no other node")
     refused, other = check_ports(
         {"node-0": (9100, 20000), "node-1": ()}, {"node-1": "10.0.0.5 port 9091 to 9999: in use"}, []
     )
@@ -112,9 +112,9 @@ def test_wrong_clocks_are_found(ahead: list[float], statuses: list[str]) -> None
 def test_disk() -> None:
     gib = 1 << 30
     (both,) = check_disk("node-0", [("/home/u", 1, 50 * gib), ("/tmp", 1, 50 * gib)])
-    assert (both.subject, both.status, both.said) == ("/home/u and /tmp", "ok", "50.0 GiB free")
+    assert (both.subject, both.status, both.result) == ("/home/u and /tmp", "ok", "50.0 GiB free")
     home, tmp = check_disk("node-0", [("/home/u", 1, 50 * gib), ("/tmp", 2, 3 << 20)])
-    assert (home.status, tmp.status, tmp.said) == ("ok", "failed", "3.0 MiB free")
+    assert (home.status, tmp.status, tmp.result) == ("ok", "failed", "3.0 MiB free")
     assert "df -h" in (tmp.hint or "")
 
 
@@ -141,7 +141,7 @@ RIGHT = {"device": "cpu(0)", "values": [[3.0] * 3] * 2}
 def test_a_missing_library_is_named_with_its_cause(library: str, wheel: str, words: list[str]) -> None:
     stderr = f"Traceback:\nOSError: {library}: cannot open shared object file: No such file or directory\n"
     (failed,) = compute({"wheel": wheel}, code=1, stderr=stderr)
-    assert failed.said == f"{library} is missing"
+    assert failed.result == f"{library} is missing"
     assert all(word in (failed.cause or "") for word in words), failed.cause
 
 
@@ -149,11 +149,11 @@ def test_a_missing_library_is_named_with_its_cause(library: str, wheel: str, wor
 
 
 def check(node: str, **more: Any) -> Check:
-    return Check(**{"node": node, "check": "disk", "subject": "/", "status": "ok", "said": "much", **more})
+    return Check(**{"node": node, "check": "disk", "subject": "/", "status": "ok", "result": "much", **more})
 
 
 def test_the_table_is_aligned_and_equal_failures_are_merged() -> None:
-    failed = partial(check, status="failed", said="none", cause="full")
+    failed = partial(check, status="failed", result="none", cause="full")
     checks = [check("node-0"), failed("node-1", hint="on node-1"), failed("node-10", hint="on node-10")]
     lines = render_checks(checks).splitlines()
     assert len({line.index(word) for line, word in zip(lines[1:], ["much", "none", "none"], strict=True)}) == 1
@@ -177,7 +177,7 @@ NAMES = ["node-0", "node-1", "node-2"]
 
 
 @pytest.mark.parametrize(
-    ("index", "messages", "status", "said"),
+    ("index", "messages", "status", "message"),
     [
         (1, [{"step": "reduce"}, {"sum": 6.0, "expected": 6.0}], "ok", "all_reduce with 2 other nodes"),
         (1, [{"sum": 5.0, "expected": 6.0}], "failed", "the sum came out as 5.0, not 6.0"),
@@ -192,12 +192,12 @@ NAMES = ["node-0", "node-1", "node-2"]
         (1, [{"step": "reduce"}], "failed", "failed while adding up with the other nodes: it was killed by signal 6"),
     ],
 )
-def test_an_all_reduce(index: int, messages: list[dict[str, Any]], status: str, said: str) -> None:
+def test_an_all_reduce(index: int, messages: list[dict[str, Any]], status: str, message: str) -> None:
     result = ProbeResult(
         exit_code=-6 if len(messages) == 1 else 0, stdout="\n".join(map(json.dumps, messages)), stderr=""
     )
     (check,) = check_all_reduce(local_node(index), result, names=NAMES, backend="gloo", port=20001)
-    assert (check.check, check.subject, check.status, check.said) == ("all_reduce", "Gloo", status, said)
+    assert (check.check, check.subject, check.status, check.result) == ("all_reduce", "Gloo", status, message)
 
 
 @pytest.mark.parametrize(
@@ -218,11 +218,11 @@ def test_pytorch_computes() -> None:
     three = [[3.0] * 3] * 2
     good = [{"wheel": "torch==2.8.0", "version": "2.8.0"}, {"device": "cuda:0", "values": three}]
     (check,) = check_compute(node, ProbeResult(exit_code=0, stdout="\n".join(map(json.dumps, good)), stderr=""))
-    assert (check.status, check.said) == ("ok", "PyTorch 2.8.0: ones((2,3))*2+1 == 3")
+    assert (check.status, check.result) == ("ok", "PyTorch 2.8.0: ones((2,3))*2+1 == 3")
     on_cpu = [good[0], {"device": "cpu", "values": three}]
     checks = check_compute(node, ProbeResult(exit_code=0, stdout="\n".join(map(json.dumps, on_cpu)), stderr=""))
-    assert [check.said for check in checks[1:]] == ["the driver reports 1 GPU(s), but torch==2.8.0 sees none"]
+    assert [check.result for check in checks[1:]] == ["the driver reports 1 GPU(s), but torch==2.8.0 sees none"]
     assert '[bootstrap] torch = "auto"' in (checks[1].hint or "")
     (check,) = check_compute(node, ProbeResult(exit_code=1, stdout="", stderr="ImportError: libcudart.so.12: x"))
-    assert (check.subject, check.said) == ("import torch", "ImportError: libcudart.so.12: x")
+    assert (check.subject, check.result) == ("import torch", "ImportError: libcudart.so.12: x")
     assert compute_probes("none") == ()

@@ -244,8 +244,8 @@ def test_disks_that_cannot(number: int, found: str | None, tmp_path: Path, monke
     monkeypatch.setattr(tempfile, "mkstemp", fail)
     expected = () if found is None else ((str(tmp_path), found),)
     assert observe.find_read_only([str(tmp_path)]) == expected
-    said = [] if found is None else [f"{tmp_path} cannot be written to: {found}"]
-    assert health.judge(report(read_only=expected)) == said
+    messages = [] if found is None else [f"{tmp_path} cannot be written to: {found}"]
+    assert health.judge(report(read_only=expected)) == messages
 
 
 @pytest.mark.parametrize(
@@ -362,7 +362,7 @@ def test_what_no_job_can_do_without(
 
 
 @pytest.mark.parametrize(
-    ("found", "reasons", "status", "said"),
+    ("found", "reasons", "status", "message"),
     [
         ({"gpus": H100S}, (), "ok", "no faults: disks, memory, 8 GPUs, kernel log"),
         (
@@ -374,6 +374,6 @@ def test_what_no_job_can_do_without(
         ({}, ("7 of 8 GPUs", "its clock is 9.0 s behind"), "failed", "7 of 8 GPUs; its clock is 9.0 s behind"),
     ],
 )
-def test_the_check_of_verify(found: dict[str, Any], reasons: tuple[str, ...], status: str, said: str) -> None:
+def test_the_check_of_verify(found: dict[str, Any], reasons: tuple[str, ...], status: str, message: str) -> None:
     check = check_health("node-1", report(**found), reasons, TYPE)
-    assert (check.status, check.said) == (status, said)
+    assert (check.status, check.result) == (status, message)

@@ -29,7 +29,7 @@ def judged(subject: str, *values: float, kinds: str = "") -> list[str]:
     messages = [{"measure": subject, "value": value, "unit": "MB/s"} for value in values]
     checks = [check for number, message in enumerate(messages) for check in read_measures(f"{number}", [message])]
     found = judge(checks, dict(zip(map(str, range(len(values))), kinds, strict=False)))
-    assert all(check.cause and check.hint and f"{check.value:.0f}" in check.said for check in found if check.cause)
+    assert all(check.cause and check.hint and f"{check.value:.0f}" in check.result for check in found if check.cause)
     return [check.node for check in found if check.status == "failed"]
 
 
@@ -70,14 +70,14 @@ def test_the_gpus_of_a_node_are_compared() -> None:
 )
 def test_a_measure_says_what_came_of_it(message: dict[str, Any], shown: tuple[str, str, str]) -> None:
     (check,) = judge(read_measures("node-0", [message, {"sum": 1.0}]), {})
-    assert (check.node, check.status, check.said) == shown
+    assert (check.node, check.status, check.result) == shown
 
 
 @pytest.mark.parametrize("message", [{"measure": 5}, {"measure": "x", "value": "much"}, {"measure": "x", "value": -1}])
 def test_an_invalid_measure_is_a_failure(message: dict[str, Any]) -> None:
     (check,) = read_measures("node-0", [message])
     assert check.status == "failed"
-    assert "sent an invalid measure" in check.said
+    assert "sent an invalid measure" in check.result
 
 
 def test_a_program_that_does_not_get_to_its_end_is_a_failure() -> None:
@@ -157,7 +157,7 @@ Successfully ran diagnostic for group.
 
 
 @pytest.mark.parametrize(
-    ("said", "found"),
+    ("message", "found"),
     [
         (DCGM.format("Pass - All"), {}),
         (DCGM.format("Fail - GPU: 3"), {"failed": "GPU Memory Fail - GPU: 3"}),
@@ -167,8 +167,8 @@ Successfully ran diagnostic for group.
         ),
     ],
 )
-def test_the_table_of_dcgmi(burn_in: Any, said: str, found: dict[str, str]) -> None:
-    assert burn_in.read_dcgm(said.splitlines()) == found
+def test_the_table_of_dcgmi(burn_in: Any, message: str, found: dict[str, str]) -> None:
+    assert burn_in.read_dcgm(message.splitlines()) == found
 
 
 @pytest.mark.parametrize("size", [2, 3, 8])

@@ -24,7 +24,7 @@ __all__ = ["fake_mxnet", "nodes"]
 
 
 @pytest.mark.parametrize(
-    ("more", "subject", "said"),
+    ("more", "subject", "message"),
     [
         ("def ones(shape, ctx): return Array(1.5)", "cpu(0)", "came out as [[4.0"),
         ("def ones(shape, ctx): os.abort()", "cpu(0)", "MXNet was killed by signal 6 at cpu(0)"),
@@ -32,12 +32,12 @@ __all__ = ["fake_mxnet", "nodes"]
     ],
 )
 def test_a_failing_mxnet_is_reported(
-    nodes: list[ReadyNode], fake_mxnet: FakeMXNet, more: str, subject: str, said: str
+    nodes: list[ReadyNode], fake_mxnet: FakeMXNet, more: str, subject: str, message: str
 ) -> None:
     fake_mxnet(more)
     (failed,) = of_kind(verify(nodes[:1], report=silent), "compute")
     assert (failed.status, failed.subject) == ("failed", subject)
-    assert said in failed.said
+    assert message in failed.result
 
 
 def test_a_hanging_mxnet_is_killed_and_reported(
@@ -47,7 +47,7 @@ def test_a_hanging_mxnet_is_killed_and_reported(
     monkeypatch.setattr(bootstrap.verify.checks, "COMPUTE_TIMEOUT_S", 5.0)  # enough for Python to start
     (failed,) = of_kind(verify(nodes[:1], report=silent), "compute")
     assert (failed.status, failed.subject) == ("failed", "cpu(0)")
-    assert "did not end in time and was killed at cpu(0)" in failed.said
+    assert "did not end in time and was killed at cpu(0)" in failed.result
 
 
 def test_every_gpu_has_its_own_check(nodes: list[ReadyNode], fake_mxnet: FakeMXNet) -> None:

@@ -29,19 +29,19 @@ class Shell(NodeConnection):
 
 
 @pytest.mark.parametrize(
-    ("broken", "status", "said"),
+    ("broken", "status", "message"),
     [
         ("", "ok", "written by node-0, read by node-1, node-2"),
         ("cat", "failed", "it cannot be written and read"),
     ],
 )
-def test_a_volume_is_written_and_read(tmp_path: Path, broken: str, status: str, said: str) -> None:
+def test_a_volume_is_written_and_read(tmp_path: Path, broken: str, status: str, message: str) -> None:
     hosts = [local_node(index).host for index in range(3)]
     connections = [Shell(host, broken=broken if host.name == "node-2" else "") for host in hosts]
     nodes = [local_node(index, connection) for index, connection in enumerate(connections)]
     source = MountSource(kind="head", mount=str(tmp_path), source="head")
     (check,) = check_volumes(nodes, [source])
-    assert (check.status, check.said) == (status, said)
+    assert (check.status, check.result) == (status, message)
     assert ("node-2" in (check.cause or "")) == bool(broken)
     assert not list(tmp_path.iterdir())
 

@@ -39,8 +39,8 @@ def complete(*words: str) -> list[str]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("COMP_WORDS", " ".join(("cluster", *words)))
         patch.setenv("COMP_CWORD", str(len(words)))
-        said = BashComplete(cli, {}, "cluster", VARIABLE).complete()
-    return [line.partition(",")[2] for line in said.splitlines()]
+        messages = BashComplete(cli, {}, "cluster", VARIABLE).complete()
+    return [line.partition(",")[2] for line in messages.splitlines()]
 
 
 @pytest.mark.parametrize(

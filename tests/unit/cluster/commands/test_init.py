@@ -136,13 +136,13 @@ def test_a_full_disk_leaves_no_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_templates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, template: str) -> None:
     monkeypatch.chdir(tmp_path)
-    said = run("init", "--template", template, "--name", "mine")
+    output = run("init", "--template", template, "--name", "mine")
     config = load_config(Path("cluster.toml"))
     text = Path("cluster.toml").read_text()
     assert config.name == "mine"
     assert config.cloud == ("aws" if template == "imagenet" else "sandbox")
     assert "cluster up" in text
-    assert "the commands in its first lines" in said
+    assert "the commands in its first lines" in output
     assert config.train.script in (*shipped_scripts(), *SCRIPTS.values())
     assert "cluster-demo" not in text
     assert max(map(len, text.splitlines())) <= 120

@@ -48,7 +48,7 @@ def test_words_that_find_a_job(words: str | None, number: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("numbers", "words", "error", "said"),
+    ("numbers", "words", "error", "message"),
     [
         ([1, 2], "x", NotFoundError, 'no job "x"'),
         ([1, 2], "202611", UsageError, "matches 2 jobs: 20261121-000000-abc, 20261122-000000-abc"),
@@ -56,9 +56,9 @@ def test_words_that_find_a_job(words: str | None, number: int) -> None:
     ],
 )
 def test_words_that_name_no_job_or_several(
-    numbers: list[int], words: str | None, error: type[Exception], said: str
+    numbers: list[int], words: str | None, error: type[Exception], message: str
 ) -> None:
-    with pytest.raises(error, match=said):
+    with pytest.raises(error, match=message):
         choose_job([make_record(number) for number in numbers], words)
 
 
@@ -137,13 +137,13 @@ def test_down_names_the_files_that_were_not_copied(
     records = [make_record(number, files=[{"host": "node-1", "count": number}]) for number in (6, 5, 4, 3, 2)]
     app.files.note_copied(records[1].id)
     jobs.warn_uncopied(app, HeadJob(with_files=tuple(records)))
-    said = capsys.readouterr().err.splitlines()
-    assert said[:2] == [
+    messages = capsys.readouterr().err.splitlines()
+    assert messages[:2] == [
         f"not copied: 6 new files on node-1, of job {records[0].id} (train_mnist); to copy them first:",
         f"    cluster results {records[0].id}",
     ]
-    assert [line.split()[-1] for line in said if line.startswith("    ")] == [records[at].id for at in (0, 2, 3)]
-    assert said[-1] == "not copied: the files of 1 other job, which cluster jobs lists"
+    assert [line.split()[-1] for line in messages if line.startswith("    ")] == [records[at].id for at in (0, 2, 3)]
+    assert messages[-1] == "not copied: the files of 1 other job, which cluster jobs lists"
     jobs.warn_uncopied(app, HeadJob(why="no answer"))
     jobs.warn_uncopied(app, None)
     assert capsys.readouterr().err == ""

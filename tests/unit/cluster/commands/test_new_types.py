@@ -44,11 +44,11 @@ def test_a_type_newer_than_the_tables(world: World, tmp_path: Path, monkeypatch:
         return done.output
 
     with listening(world.clients.ec2, "after-call.ec2.DescribeInstanceTypes", forget):
-        said = run(up, "--dry-run")
+        output = run(up, "--dry-run")
         world.up(make_config(**settings))
-    assert f"warning: instance_type {NEW} is not in the table of GPUs: MXNet may not run there" in said
-    assert f"2 x {NEW}: 2 vCPUs, 1x unknown Q100, x86_64" in said
-    assert "unknown per hour" in said
+    assert f"warning: instance_type {NEW} is not in the table of GPUs: MXNet may not run there" in output
+    assert f"2 x {NEW}: 2 vCPUs, 1x unknown Q100, x86_64" in output
+    assert "unknown per hour" in output
     for command in (status, list_, cost):
         assert NEW in run(command)
         assert NEW in run(command, "--json")

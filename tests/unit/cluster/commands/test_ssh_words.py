@@ -17,7 +17,7 @@ HOST = Host(name="node-0", instance_id="i-1", address="198.18.0.2", private_ip="
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["node-1"], "must be ports, and then a node"),
         (["node-1", "6006"], "must be ports, and then a node"),
@@ -28,8 +28,8 @@ HOST = Host(name="node-0", instance_id="i-1", address="198.18.0.2", private_ip="
         (["80", "8080:80", "8080"], "the same port on this machine"),
     ],
 )
-def test_what_cannot_be_forwarded(words: list[str], said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_what_cannot_be_forwarded(words: list[str], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         read_ports(words)
 
 
@@ -63,15 +63,15 @@ def test_links_open_an_editor_in_the_home_folder(user: str, home: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sources", "target", "said"),
+    ("sources", "target", "message"),
     [
         (["a"], "b", "neither SOURCE nor TARGET"),
         (["node-0:a"], "node-1:b", "from this machine to one node"),
         (["node-0:a", "b"], ".", "from this machine to one node"),
     ],
 )
-def test_what_cannot_be_copied(sources: list[str], target: str, said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_what_cannot_be_copied(sources: list[str], target: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         read_paths(sources, target)
 
 

@@ -129,8 +129,8 @@ def test_the_user_is_asked_before_nodes_end(
             require_ending(app, "Delete all of this?", lambda: job)
     else:
         require_ending(app, "Delete all of this?", lambda: job)
-    said = capsys.readouterr().err
-    assert ("this would interrupt job 20261121-000000-abc (train_mnist)" in said) is (job is RUNS)
+    output = capsys.readouterr().err
+    assert ("this would interrupt job 20261121-000000-abc (train_mnist)" in output) is (job is RUNS)
 
 
 @pytest.mark.parametrize("words", [None, "20261121-20"])

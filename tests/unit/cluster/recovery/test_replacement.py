@@ -43,7 +43,7 @@ def app(tmp_path: Path) -> App:
 
 
 @pytest.mark.parametrize(
-    ("silent", "ended", "said"),
+    ("silent", "ended", "message"),
     [
         (["node-1"], ["i-1-new"], "waits for node-1, which did not answer and is terminated"),
         (["node-1", "node-2"], ["i-1-new", "i-2"], "waits for node-1, node-2, which did not answer and are"),
@@ -51,9 +51,9 @@ def app(tmp_path: Path) -> App:
     ],
 )
 def test_nodes_that_do_not_answer(
-    app: App, monkeypatch: pytest.MonkeyPatch, silent: list[str], ended: list[str], said: str
+    app: App, monkeypatch: pytest.MonkeyPatch, silent: list[str], ended: list[str], message: str
 ) -> None:
     ec2 = Ec2(monkeypatch, *silent)
-    with pytest.raises(ClusterError, match=said):
+    with pytest.raises(ClusterError, match=message):
         replacement.launch_for(app, JOB, {1: "i-1"})
     assert ec2.ended == ended

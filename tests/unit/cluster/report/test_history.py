@@ -25,8 +25,8 @@ def begin(ranks: int, first: int = 0) -> Iterator[bytes]:
 
 
 def speed(at: float, rank: int, value: float, **more: float) -> bytes:
-    said = "".join(f"  {name}={number}" for name, number in more.items())
-    return entry(at, p=rank, line=f"Epoch[0] Batch [20-40]  Speed: {value} samples/sec{said}")
+    message = "".join(f"  {name}={number}" for name, number in more.items())
+    return entry(at, p=rank, line=f"Epoch[0] Batch [20-40]  Speed: {value} samples/sec{message}")
 
 
 def read(*lines: bytes) -> History:
@@ -90,9 +90,9 @@ def test_marks_on_the_axis_of_time() -> None:
         *begin(1),
         entry(1, warnings=["2 workers train 2 models"]),
         entry(2, warnings=["2 workers train 2 models"]),
-        entry(3, say="node-1 is about to be interrupted"),
+        entry(3, message="node-1 is about to be interrupted"),
         entry(4, result={"state": "done", "exit_code": 0}),
-        entry(5, say="after the end"),
+        entry(5, message="after the end"),
     )
     assert [(mark.kind, mark.text) for mark in history.marks] == [
         ("state", "starting"),

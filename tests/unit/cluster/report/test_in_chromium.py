@@ -55,5 +55,5 @@ def test_the_page_draws_and_asks_for_nothing(tmp_path: Path) -> None:
     shot = tmp_path / "shot.png"
     assert load(make_page(), tmp_path, f"--screenshot={shot}", "--window-size=1280,2000") == []
     assert count_colours(shot) > 100
-    said = load(make_page().replace("<main>", f"<main>{EVIL}"), tmp_path, f"--screenshot={shot}")
-    assert any("example.com" in line for line in said)  # a request would be seen
+    messages = load(make_page().replace("<main>", f"<main>{EVIL}"), tmp_path, f"--screenshot={shot}")
+    assert any("example.com" in line for line in messages)  # a request would be seen

@@ -120,7 +120,7 @@ def test_hostile_orders_are_inert(field: str) -> None:
 def test_hostile_lines_are_inert() -> None:
     texts = [EVIL, f"Epoch[0] Batch [1] {EVIL}=1.5 <script>=2", f"loss: 1 epoch: 1 \x00{'x' * 1_000_000}"]
     reports = [(1.0, 0, text) for text in texts]
-    ends = ({"t": START + 2, "say": EVIL}, {"t": START + 3, "p": 0, "exit": 1})
+    ends = ({"t": START + 2, "message": EVIL}, {"t": START + 3, "p": 0, "exit": 1})
     html = render_report([make_job(lines_of(1, reports, *ends))])
     page = check_inert(html)
     assert len(html) < 100_000

@@ -56,7 +56,7 @@ def test_the_second_signal_is_raised_at_once() -> None:
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def interrupting(said: bytes, number: int = signal.SIGINT) -> Callable[[Sequence[str]], Any]:
+def interrupting(message: bytes, number: int = signal.SIGINT) -> Callable[[Sequence[str]], Any]:
     """Returns a head that sends this process a signal together with its answer to a submission."""
 
     def answer(words: Sequence[str]) -> Any:
@@ -67,7 +67,7 @@ def interrupting(said: bytes, number: int = signal.SIGINT) -> Callable[[Sequence
             end = {"t": 9.0, "result": {"state": "stopped", "exit_code": 130, "error": None, "left": {}}}
             return channel(rest + encode([end]))
         os.kill(os.getpid(), number)
-        return channel(said, None)
+        return channel(message, None)
 
     return answer
 
@@ -107,8 +107,8 @@ def test_without_a_terminal_a_job_is_left_running(app: App, capsys: pytest.Captu
     fake = slow_head(STARTED + LOG[:300])
     assert attend(app, fake.make(), ORDER, plain=False) == 130
     assert [words[0] for words in fake.asked] == ["submit"]
-    said = capsys.readouterr().err
-    assert "job j1 is still running: cluster logs -f j1 follows it, cluster stop j1 stops it" in said
+    output = capsys.readouterr().err
+    assert "job j1 is still running: cluster logs -f j1 follows it, cluster stop j1 stops it" in output
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ def test_the_launcher_that_takes_over(launcher: str, instead: str | None) -> Non
 
 
 @pytest.mark.parametrize(
-    ("command", "said", "hint"),
+    ("command", "message", "hint"),
     [
         ("torchrun --nproc_per_node=cpu x.py", "torchrun --nproc_per_node=cpu: a job starts", "-- python SCRIPT"),
         ("torchrun --new-option 1 x.py", "torchrun --new-option: a job starts", "cluster train -- python SCRIPT"),
@@ -69,10 +69,10 @@ def test_the_launcher_that_takes_over(launcher: str, instead: str | None) -> Non
         ("mpirun -np 2 -x SECRET python x.py", "mpirun -x SECRET: the value", "cluster train --env SECRET -- mpirun"),
     ],
 )
-def test_words_without_an_equivalent_are_refused(command: str, said: str, hint: str | None) -> None:
+def test_words_without_an_equivalent_are_refused(command: str, message: str, hint: str | None) -> None:
     with pytest.raises(UsageError) as raised:
         replace_launcher(command.split(), launcher="torchrun")
-    assert raised.value.message.startswith(said)
+    assert raised.value.message.startswith(message)
     assert hint is None or hint in (raised.value.hint or "")
 
 

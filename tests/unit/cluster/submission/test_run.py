@@ -157,7 +157,7 @@ def test_it_stays_without_down(app: App, calls: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("choices", "options", "said"),
+    ("choices", "options", "message"),
     [
         (Choices(down=True), {}, "without a terminal, this needs --yes: Delete the cluster after the job"),
         (YES, {"detach": True}, "--detach does not wait"),
@@ -165,9 +165,9 @@ def test_it_stays_without_down(app: App, calls: list[str]) -> None:
     ],
 )
 def test_what_is_refused_before_anything_happens(
-    app: App, calls: list[str], choices: Choices, options: dict[str, bool], said: str
+    app: App, calls: list[str], choices: Choices, options: dict[str, bool], message: str
 ) -> None:
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=message):
         run_job(app, (), OPTIONS | options, choices, is_command=False)
     assert calls == []
     assert app.config.lease.budget == choices.budget_usd

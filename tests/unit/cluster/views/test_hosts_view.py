@@ -37,8 +37,8 @@ def test_the_hosts_and_the_job() -> None:
 )
 def test_the_state_of_the_cluster(states: tuple[str, str], state: str) -> None:
     hosts = [
-        replace(one, state=said, why="gpu2 (me@gpu2): no answer" if said == "unreachable" else None)
-        for one, said in zip([HEAD, OTHER], states, strict=True)
+        replace(one, state=message, why="gpu2 (me@gpu2): no answer" if message == "unreachable" else None)
+        for one, message in zip([HEAD, OTHER], states, strict=True)
     ]
     text = render_hosts_status(HostsStatus(cluster="lab", hosts=hosts, job=None, now=NOW))
     assert text.splitlines()[-1] == state

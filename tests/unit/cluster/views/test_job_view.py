@@ -65,14 +65,14 @@ def test_with_little_room_the_silent_and_the_slow_are_shown() -> None:
 def test_a_hanging_job_shows_for_how_long_until_it_continues() -> None:
     progress = Progress()
     progress.take(state("running"))
-    progress.take(Event(kind="say", at=200.0, text="no worker", stalled_since=140.0))
-    progress.take(Event(kind="say", at=205.0, text="something else"))
+    progress.take(Event(kind="message", at=200.0, text="no worker", stalled_since=140.0))
+    progress.take(Event(kind="message", at=205.0, text="something else"))
 
     def shown() -> str:
         return render_view(progress, title="job x", now=260.0, columns=80, lines=24)[-1].text
 
     assert shown() == "job x: running 2 min 40 s, no progress for 2 min 0 s"
-    progress.take(Event(kind="say", at=210.0, text="again", stalled_since=0.0))
+    progress.take(Event(kind="message", at=210.0, text="again", stalled_since=0.0))
     assert shown() == "job x: running 2 min 40 s"
 
 

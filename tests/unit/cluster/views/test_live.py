@@ -58,7 +58,7 @@ def test_without_a_terminal_every_line_is_plain(capsys: pytest.CaptureFixture[st
     with display() as shown:
         for event in (line("[bold]no markup[/]\x1b[2J"), speed(0, 20, 2000.0), line(NUMPY), result()):
             shown.take(event)
-        shown.say("a message")
+        shown.message("a message")
     captured = capsys.readouterr()
     assert captured.out.splitlines() == [
         "[worker 0 node-0] [bold]no markup[/]\x1b[2J",
@@ -77,8 +77,8 @@ def test_a_warning_is_repeated_at_the_end(capsys: pytest.CaptureFixture[str]) ->
             shown.take(event)
     captured = capsys.readouterr()
     assert captured.out.splitlines()[0] == "[supervisor node-0] warning: one; other"
-    *said, summary, last = captured.err.splitlines()
-    assert said == ["warning: one", "warning: other"]
+    *messages, summary, last = captured.err.splitlines()
+    assert messages == ["warning: one", "warning: other"]
     assert summary.startswith("2.00 k samples/s")
     assert last == "warning: one"
 
@@ -99,7 +99,7 @@ def test_speeds_are_in_the_view_and_lines_above_it(terminal: Terminal) -> None:
         for rank, rate in enumerate((2000.0, 2000.0, 1000.0)):
             shown.take(speed(rank, 20, rate))
         shown.take(line(NUMPY, 1))
-        shown.say("a message")
+        shown.message("a message")
         terminal.wait_for(lambda: "a message" in terminal.screen.text)
         first, hint, rest, error, message, header, *rows = terminal.settle().splitlines()
         assert first == r"[worker 0 node-0] [bold]first[/] \x1b[2J\x1b]0;title\x07line"

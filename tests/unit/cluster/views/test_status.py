@@ -248,12 +248,12 @@ def test_status_shows_the_heads_volume_and_its_cost() -> None:
         device="/dev/sdf",
     )  # fmt: skip
     kept = replace(attached, state="available", instance_id=None, attachment=None, keep=True)
-    for state, volume, said in (
+    for state, volume, message in (
         (make_state(make_node(0)), attached, "attached to node-0: $8.00 per month; cluster down deletes it"),
         (make_state(security_groups=()), kept, "us-east-1a: $8.00 per month; cluster down keeps it"),
     ):
         shown = Status(state=state, asked=1, now=NOW, volumes=(volume,), volume_usd_per_gib_month=0.08)
-        assert f"volume vol-1, 100 GiB, {said}" in render_status(shown).splitlines()
+        assert f"volume vol-1, 100 GiB, {message}" in render_status(shown).splitlines()
         [document] = status_document(shown)["volumes"]
         assert (document["volume_id"], document["usd_per_month"], document["keep"]) == ("vol-1", 8.0, volume.keep)
 

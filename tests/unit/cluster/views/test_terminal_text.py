@@ -62,14 +62,14 @@ def read_terminal(write: "object") -> bytes:
     assert callable(write)
     write(theirs)
     os.close(theirs)
-    said = b""
+    message = b""
     try:
         while piece := os.read(ours, 1 << 16):
-            said += piece
+            message += piece
     except OSError:  # the other side is closed
         pass
     os.close(ours)
-    return said
+    return message
 
 
 def test_lines_of_nodes_are_escaped_on_a_terminal() -> None:
@@ -100,8 +100,8 @@ text = sys.argv[1] + "[red]:warning:[/red]"
 app.print_line("line " + text + "\\nin it")
 app.print("print " + text)
 app.print_json({"key": text})
-app.say("say " + text)
-app.say("say " + text, style="yellow")
+app.message("message " + text)
+app.message("message " + text, style="yellow")
 app.report(Event(kind="start", what="step " + text))
 app.report(Event(kind="done", what="step " + text))
 app.close()
@@ -115,13 +115,13 @@ def test_all_output_is_escaped_on_a_terminal() -> None:
         env = os.environ | {"TERM": "xterm-256color", "COLUMNS": "200"}
         subprocess.run(words, stdout=descriptor, stderr=descriptor, stdin=descriptor, env=env, check=True)
 
-    said = read_terminal(run).decode()
+    output = read_terminal(run).decode()
     shown = r"\x1b]0;title\x07\x1b[2J\x1b[1;1H\u202e\xff[red]:warning:[/red]"
-    assert f"line {shown}\\nin it" in said
-    for what in ("print", "say", "step", "error", "hint"):
-        assert f"{what} {shown}" in said, said
+    assert f"line {shown}\\nin it" in output
+    for what in ("print", "message", "step", "error", "hint"):
+        assert f"{what} {shown}" in output, output
     for sign in ("\x07", "\x1b]", "\x1b[2J", "\x1b[1;1H", "\u202e"):
-        assert sign not in said, (sign, said)
+        assert sign not in output, (sign, output)
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_a_pipe_gets_every_byte_unchanged() -> None:
     words: list[bytes | str] = [sys.executable, "-c", PROGRAM, name]
     done = subprocess.run(words, capture_output=True, check=True, env=os.environ | {"LC_ALL": "C.UTF-8"})
     assert b"line " + name + b"[red]:warning:[/red]\nin it\n" in done.stdout
-    for what in (b"say ", b"ok step ", b"error: error ", b"  try: hint "):
+    for what in (b"message ", b"ok step ", b"error: error ", b"  try: hint "):
         assert what + name[:-2] in done.stderr, done.stderr
 
 

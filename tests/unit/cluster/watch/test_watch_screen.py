@@ -179,7 +179,7 @@ def test_hostile_text_is_inert() -> None:
     model.take(line("step 1 loss [bold]0.5"))
     model.take(line("step 2 loss nan"))
     assert "loss" not in model.values
-    model.take(Event(kind="say", at=120.0, text=f"two\nlines {name}"))
+    model.take(Event(kind="message", at=120.0, text=f"two\nlines {name}"))
 
     async def script(screen: WatchScreen, pilot: "Pilot[bool]") -> None:
         inert = "\\x1b]0;title\\x07[bold red]markup[/] \\x9b2J red \\u202egnol"

@@ -71,8 +71,8 @@ def exec_environment() -> dict[str, str]:
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as program:
         program.stdin.write(b'{"words": ["env"]}\n')
         program.stdin.flush()
-        said = "".join(json.loads(line).get("out", "") for line in program.stdout)
-    return dict(line.split("=", 1) for line in said.splitlines() if "=" in line)
+        messages = "".join(json.loads(line).get("out", "") for line in program.stdout)
+    return dict(line.split("=", 1) for line in messages.splitlines() if "=" in line)
 
 
 def test_the_variables_for_ps_lite_unless_the_user_sets_them() -> None:

@@ -101,5 +101,5 @@ def test_another_jobs_service_is_not_asked(port: int) -> None:
 
 def test_one_that_does_not_answer_is_named(port: int) -> None:
     Ras.silent = 3
-    (said,) = asyncio.run(ask({os.getpid()}, port))
-    assert said == f"its RAS service on port {port} does not answer: timed out"
+    (message,) = asyncio.run(ask({os.getpid()}, port))
+    assert message == f"its RAS service on port {port} does not answer: timed out"

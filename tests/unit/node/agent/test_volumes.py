@@ -37,27 +37,27 @@ def test_a_mount_that_has_ended(notes: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("probe", "limit_s", "said"),
+    ("probe", "limit_s", "message"),
     [
         ("import time; time.sleep(600)", 0.2, "no answer for 0.2 s"),
         ("print('Input/output error', end='')", 20.0, "Input/output error"),
     ],
 )
-def test_a_server_that_fails(monkeypatch: pytest.MonkeyPatch, probe: str, limit_s: float, said: str) -> None:
+def test_a_server_that_fails(monkeypatch: pytest.MonkeyPatch, probe: str, limit_s: float, message: str) -> None:
     monkeypatch.setattr(volume_probe, "is_mounted", lambda _: True)
     monkeypatch.setattr(volumes, "ASK", probe)
-    assert text_of(["/shared"], limit_s) == f"volume /shared of node-0 (10.0.0.4): {said}"
+    assert text_of(["/shared"], limit_s) == f"volume /shared of node-0 (10.0.0.4): {message}"
 
 
 def test_a_watch_reports_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(volumes, "EVERY_S", 0.01)
-    said: list[str] = []
+    messages: list[str] = []
     released: list[str] = []
 
     async def release(mount: str) -> None:
         released.append(mount)
 
     monkeypatch.setattr(volumes, "release", release)
-    asyncio.run(volumes.watch(["/shared"], said.append))
+    asyncio.run(volumes.watch(["/shared"], messages.append))
     assert released == ["/shared"]
-    assert said == ["volume /shared of node-0 (10.0.0.4): the connection is lost"]
+    assert messages == ["volume /shared of node-0 (10.0.0.4): the connection is lost"]

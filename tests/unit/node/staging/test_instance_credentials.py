@@ -104,16 +104,16 @@ def test_the_service_is_disabled_or_missing(metadata: Metadata) -> None:
 
 
 @pytest.mark.parametrize(
-    ("left", "said"),
+    ("left", "message"),
     [
         (timedelta(hours=6), None),
         (timedelta(hours=5, minutes=59), "expire in 5 h 59 min, at 2000-01-01T00:00:00Z"),
         (timedelta(minutes=10), "expire in 0 h 10 min"),
     ],
 )
-def test_render_expiry(left: timedelta, said: str | None) -> None:
+def test_render_expiry(left: timedelta, message: str | None) -> None:
     lines = instance_credentials.render_expiry(KEYS_END, KEYS_END - left)
-    assert lines == [] if said is None else said in lines[0]
+    assert lines == [] if message is None else message in lines[0]
 
 
 def end_in(seconds: float) -> str:

@@ -93,12 +93,12 @@ def make_env(url: str, cache: Path, **more: str) -> dict[str, str]:
 
 def bring(url: str, cache: Path, *urls: str, **env: str) -> tuple[dict[str, str], dict[str, bytes], list[str]]:
     """Brings data as an agent does. Returns what replaces each URL, all files in $CLUSTER_DATA_DIR, and messages."""
-    said: list[str] = []
-    with closing(LocalData(make_env(url, cache, **env), said.append)) as data:
+    messages: list[str] = []
+    with closing(LocalData(make_env(url, cache, **env), messages.append)) as data:
         paths = data.bring(urls)
         folder = Path(data.folder or "")
         files = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-        return {name: value.replace(str(folder), "DIR") for name, value in paths.items()}, files, said
+        return {name: value.replace(str(folder), "DIR") for name, value in paths.items()}, files, messages
 
 
 def find_held(cache: Path) -> int:
@@ -171,12 +171,12 @@ def test_a_small_disk_is_found_before_the_copy(
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
     env = make_env(proxy, disk, CLUSTER_DATA_CACHE_GIB="1")
     saved = [(s3.Entry(url="s3://data/large", size_bytes=len(LARGE), etag=""), f"{env['CLUSTER_OUTPUT_DIR']}/s3/large")]
-    for urls, given, said in (
+    for urls, given, message in (
         (["s3://data/large"], [], "the data has 33.6 MB, and .* has room for 1.4 MB: use a larger disk"),
         ([], saved, "what the job has saved has 33.6 MB, and .*/output has room for 1.4 MB: use a larger disk"),
         (["s3://data/train/"], saved, "has room for 60 kB"),
     ):
-        with closing(LocalData(env, print)) as data, pytest.raises(DataError, match=said):
+        with closing(LocalData(env, print)) as data, pytest.raises(DataError, match=message):
             data.bring(urls, given)
     assert faults.asked == []
 
@@ -237,8 +237,8 @@ def test_data_damaged_by_a_crash_is_fetched_again(server: S3Server, disk: Path) 
 def test_progress_is_shown(proxy: str, faults: Faults, disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_data, "REPORT_EVERY_S", 0.1)
     faults.pause_s = 0.5
-    _, _, said = bring(proxy, disk, "s3://data/large")
-    assert said[0] == "node-1: 0 kB of 33.6 MB of data"
+    _, _, message = bring(proxy, disk, "s3://data/large")
+    assert message[0] == "node-1: 0 kB of 33.6 MB of data"
 
 
 def test_a_job_that_ends_stops_the_copy(proxy: str, disk: Path) -> None:

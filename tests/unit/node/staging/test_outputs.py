@@ -63,8 +63,8 @@ def refusing(server: S3Server, refused: threading.Event) -> Iterator[str]:
         yield proxy.url
 
 
-def copy_all(env: dict[str, str], say: Callable[[str], None]) -> None:
-    copy = Outputs(JOB, env, say)
+def copy_all(env: dict[str, str], message: Callable[[str], None]) -> None:
+    copy = Outputs(JOB, env, message)
     copy.begin()
     copy.finish()
     copy.report_left()
@@ -170,39 +170,39 @@ def test_what_a_job_saves_at_a_url_is_there_for_its_next_attempt(server: S3Serve
 
 
 def test_s3_that_is_away_for_a_while_gets_all_files(server: S3Server, bucket: str) -> None:
-    said: list[str] = []
+    messages: list[str] = []
     refused = threading.Event()
     refused.set()
     write("net", b"1")
     with refusing(server, refused) as url:
-        copy = Outputs(JOB, make_env(url, bucket), said.append)
+        copy = Outputs(JOB, make_env(url, bucket), messages.append)
         copy.begin()
         assert copy.copy() == ["net"]
         refused.clear()
         copy.finish()
     assert read(server, bucket) == {"net": b"1"}
-    assert len(said) == 1
-    assert "node-1: $CLUSTER_OUTPUT_DIR cannot be copied now: " in said[0]
+    assert len(messages) == 1
+    assert "node-1: $CLUSTER_OUTPUT_DIR cannot be copied now: " in messages[0]
 
 
 def test_without_the_bucket_nothing_is_waited_for(server: S3Server) -> None:
-    said: list[str] = []
+    messages: list[str] = []
     write("net", b"1")
-    copy_all(make_env(server.url, "no-such-bucket"), said.append)
-    assert "NoSuchBucket" in said[0]
-    assert "not copied to" in said[-1]
+    copy_all(make_env(server.url, "no-such-bucket"), messages.append)
+    assert "NoSuchBucket" in messages[0]
+    assert "not copied to" in messages[-1]
 
 
 def test_files_that_are_not_copied_are_named(server: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outputs, "GIVE_UP_S", 0.0)
-    said: list[str] = []
+    messages: list[str] = []
     refused = threading.Event()
     refused.set()
     for number in range(7):
         write(f"f-{number}", b"1", age_s=60 - number)
     with refusing(server, refused) as url:
-        copy_all(make_env(url, bucket), said.append)
-    assert said[-1] == (
+        copy_all(make_env(url, bucket), messages.append)
+    assert messages[-1] == (
         f"node-1: not copied to s3://{bucket}/{PREFIX}: f-0, f-1, f-2, f-3, f-4 and 2 more; they are in "
         f"{job_path(JOB, 'output')}"
     )

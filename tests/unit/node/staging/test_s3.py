@@ -209,7 +209,7 @@ def test_temporary_errors_are_retried(status: int, body: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "headers", "body", "said"),
+    ("status", "headers", "body", "message"),
     [
         (403, {}, refusal("AccessDenied"), "403 AccessDenied.*what the job's credentials allow"),
         (403, {}, b"", "403 AccessDenied"),
@@ -220,9 +220,9 @@ def test_temporary_errors_are_retried(status: int, body: bytes) -> None:
         (400, {}, refusal("ExpiredToken"), "credentials have expired"),
     ],
 )
-def test_refusals_are_explained(status: int, headers: dict[str, str], body: bytes, said: str) -> None:
+def test_refusals_are_explained(status: int, headers: dict[str, str], body: bytes, message: str) -> None:
     with Answers((status, headers, body)) as answers:
-        with pytest.raises(s3.StoreError, match=f"s3://results/a.*{said}"):
+        with pytest.raises(s3.StoreError, match=f"s3://results/a.*{message}"):
             store_at(answers.url).put_file(__file__, "s3://results/a")
         assert len(answers.asked) == 1
 

@@ -31,12 +31,12 @@ class World:
     loop: asyncio.AbstractEventLoop
     slurm: FakeSlurm
     notes: list[tuple[str, str]] = field(default_factory=list)
-    said: list[str] = field(default_factory=list)
+    messages: list[str] = field(default_factory=list)
 
     def make(self, **more: Any) -> Allocation:
         request = AllocationRequest(**{"job": JOB, "name": "mlp", "nodes": 2, **more})
         note = lambda number, reason: self.notes.append((number, reason))  # noqa: E731
-        return Allocation(Client(SLURM), request, HOSTS, note=note, say=self.said.append)
+        return Allocation(Client(SLURM), request, HOSTS, note=note, message=self.messages.append)
 
     def begin(self, work: Any) -> "asyncio.Task[Any]":
         return self.loop.create_task(work)
@@ -85,7 +85,7 @@ def test_nodes_are_awaited_and_given_back(world: World) -> None:
 
     assert world.do(made.cancel()) is None
     assert world.slurm.read("cancelled") == "12\n"
-    assert world.said == []
+    assert world.messages == []
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_what_the_walltime_has_ended_has_run_out(
             return AllocationState("ended", reason, is_vague=is_vague)
 
     request = AllocationRequest(job=JOB, name="mlp", nodes=2, walltime_s=60)
-    made = Allocation(Ended(scheduler), request, HOSTS, note=lambda *_: None, say=world.said.append)
+    made = Allocation(Ended(scheduler), request, HOSTS, note=lambda *_: None, message=world.messages.append)
     made._granted_at = time.monotonic() - 60
     assert world.do(made.watch())[1] == expires
 
@@ -167,10 +167,10 @@ def test_a_scheduler_that_does_not_answer_for_a_while_does_not_end_the_job(world
     made = world.grant()
     watching = world.begin(made.watch())
     world.slurm.touch("down")
-    world.until(lambda: world.said)
+    world.until(lambda: world.messages)
     (world.slurm.state / "down").unlink()
-    world.until(lambda: len(world.said) > 1)
-    assert world.said == [
+    world.until(lambda: len(world.messages) > 1)
+    assert world.messages == [
         "Slurm does not answer: slurm_load_jobs error: Unable to contact slurm controller",
         "Slurm answers again",
     ]

@@ -97,8 +97,8 @@ def states(log: Any) -> list[str]:
     return [event["state"] for event in log if "state" in event]
 
 
-def said(log: Any) -> list[str]:
-    return [event["say"] for event in log if "say" in event]
+def messages_in(log: Any) -> list[str]:
+    return [event["message"] for event in log if "message" in event]
 
 
 def test_a_notice_saves_a_checkpoint_and_another_attempt_continues_from_it(job_host: LocalHead) -> None:
@@ -113,14 +113,14 @@ def test_a_notice_saves_a_checkpoint_and_another_attempt_continues_from_it(job_h
         [refused] = job_host.ask("submit", order=make_order(job_host, job=job_id(2)))
         other = refused["refused"]
         assert (other["spec"]["id"], other["state"], other["waiting_for"]) == (JOB, "waiting", ["node-1"])
-        assert job_host.ask("say", JOB, "the lease ends in 10 minutes") == [{"job": JOB}]
+        assert job_host.ask("message", JOB, "the lease ends in 10 minutes") == [{"job": JOB}]
         assert replace(job_host, NEW) == {"job": JOB}
         result = job_host.result()
     assert result == {"state": "done", "exit_code": 0, "error": None, "cause": None, "culprit": None, "left": {}}
     log = [json.loads(line) for line in job_host.events().splitlines()]
     assert states(log) == ["starting", "running", "ending", "waiting", "starting", "running", "ending", "done"]
     assert sorted(lines_of(log, "worker"))[-4:] == ["here 1  ", "here 1  ", "here 2 1 ", "here 2 1 "]
-    lines = said(log)
+    lines = messages_in(log)
     assert lines[0].startswith("spot notice: EC2 will terminate node-1 at ")
     assert any(line.startswith("waiting up to 90 s") for line in lines)
     [saved] = [line for line in lines if line.endswith(" has saved a checkpoint of epoch 1, batch 4")]
@@ -218,12 +218,12 @@ def test_while_the_heads_own_command_runs_nobody_else_replaces_the_node(job_host
     assert replace(job_host) == {"job": JOB, "waiting_for": ["node-1"], "by_head": True}
     go.touch()
     job_host.wait_for("`cluster up` replaces it")
-    lines = said([json.loads(line) for line in job_host.events().splitlines()])
+    lines = messages_in([json.loads(line) for line in job_host.events().splitlines()])
     assert {"no capacity", "the head did not replace node-1 (exit code 3)"} <= set(lines)
     assert replace(job_host) == {"job": JOB, "waiting_for": ["node-1"]}
     replace(job_host, NEW)
     assert job_host.result()["state"] == "done"
-    assert replace(job_host, NEW) == job_host.ask("say", JOB, "words")[0] == {"error": f"job {JOB} has ended"}
+    assert replace(job_host, NEW) == job_host.ask("message", JOB, "words")[0] == {"error": f"job {JOB} has ended"}
 
 
 def test_a_supervisor_that_is_killed_while_the_job_waits(job_host: LocalHead) -> None:

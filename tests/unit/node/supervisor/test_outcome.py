@@ -29,7 +29,7 @@ class Job:
         order = make_order(**{"hosts": HOSTS, "workers": 2, "servers": 1, **more})
         self.agents = make_agents(order)
         self.processes = Processes(order, self.agents)
-        self.outcome = outcome.Outcome(order, self.processes, self.agents, self.timers, say=never, warn=never)
+        self.outcome = outcome.Outcome(order, self.processes, self.agents, self.timers, message=never, warn=never)
         self.launcher = self._add("launcher", "node-0", 77)
         self.scheduler = self._add("scheduler", "node-0", 1)
         self.workers = [self._add("worker", host.name, 2) for host in HOSTS]
@@ -109,8 +109,10 @@ def test_a_worker_that_ended_early_is_named_as_what_came_before(job: Job) -> Non
     job.exits(0, 0)
     job.exits(1, 1)
     job.wait(outcome.GATHER_S)
-    said = "worker on node-1 (process 2) ended with exit code 1; before that, worker on node-0 ended with exit code 0"
-    assert job.error == said
+    message = (
+        "worker on node-1 (process 2) ended with exit code 1; before that, worker on node-0 ended with exit code 0"
+    )
+    assert job.error == message
 
 
 def test_a_process_that_mpirun_has_ended_ends_the_job(job: Job) -> None:
@@ -171,13 +173,13 @@ def test_the_end_waits_for_a_process_that_is_announced_late(job: Job) -> None:
 
 
 def test_a_server_that_fails_after_the_workers_is_only_reported(job: Job) -> None:
-    said: list[str] = []
-    job.outcome._say = said.append
+    messages: list[str] = []
+    job.outcome._message = messages.append
     server = job._add("server", "node-1", 3)
     for worker in job.workers:
         job.ends(worker, 0)
     job.ends(server, 5)
-    assert said == ["server on node-1 (process 3) ended with exit code 5, after all workers had finished"]
+    assert messages == ["server on node-1 (process 3) ended with exit code 5, after all workers had finished"]
     job.ends(job.scheduler, 0)
     assert job.outcome.decided == Ending("done", 0, None, "done")
 

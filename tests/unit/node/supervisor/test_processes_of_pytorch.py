@@ -36,10 +36,10 @@ def test_each_process_knows_its_place(job_host: LocalHead, engine: str) -> None:
     assert set(exits_of(log)) >= {"worker 0", "worker 1", "worker 2", "worker 3"}
     numbers = {event["rank"]: event["p"] for event in log if "rank" in event}
     for rank in range(4):
-        said = dict(event["line"].split("=", 1) for event in log if "line" in event and event["p"] == numbers[rank])
-        port = said["CLUSTER_INIT_METHOD"].rpartition(":")[2]
+        output = dict(event["line"].split("=", 1) for event in log if "line" in event and event["p"] == numbers[rank])
+        port = output["CLUSTER_INIT_METHOD"].rpartition(":")[2]
         assert 29500 <= int(port) < 30000
-        assert said == {
+        assert output == {
             "RANK": str(rank),
             "CLUSTER_RANK": str(rank),
             "LOCAL_RANK": str(rank % 2),
@@ -59,10 +59,10 @@ def test_arguments_may_name_the_rank(job_host: LocalHead) -> None:
     fields: dict[str, Any] = {"launcher": "env", "kv_store": "none", "workers": 2, "servers": 0}
     result, log = job_host.run(job_host.order("/bin/echo", *words, **fields))
     assert result["state"] == "done"
-    said = sorted(line.split() for line in lines_of(log, "worker"))
-    assert [words[0] for words in said] == ["--dist-url"] * 2
-    assert [words[2:] for words in said] == [["--rank=0", "2", "$HOME"], ["--rank=1", "2", "$HOME"]]
-    assert {words[1].rpartition(":")[0] for words in said} == {"tcp://127.0.0.1"}
+    messages = sorted(line.split() for line in lines_of(log, "worker"))
+    assert [words[0] for words in messages] == ["--dist-url"] * 2
+    assert [words[2:] for words in messages] == [["--rank=0", "2", "$HOME"], ["--rank=1", "2", "$HOME"]]
+    assert {words[1].rpartition(":")[0] for words in messages} == {"tcp://127.0.0.1"}
 
 
 def test_the_first_failure_ends_the_job_with_its_exit_code(job_host: LocalHead) -> None:

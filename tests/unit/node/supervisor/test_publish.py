@@ -61,8 +61,8 @@ class Job:
             def _secrets(self) -> dict[str, str]:
                 return job.secrets()
 
-        self.said: list[str] = []
-        self.copying = Copying("job-1", self._results, self._env, None, self.said.append)
+        self.messages: list[str] = []
+        self.copying = Copying("job-1", self._results, self._env, None, self.messages.append)
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def test_the_record_is_copied_first_and_last(server: S3Server, folder: Path, put
     assert job.copying.finish(60.0)
     assert server.read(BUCKET) == {"runs/job-1/record.json": b'{"state": "done"}', "runs/job-1/events": b'{"t": 1}\n'}
     assert put[0] == put[-1] == "s3://results/runs/job-1/record.json"
-    assert job.said == []
+    assert job.messages == []
 
 
 def test_samples_and_event_files_are_copied(server: S3Server, folder: Path) -> None:
@@ -96,7 +96,7 @@ def test_samples_and_event_files_are_copied(server: S3Server, folder: Path) -> N
     found = server.read(BUCKET)
     assert found["runs/job-1/samples"] == b"{}\n"
     assert b"accuracy" in found["runs/job-1/tensorboard/worker-0/events.out.tfevents.1764273817.cluster"]
-    assert job.said == []
+    assert job.messages == []
 
 
 def test_a_problem_is_reported_once_and_the_rest_copied_later(
@@ -117,10 +117,10 @@ def test_a_problem_is_reported_once_and_the_rest_copied_later(
     until(lambda: len(asked) >= 5)
     server.put("not-yet-there", {})
     assert job.copying.finish(60.0)
-    assert job.said[0].endswith("gives no credentials")
-    assert "there" in job.said[1]
-    assert "NoSuchBucket" in job.said[1]
-    assert len(job.said) == 2
+    assert job.messages[0].endswith("gives no credentials")
+    assert "there" in job.messages[1]
+    assert "NoSuchBucket" in job.messages[1]
+    assert len(job.messages) == 2
     assert len(server.read("not-yet-there")) == 2
 
 
@@ -134,6 +134,6 @@ def test_the_end_waits_only_for_its_timeout(server: S3Server, folder: Path) -> N
     job.secrets = secrets
     job.start()
     assert not job.copying.finish(0.01)
-    assert job.said == ["the job's record and log in S3 are incomplete: there was no time to write them"]
+    assert job.messages == ["the job's record and log in S3 are incomplete: there was no time to write them"]
     given.set()
     job.copying._thread.join()

@@ -23,7 +23,7 @@ def test_a_host_that_does_not_answer() -> None:
     assert search(silent, 0.2) == [(0, "could not be searched: no answer")]
 
 
-@pytest.mark.parametrize("said", ["[", '[["1", "x"]]', "[" * 50_000])
-def test_a_host_with_an_invalid_answer_could_not_be_searched(said: str) -> None:
-    answers = ["/bin/sh", "-c", f"printf '%s\\n' '{said}'", "sh"]
+@pytest.mark.parametrize("message", ["[", '[["1", "x"]]', "[" * 50_000])
+def test_a_host_with_an_invalid_answer_could_not_be_searched(message: str) -> None:
+    answers = ["/bin/sh", "-c", f"printf '%s\\n' '{message}'", "sh"]
     assert search(answers) == [(0, "could not be searched: no answer")]

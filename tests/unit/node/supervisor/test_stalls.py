@@ -201,7 +201,7 @@ def test_workers_that_wait_at_different_lines_are_named_within_a_minute(job: Job
 
 
 @pytest.mark.parametrize(
-    ("places", "said"),
+    ("places", "message"),
     [
         ("", ""),
         ("a", "w0 is at a"),
@@ -211,8 +211,8 @@ def test_workers_that_wait_at_different_lines_are_named_within_a_minute(job: Job
         ("a" + 5 * "b" + 9 * "c", "w0 is at a; 5 others are at b; 9 others are at c"),
     ],
 )
-def test_workers_apart_from_most_others_come_first(places: str, said: str) -> None:
-    assert describe_locations({f"w{rank}": Location(text=place) for rank, place in enumerate(places)}) == said
+def test_workers_apart_from_most_others_come_first(places: str, message: str) -> None:
+    assert describe_locations({f"w{rank}": Location(text=place) for rank, place in enumerate(places)}) == message
 
 
 def test_a_worker_that_spins_in_a_function_of_c_makes_no_progress(timers: Timers) -> None:

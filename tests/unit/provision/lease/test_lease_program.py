@@ -308,7 +308,7 @@ def test_the_user_data_is_a_shell_script_that_fits(shell: str) -> None:
     assert text.startswith("#cloud-boothook\n#!/bin/sh\n")
     assert subprocess.run([shell, "-n"], input=text, text=True, check=False).returncode == 0
     head = text[: text.index("\n# Ends this node at the end of its cluster's lease.\nmkdir") + 1]
-    said = subprocess.run(
+    output = subprocess.run(
         [shell], input=f'{head}printf "%s|" "$cluster" "$lease" "$program"', text=True, capture_output=True, check=True
     )
-    assert said.stdout == f"{'a' * 32}|{render_lease(FULL)}|{(REPOSITORY / 'node/lease.sh').read_text()}|"
+    assert output.stdout == f"{'a' * 32}|{render_lease(FULL)}|{(REPOSITORY / 'node/lease.sh').read_text()}|"

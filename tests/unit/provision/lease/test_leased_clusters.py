@@ -146,7 +146,7 @@ GROUP = Lease(set_at=NOW, until=NOW + 60, idle_s=1800.0)
 
 
 @pytest.mark.parametrize(
-    ("nodes", "ended", "lease", "now", "said"),
+    ("nodes", "ended", "lease", "now", "message"),
     [
         ([], {"i-1": OFF, "i-2": OFF}, GROUP, NOW + 99, "its lifetime ended at"),
         ([], {"i-1": OFF, "i-2": OFF}, GROUP, NOW + 30, "its lease ended it (idle = 30m)"),
@@ -158,15 +158,15 @@ GROUP = Lease(set_at=NOW, until=NOW + 60, idle_s=1800.0)
     ],
 )
 def test_whether_the_lease_ended_the_cluster(
-    nodes: list[dict[str, Any]], ended: dict[str, str], lease: Lease | None, now: float, said: str | None
+    nodes: list[dict[str, Any]], ended: dict[str, str], lease: Lease | None, now: float, message: str | None
 ) -> None:
     groups = (make_group(lease=None if lease is None else render_lease(lease)),)
     made = [make_node(index, **values) for index, values in enumerate(nodes)]
     state = make_state(*made, security_groups=groups, ended=ended)
     found = find_lease_end(state, now=now)
-    assert (found or "").startswith(said or "")
-    assert (found is None) is (said is None)
-    if said is not None and not nodes:
+    assert (found or "").startswith(message or "")
+    assert (found is None) is (message is None)
+    if message is not None and not nodes:
         shutting_down = replace(state, ending=tuple(ended))
         assert find_allocation(shutting_down, asked=2, lease_end=found).state == "ended"
         allocation = find_allocation(state, asked=2, lease_end=found)

@@ -62,9 +62,9 @@ def test_a_new_lease() -> None:
     assert make_lease(make_config(), now=NOW, spending=KNOWN) is None
 
 
-@pytest.mark.parametrize(("spending", "said"), [(Spending(), "unknown"), (Spending(2.0, 200.0), "already cost")])
-def test_a_budget_that_cannot_be_kept(spending: Spending, said: str) -> None:
-    with pytest.raises(ConfigError, match=rf"\[lease\] budget_usd = 200: .*{said}"):
+@pytest.mark.parametrize(("spending", "message"), [(Spending(), "unknown"), (Spending(2.0, 200.0), "already cost")])
+def test_a_budget_that_cannot_be_kept(spending: Spending, message: str) -> None:
+    with pytest.raises(ConfigError, match=rf"\[lease\] budget_usd = 200: .*{message}"):
         make_lease(make_config(budget_usd=200), now=NOW, spending=spending)
 
 
@@ -88,7 +88,7 @@ def test_conflicts_with_other_tables() -> None:
     stop = make_config(idle="1h", then="stop")
     assert list(find_conflicts(stop, market=("on-demand",), in_ec2=True)) == []
     assert "spot instances cannot be stopped" in next(find_conflicts(stop, market=("on-demand", "spot"), in_ec2=True))
-    assert [said.partition(" = ")[0] for said in find_conflicts(
+    assert [message.partition(" = ")[0] for message in find_conflicts(
         make_config(lifetime="1h", idle="1h", budget_usd=3.0), market=(), in_ec2=False
     )] == ["[lease] lifetime", "[lease] idle", "[lease] budget_usd"]  # fmt: skip
     assert list(find_conflicts(make_config(), market=(), in_ec2=False)) == []

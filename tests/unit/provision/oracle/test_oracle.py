@@ -84,7 +84,7 @@ def test_code_and_libraries_determine_whether_a_wheel_runs(
 
 
 @pytest.mark.parametrize(
-    ("instance_type", "mxnet", "said", "hint"),
+    ("instance_type", "mxnet", "message", "hint"),
     [
         ("g4dn.xlarge", "mxnet-cu90==1.6.0.post0", "from CUDA 9.0, and the T4 needs CUDA 10.0", GPU_WHEEL.requirement),
         ("p5.48xlarge", "auto", "no MXNet wheel has code for H100 (compute capability 9.0)", "g5.xlarge"),
@@ -94,8 +94,8 @@ def test_code_and_libraries_determine_whether_a_wheel_runs(
         ("g5g.xlarge", "auto", "the type is arm64", "c5.xlarge"),
     ],
 )
-def test_rejects_what_cannot_work(instance_type: str, mxnet: str, said: str, hint: str) -> None:
-    with pytest.raises(ConfigError, match=re.escape(said)) as raised:
+def test_rejects_what_cannot_work(instance_type: str, mxnet: str, message: str, hint: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)) as raised:
         check_mxnet(instance_type=instance_type, mxnet=mxnet, ami="auto")
     assert f'[provision] instance_type = "{instance_type}"' in raised.value.message
     assert f'[bootstrap] mxnet = "{mxnet}"' in raised.value.message
@@ -115,9 +115,9 @@ def test_rejects_what_cannot_work(instance_type: str, mxnet: str, said: str, hin
     ],
 )
 def test_what_may_work_is_not_refused(instance_type: str, mxnet: str, ami: str, warnings: list[str]) -> None:
-    said = check_mxnet(instance_type=instance_type, mxnet=mxnet, ami=ami)
-    assert len(said) == len(warnings)
-    for got, words in zip(said, warnings, strict=True):
+    messages = check_mxnet(instance_type=instance_type, mxnet=mxnet, ami=ami)
+    assert len(messages) == len(warnings)
+    for got, words in zip(messages, warnings, strict=True):
         assert words in got
 
 

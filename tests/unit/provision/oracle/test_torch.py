@@ -59,7 +59,7 @@ def test_cpu_builds_and_unknown_ones_are_not_refused(requirement: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("instance_type", "torch", "said"),
+    ("instance_type", "torch", "messages"),
     [
         ("p5.48xlarge", "torch==2.13.0", ()),
         ("g5.xlarge", "auto", ()),
@@ -69,10 +69,10 @@ def test_cpu_builds_and_unknown_ones_are_not_refused(requirement: str) -> None:
         ("q9.large", "auto", ("not in the table of GPUs",)),
     ],
 )
-def test_what_up_says(instance_type: str, torch: str, said: tuple[str, ...]) -> None:
+def test_what_up_says(instance_type: str, torch: str, messages: tuple[str, ...]) -> None:
     warnings = check_torch(instance_type=instance_type, torch=torch)
-    assert len(warnings) == bool(said)
-    assert all(word in warnings[0] for word in said)
+    assert len(warnings) == bool(messages)
+    assert all(word in warnings[0] for word in messages)
 
 
 def test_up_refuses_a_wheel_without_code_for_the_gpu() -> None:

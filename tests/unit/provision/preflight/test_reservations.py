@@ -108,7 +108,7 @@ def test_the_markets_follow_a_reservation_that_is_full(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"regions": ["us-east-1"]}, "regions has duplicates, or names region itself: us-east-1, us-east-1"),
         ({"regions": ["us-west-2"], "subnet_id": "subnet-0123456789abcdef0"}, 'regions needs subnet_id = "auto"'),
@@ -116,8 +116,8 @@ def test_the_markets_follow_a_reservation_that_is_full(world: World) -> None:
         ({"reservation": "crusoe"}, "capacity reservation"),
     ],
 )
-def test_wrong_settings_are_refused(settings: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_wrong_settings_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         make_config(**settings)
 
 

@@ -22,7 +22,7 @@ def test_accepts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("table", "said"),
+    ("table", "message"),
     [
         ({"mount": "shared"}, 'mount = "shared": must be an absolute path'),
         ({"mount": "/$(reboot)"}, "must be an absolute path"),
@@ -45,14 +45,14 @@ def test_accepts() -> None:
         ({"read_only": True}, 'read_only = true with source = "head" needs keep = true: a new disk is empty'),
     ],
 )
-def test_rejects(table: dict[str, Any], said: str) -> None:
+def test_rejects(table: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as raised:
         make(**table)
-    assert said in raised.value.message
+    assert message in raised.value.message
 
 
 @pytest.mark.parametrize(
-    ("pairs", "in_ec2", "said"),
+    ("pairs", "in_ec2", "messages"),
     [
         ([("/a", "head"), ("/b", "fs-0123abcd"), ("/c", "s3://bucket"), ("/d", "nas:/d")], True, []),
         ([("/a", "nas:/a"), ("/ab", "nas:/b")], True, []),
@@ -79,9 +79,9 @@ def test_rejects(table: dict[str, Any], said: str) -> None:
         ),
     ],
 )
-def test_conflicts_between_volumes(pairs: list[tuple[str, str]], *, in_ec2: bool, said: list[str]) -> None:
+def test_conflicts_between_volumes(pairs: list[tuple[str, str]], *, in_ec2: bool, messages: list[str]) -> None:
     volumes = [make(mount=mount, source=source) for mount, source in pairs]
-    assert list(find_conflicts(volumes, in_ec2=in_ec2)) == said
+    assert list(find_conflicts(volumes, in_ec2=in_ec2)) == messages
 
 
 def test_what_nodes_mount() -> None:

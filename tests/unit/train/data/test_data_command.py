@@ -23,9 +23,9 @@ from train.s3.url import S3Url
 def test_a_dataset_goes_to_s3_and_back(project: Project) -> None:
     written = project.run("data", "demo", "digits")
     assert "1500 images to train with and 297 to validate with" in written.stderr
-    said = project.run("data", "put", "--create-bucket", "digits/", "s3://bucket/digits/").stderr
-    assert re.search(r"put 9 files, 2\.\d MB in \d+\.\d s \(.*\) to s3://bucket/digits/", said)
-    assert "\x1b" not in said
+    output = project.run("data", "put", "--create-bucket", "digits/", "s3://bucket/digits/").stderr
+    assert re.search(r"put 9 files, 2\.\d MB in \d+\.\d s \(.*\) to s3://bucket/digits/", output)
+    assert "\x1b" not in output
     heading, *listed = project.run("data", "ls", "s3://bucket/digits").stdout.splitlines()
     assert heading.split() == ["SIZE", "MODIFIED", "URL"]
     assert [line.split()[-1].removeprefix("s3://bucket/digits/") for line in listed] == [
@@ -78,10 +78,10 @@ def test_ls_as_json(project: Project, server: S3Server) -> None:
 def test_errors_and_hints(
     project: Project, server: S3Server, words: list[str], code: int, message: tuple[str, str | None]
 ) -> None:
-    said, hint = message
+    text, hint = message
     server.put("bucket", {"there": b""})
     stderr = project.run("data", *words, code=code).stderr
-    assert said in stderr
+    assert text in stderr
     assert hint is None or hint in stderr.partition("try: ")[2]
     assert server.read("bucket") == {"there": b""}
 
@@ -98,9 +98,9 @@ def test_dry_run(project: Project, server: S3Server) -> None:
     assert "1 to copy, 1 unchanged, 1 to delete (dry run)" in done.stderr
     assert "without a terminal, this needs --yes" in project.run(*words, code=2).stderr
     assert server.read("bucket") == {"old": b"", "same": b"s"}
-    said = project.run(*words, "--yes").stderr
-    assert "put 1 file" in said
-    assert "; 1 file unchanged; 1 file deleted" in said
+    output = project.run(*words, "--yes").stderr
+    assert "put 1 file" in output
+    assert "; 1 file unchanged; 1 file deleted" in output
     assert server.read("bucket") == {"new": b"n", "same": b"s"}
     (project.directory / "in" / "link").symlink_to("nowhere")
     done = project.run(*words, "--dry-run", code=1)
@@ -154,16 +154,16 @@ def test_secrets_are_neither_shown_nor_stored(project: Project, server: S3Server
 
 
 def test_a_long_copy_prints_lines() -> None:
-    said: list[str] = []
+    messages: list[str] = []
     now = [0.0]
-    progress = TransferProgress(None, said.append, clock=lambda: now[0])
+    progress = TransferProgress(None, messages.append, clock=lambda: now[0])
     url = S3Url(bucket="b", key="k")
     upload = Upload(source=Path("x"), destination=url, size_bytes=1_000_000)
     progress.watch([upload, upload])
     progress.moved(0)  # happens after many retries of a large file's HEAD request
     for now[0], moved in ((9.0, 100_000), (10.0, 100_000), (20.0, 0), (50.0, 800_000)):
         progress.moved(moved)
-    assert said == [
+    assert messages == [
         "0/2 files, 200.0 kB of 2.0 MB, 20.0 kB/s, 0:01:30 left",
         "0/2 files, 1.0 MB of 2.0 MB, 20.0 kB/s, 0:00:50 left",
     ]
@@ -176,9 +176,9 @@ def test_objects_without_a_checksum_are_named_once(project: Project, server: S3S
     for name, content in contents.items():
         if name != "0.rec":
             server.put_without_checksum("bucket", name, content)
-    said = project.run("data", "get", "s3://bucket/", "back").stderr.splitlines()
+    messages = project.run("data", "get", "s3://bucket/", "back").stderr.splitlines()
     assert {path.name: path.read_bytes() for path in (project.directory / "back").iterdir()} == contents
-    warned = [line for line in said if "checksum" in line]
+    warned = [line for line in messages if "checksum" in line]
     assert len(warned) == 1
     assert warned[0].endswith(
         "S3 has no usable checksum for 4 objects; only the size was compared: "
@@ -212,8 +212,8 @@ FETCHED = {
 
 
 def test_fetch_to_a_folder_and_to_s3(project: Project, server: S3Server) -> None:
-    said = project.run("data", "fetch", "digits", "here", "--shards", "2").stderr
-    assert "1500 images to train with and 297 to validate with: 7 files, 2." in said
+    output = project.run("data", "fetch", "digits", "here", "--shards", "2").stderr
+    assert "1500 images to train with and 297 to validate with: 7 files, 2." in output
     files = read_files(project.directory / "here")
     assert files.keys() == FETCHED
     words = ("data", "fetch", "digits", "s3://bucket/digits", "--shards", "2")

@@ -57,7 +57,7 @@ def test_links_in_circles(photos: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "width", "kind", "said"),
+    ("text", "width", "kind", "message"),
     [
         ("", None, NotFoundError, "the list is empty"),
         ("1\ta.jpg\n", None, ClusterError, "line 1: not an index"),
@@ -70,15 +70,15 @@ def test_links_in_circles(photos: Path) -> None:
     ],
 )
 def test_errors_in_a_list_name_the_line(
-    tmp_path: Path, text: str, width: int | None, kind: type[ClusterError], said: str
+    tmp_path: Path, text: str, width: int | None, kind: type[ClusterError], message: str
 ) -> None:
     (tmp_path / "a.lst").write_text(text)
-    with pytest.raises(kind, match=f"a.lst.*{said}"):
+    with pytest.raises(kind, match=f"a.lst.*{message}"):
         read_list(tmp_path / "a.lst", root=tmp_path, label_width=width)
 
 
 @pytest.mark.parametrize(
-    ("word", "said"),
+    ("word", "message"),
     [
         ("0", ""),
         ("-1.5e-3", ""),
@@ -93,9 +93,9 @@ def test_errors_in_a_list_name_the_line(
         ("", "not a number"),
     ],
 )
-def test_labels(word: str, said: str) -> None:
-    assert said in explain_label(word)
-    assert bool(said) == bool(explain_label(word))
+def test_labels(word: str, message: str) -> None:
+    assert message in explain_label(word)
+    assert bool(message) == bool(explain_label(word))
 
 
 def test_folders_that_cannot_be_listed(tmp_path: Path) -> None:

@@ -31,9 +31,9 @@ def photos(tmp_path: Path) -> Path:
 def test_shards_have_every_image_and_label(run_here: Run, tmp_path: Path, photos: Path) -> None:
     (photos / ".cache").mkdir()
     photo(50, 40).save(photos / ".cache" / "1.jpg")
-    said = run_here("pack", "photos", "out", "--shards", "4", "--resize", "32", "--processes", "2")
-    assert "packed 40 images into 4 shards" in said
-    assert "skipped hidden files and folders: .cache" in said
+    output = run_here("pack", "photos", "out", "--shards", "4", "--resize", "32", "--processes", "2")
+    assert "packed 40 images into 4 shards" in output
+    assert "skipped hidden files and folders: .cache" in output
     files = read_files(tmp_path / "out")
     assert {name for name in files if "/" not in name} == {f"{stem}.rec" for stem in OWN}
     assert files["index/labels.txt"] == b"0\tcat\n1\tdog\n"
@@ -96,9 +96,9 @@ def test_unreadable_images_are_named(run_here: Run, tmp_path: Path, photos: Path
     ):
         assert words_of_one in str(raised.value)
     assert not (tmp_path / "out").exists() or not read_files(tmp_path / "out")
-    said = run_here(*words, "--skip-broken")
-    assert "packed 37 images, 3 left out into 2 shards" in said
-    assert "left out: dog/2.jpg: the file is empty" in said
+    output = run_here(*words, "--skip-broken")
+    assert "packed 37 images, 3 left out into 2 shards" in output
+    assert "left out: dog/2.jpg: the file is empty" in output
     assert not (tmp_path / "out" / ".cluster-pack").exists()
 
 
@@ -114,7 +114,7 @@ def test_lists_with_several_labels(run_here: Run, tmp_path: Path, photos: Path) 
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("photos", "out", "--shards", "2", "--shard-size", "1MB"), "only one of the two decides"),
         (("photos", "out", "--shards", "41"), "40 records cannot fill 41 shards"),
@@ -128,12 +128,12 @@ def test_lists_with_several_labels(run_here: Run, tmp_path: Path, photos: Path) 
     ],
 )
 def test_invalid_options_of_pack(
-    run_here: Run, tmp_path: Path, photos: Path, words: tuple[str, ...], said: str
+    run_here: Run, tmp_path: Path, photos: Path, words: tuple[str, ...], message: str
 ) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "notes.txt").touch()
     before = read_files(tmp_path)
-    with pytest.raises((ClusterError, click.UsageError), match=said):
+    with pytest.raises((ClusterError, click.UsageError), match=message):
         run_here("pack", *words)
     assert read_files(tmp_path) == before
     assert not (tmp_path / "out").exists()
@@ -217,14 +217,14 @@ def test_commands_for_shards_in_s3(run_here: Run, bucket: S3Server) -> None:
 def test_a_wrong_index_is_detected(run_here: Run, bucket: S3Server) -> None:
     record = encode_record(b"one")
     bucket.put("bucket", {"a.rec": record * 3})
-    for index, said in (
+    for index, message in (
         (b"0\t0\n1\t12\n", "at byte 24: its index"),
         (b"0\t0\n1\t48\n", "belongs to another file"),
         (b"0\t0\n1\t20\n", "at byte 20: expected the magic number"),
         (b"words", "its .idx file is not an index"),
     ):
         bucket.client.put_object(Bucket="bucket", Key="a.idx", Body=index)
-        with pytest.raises(ClusterError, match=said):
+        with pytest.raises(ClusterError, match=message):
             run_here("info", "s3://bucket/a.rec")
     assert json.loads(run_here("info", "s3://bucket/a.rec", "--json", "--full"))["records"] == 3
 

@@ -33,8 +33,8 @@ def opened(folder: str, *, replace: bool = False) -> AbstractContextManager[Dest
 @pytest.mark.parametrize("words", [("--shards", "3"), ("--shards", "1"), ("--shard-size", "40kB")])
 def test_records_keep_their_bytes_and_their_order(run_here: Run, tmp_path: Path, words: tuple[str, ...]) -> None:
     write_uneven(tmp_path / "data")
-    said = run_here("split", "data", "out", *words)
-    assert "split 3 files, 33 records, into " in said
+    output = run_here("split", "data", "out", *words)
+    assert "split 3 files, 33 records, into " in output
     assert joined(tmp_path / "out") == joined(tmp_path / "data")
     keys = []
     for path in sorted((tmp_path / "out").glob("*.rec")):
@@ -75,7 +75,7 @@ def test_any_record_at_any_size(tmp_path: Path, payloads: list[bytes], most: int
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("data", "out"), "either --shards or --shard-size"),
         (("data", "out", "--shards", "2", "--shard-size", "1k"), "either --shards or --shard-size"),
@@ -85,9 +85,9 @@ def test_any_record_at_any_size(tmp_path: Path, payloads: list[bytes], most: int
         (("nothing", "out", "--shards", "2"), "nothing: no such file or folder"),
     ],
 )
-def test_invalid_options_of_split(run_here: Run, tmp_path: Path, words: tuple[str, ...], said: str) -> None:
+def test_invalid_options_of_split(run_here: Run, tmp_path: Path, words: tuple[str, ...], message: str) -> None:
     write_uneven(tmp_path / "data")
-    with pytest.raises(ClusterError, match=said):
+    with pytest.raises(ClusterError, match=message):
         run_here("split", *words)
     assert not (tmp_path / "out").exists() or not list((tmp_path / "out").iterdir())
 

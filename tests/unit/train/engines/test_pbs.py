@@ -115,8 +115,8 @@ def test_limits(text: str, more: dict[str, Any], error: str | None) -> None:
 
 
 def test_an_unknown_queue_is_refused_with_the_known_ones() -> None:
-    said = PBS.check_queue(request(queue="gpu"), PBS.parse_limits(QUEUES))
-    assert said == 'PBS has no queue "gpu" (it has: cluster, short)'
+    message = PBS.check_queue(request(queue="gpu"), PBS.parse_limits(QUEUES))
+    assert message == 'PBS has no queue "gpu" (it has: cluster, short)'
 
 
 @pytest.mark.parametrize(

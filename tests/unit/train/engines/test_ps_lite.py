@@ -28,7 +28,7 @@ def test_only_ranks_and_ports_are_parsed(wheel: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         ("[10:00:00] /opt/mxnet/3rdparty/ps-lite/src/van.cc:9: W[9] is connected to others", verbose(rank=0)),
         ("[10:00:00] C:/my build/ps-lite/src/van.cc:9: S[10] is connected to others", verbose(rank=1)),
@@ -41,5 +41,5 @@ def test_only_ranks_and_ports_are_parsed(wheel: str) -> None:
         ("Epoch[0] Batch [20] Speed: 100 samples/sec", None),
     ],
 )
-def test_a_line_is_recognised_by_the_source_file_on_any_path(line: str, said: Report | None) -> None:
-    assert ps_lite.read(line) == said
+def test_a_line_is_recognised_by_the_source_file_on_any_path(line: str, message: Report | None) -> None:
+    assert ps_lite.read(line) == message

@@ -80,7 +80,7 @@ def test_job_numbers(launcher: str, text: str, number: str | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("launcher", "answer", "said"),
+    ("launcher", "answer", "message"),
     [
         ("slurm", Response("", "error: Unable to contact slurm controller\n", 1), "Unable to contact"),
         ("slurm", Response(""), "exit code 0"),
@@ -92,6 +92,6 @@ def test_job_numbers(launcher: str, text: str, number: str | None) -> None:
         ),
     ],
 )
-def test_no_answer_is_not_an_end(launcher: str, answer: Response, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_no_answer_is_not_an_end(launcher: str, answer: Response, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         SCHEDULERS[launcher].parse_state(answer, "3")

@@ -107,8 +107,8 @@ def test_limits(more: dict[str, Any], error: str | None) -> None:
 
 
 def test_an_unknown_queue_is_refused_with_the_known_ones() -> None:
-    said = SGE.check_queue(request(queue="gpu"), SGE.parse_limits(QUEUES))
-    assert said == 'Grid Engine has no queue "gpu" (it has: all.q, short)'
+    message = SGE.check_queue(request(queue="gpu"), SGE.parse_limits(QUEUES))
+    assert message == 'Grid Engine has no queue "gpu" (it has: all.q, short)'
 
 
 @pytest.mark.parametrize(
@@ -148,17 +148,17 @@ def test_the_parallel_environment(
 
 
 @pytest.mark.parametrize(
-    ("queue", "more", "said"),
+    ("queue", "more", "message"),
     [
         ("all.q", {}, r"gives 2 slots on each of 2 nodes \(allocation rules: one: 1, smp: \$pe_slots\)"),
         ("short", {}, 'nodes of queue "short" have different numbers of slots: set .queue. slots_per_node'),
     ],
 )
-def test_no_parallel_environment(queue: str, more: dict[str, Any], said: str) -> None:
+def test_no_parallel_environment(queue: str, more: dict[str, Any], message: str) -> None:
     asked = request(queue=queue, **more)
     found = SGE.find_queue(asked, SGE.parse_limits(QUEUES))
     assert found is not None
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         SGE.complete(asked, SGE.add_details(found, [RULES[0], SMP]))
 
 

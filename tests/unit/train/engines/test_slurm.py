@@ -95,8 +95,8 @@ def test_limits(more: dict[str, Any], error: str | None) -> None:
 
 
 def test_an_unknown_partition_is_refused_with_the_known_ones() -> None:
-    said = SLURM.check_queue(request(queue="gpu"), SLURM.parse_limits(PARTITIONS))
-    assert said == 'Slurm has no partition "gpu" (it has: cluster, short, long)'
+    message = SLURM.check_queue(request(queue="gpu"), SLURM.parse_limits(PARTITIONS))
+    assert message == 'Slurm has no partition "gpu" (it has: cluster, short, long)'
 
 
 @pytest.mark.parametrize(

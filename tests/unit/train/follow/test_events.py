@@ -17,7 +17,7 @@ LOG = [
     '{"t":4.0,"p":0,"line":"after"}',
     '{"bar":"1%|\\n2%|","p":0,"t":4.5}',
     '{"t":5.0,"p":0,"exit":137,"signal":9}',
-    '{"t":6.0,"say":"worker 2 on node-1 was killed"}',
+    '{"t":6.0,"message":"worker 2 on node-1 was killed"}',
     '{"t":6.5,"warnings":["2 models"]}',
     '{"t":7.0,"result":{"state":"failed","exit_code":137,"error":"worker 2","left":{"node-0":[[7,"python"]]}}}',
 ]
@@ -38,7 +38,7 @@ def test_events_build_on_the_lines_before_them() -> None:
     assert events[7].process == Process(
         number=0, role="worker", host="node-1", rank=2, pid=4711, exit_code=137, signal=9
     )
-    assert events[8] == Event(kind="say", at=6.0, text="worker 2 on node-1 was killed")
+    assert events[8] == Event(kind="message", at=6.0, text="worker 2 on node-1 was killed")
     assert events[9] == Event(kind="warnings", at=6.5, warnings=("2 models",))
     assert events[10].result == JobResult(
         state="failed", exit_code=137, error="worker 2", left={"node-0": [(7, "python")]}
@@ -70,10 +70,10 @@ DEEP = b"[" * 100_000 + b"]" * 100_000
         (b'{"t":1,"p":5,"line":"of nobody"}', "process 5 is unknown"),
         (b'{"t":1,"p":999999,"role":"worker","host":"h"}', "32767"),
         (b'{"t":1,"p":0,"exit":' + b"9" * 5000 + b"}", "out of range"),
-        (b'{"t":1,"say":"\xff"}', "utf-8"),
-        (b'{"t":1,"say":' + DEEP + b"}", "str"),
+        (b'{"t":1,"message":"\xff"}', "utf-8"),
+        (b'{"t":1,"message":' + DEEP + b"}", "str"),
         (b'{"t":1,"more":' + DEEP + b"}", "nested too deeply"),
-        (b'{"say":"when?"}', "`t`"),
+        (b'{"message":"when?"}', "`t`"),
     ],
     ids=lambda value: value[:40] if isinstance(value, bytes) else "",
 )
@@ -91,8 +91,8 @@ def test_a_damaged_line_is_an_event_and_the_next_is_read(line: bytes, why: str) 
 
 
 def test_invalid_utf_8_stays_as_python_writes_it() -> None:
-    event = EventReader().read(json.dumps({"t": 1.0, "say": "caf\udce9"}).encode())
-    assert event == Event(kind="say", at=1.0, text="caf\udce9")
+    event = EventReader().read(json.dumps({"t": 1.0, "message": "caf\udce9"}).encode())
+    assert event == Event(kind="message", at=1.0, text="caf\udce9")
 
 
 def process(role: Role = "worker", *, rank: int | None = 0, host: str = "node-1") -> Process:
@@ -112,7 +112,7 @@ def line(text: str, of: Process, *, at: float = 100.0) -> Event:
         (line("a", process("scheduler", rank=None, host="node-0")), "[scheduler node-0] a"),
         (line("a", process("setup", rank=None)), "[setup node-1] a"),
         (line("a", process("launcher", rank=None, host="node-0")), "[launcher node-0] a"),
-        (Event(kind="say", at=1.0, text="ended"), "[supervisor node-0] ended"),
+        (Event(kind="message", at=1.0, text="ended"), "[supervisor node-0] ended"),
         (Event(kind="state", at=1.0, state="running"), None),
         (Event(kind="process", at=1.0, process=process()), None),
     ],
@@ -124,11 +124,11 @@ def test_a_line_names_its_process(event: Event, shown: str | None) -> None:
 @pytest.mark.parametrize(
     ("selection", "taken"),
     [
-        (Selection(), {"worker 0", "worker 1", "worker ?", "server 0", "setup", "say", "late"}),
-        (Selection(ranks=frozenset({0})), {"worker 0", "server 0", "say", "late"}),
-        (Selection(roles=frozenset({"worker"})), {"worker 0", "worker 1", "worker ?", "say", "late"}),
-        (Selection(roles=frozenset({"worker"}), ranks=frozenset({1})), {"worker 1", "say"}),
-        (Selection(roles=frozenset({"setup"})), {"setup", "say"}),
+        (Selection(), {"worker 0", "worker 1", "worker ?", "server 0", "setup", "message", "late"}),
+        (Selection(ranks=frozenset({0})), {"worker 0", "server 0", "message", "late"}),
+        (Selection(roles=frozenset({"worker"})), {"worker 0", "worker 1", "worker ?", "message", "late"}),
+        (Selection(roles=frozenset({"worker"}), ranks=frozenset({1})), {"worker 1", "message"}),
+        (Selection(roles=frozenset({"setup"})), {"setup", "message"}),
         (Selection(since=150.0), {"late"}),
     ],
 )
@@ -139,7 +139,7 @@ def test_lines_are_selected_by_rank_role_and_time(selection: Selection, taken: s
         "worker ?": line("", process(rank=None)),
         "server 0": line("", process("server")),
         "setup": line("", process("setup", rank=None)),
-        "say": Event(kind="say", at=100.0, text=""),
+        "message": Event(kind="message", at=100.0, text=""),
         "late": line("", process(), at=200.0),
     }
     assert {name for name, event in events.items() if selection.takes(event)} == taken

@@ -114,6 +114,6 @@ def test_an_invalid_answer_to_an_order(answer: bytes) -> None:
 
 
 def test_a_failure_of_the_head_shows_its_last_lines() -> None:
-    said = b"Traceback (most recent call last):\n  File \"jobs.py\", line 1, in <module>\nKeyError: 'state'\n"
+    message = b"Traceback (most recent call last):\n  File \"jobs.py\", line 1, in <module>\nKeyError: 'state'\n"
     with pytest.raises(NodeCommandError, match=r"exit code 1 from: jobs\.py\n(.*\n)*  \| KeyError: 'state'$"):
-        ask(exit_code=1, stderr=said)
+        ask(exit_code=1, stderr=message)

@@ -52,9 +52,9 @@ def test_advice_depends_on_this_machine(
     exclude: tuple[str, ...],
     advice: str | None,
 ) -> None:
-    said = explain_missing(path, project_dir=project, sync=sync, exclude=exclude)
-    assert (said is None) == (advice is None)
-    assert (advice or "") in (said or "")
+    message = explain_missing(path, project_dir=project, sync=sync, exclude=exclude)
+    assert (message is None) == (advice is None)
+    assert (advice or "") in (message or "")
 
 
 def test_the_advice_of_the_table_is_for_other_files() -> None:

@@ -52,20 +52,20 @@ class Connection:
 
     host = HOST
 
-    def __init__(self, home: Path | None = None, said: bytes = b"") -> None:
-        self.home, self.said = home, said
+    def __init__(self, home: Path | None = None, message: bytes = b"") -> None:
+        self.home, self.message = home, message
 
     def open_channel(self, command: RemoteCommand) -> Running | Channel:
         if self.home is not None:
             return Running(command.text, self.home)
-        listed, end, rest = self.said.partition(b'{"end": true}\n')
+        listed, end, rest = self.message.partition(b'{"end": true}\n')
         return channel(listed + end, rest)
 
 
-def listing(home: Path | None = None, said: bytes = b"", words: Sequence[str] = ("j",)) -> Listing:
+def listing(home: Path | None = None, output: bytes = b"", words: Sequence[str] = ("j",)) -> Listing:
     if home is not None and not (home / ".cluster" / "runtime").exists():
         make_runtime(home / ".cluster" / "runtime" / "own")
-    return Listing(cast("NodeConnection", Connection(home, said)), *words)
+    return Listing(cast("NodeConnection", Connection(home, output)), *words)
 
 
 @pytest.fixture
@@ -161,13 +161,13 @@ ONE = frame(b"x") + frame(b"")
 )
 def test_no_name_leads_out_of_the_target(name: str, target: Path, tmp_path: Path, home: Path) -> None:
     before = {path for path in tmp_path.rglob("*") if path.is_file()}
-    done = copy(listing(said=lines(file(name), file("good")) + ONE), target)
+    done = copy(listing(output=lines(file(name), file("good")) + ONE), target)
     assert len(done.left) == 1
     assert {path for path in tmp_path.rglob("*") if path.is_file()} - before == {target / "good"}
 
 
 @pytest.mark.parametrize(
-    ("said", "error"),
+    ("message", "error"),
     [
         (lines(file("a")) + frame(b"xx"), "more bytes than the file has"),
         (lines(file("a", 1 << 40)) + struct.pack(">i", 1 << 30), "a block of 1073741824 bytes"),
@@ -176,14 +176,14 @@ def test_no_name_leads_out_of_the_target(name: str, target: Path, tmp_path: Path
         (lines(file("a")) + struct.pack(">ii", -1, 4) + b"no\x1b!", "no\x1b!"),
     ],
 )
-def test_invalid_content(said: bytes, error: str, target: Path, home: Path) -> None:
-    done = copy(listing(said=said), target)
+def test_invalid_content(message: bytes, error: str, target: Path, home: Path) -> None:
+    done = copy(listing(output=message), target)
     assert error in (done.error.message if done.error is not None else done.failed[0])
     assert [path for path in target.rglob("*") if path.is_file()] == []
 
 
 @pytest.mark.parametrize(
-    ("said", "error"),
+    ("message", "error"),
     [
         (b'{"name": "a"}\n', "a list without an end"),
         (lines({"name": 3}), "invalid message"),
@@ -191,14 +191,14 @@ def test_invalid_content(said: bytes, error: str, target: Path, home: Path) -> N
         (lines({"name": "a" * 5000}), "invalid message"),
     ],
 )
-def test_invalid_lists(said: bytes, error: str) -> None:
+def test_invalid_lists(message: bytes, error: str) -> None:
     with pytest.raises(ClusterError, match=error):
-        listing(said=said)
+        listing(output=message)
 
 
 def test_what_a_login_shell_prints_is_skipped_and_a_node_without_our_programs_has_no_files() -> None:
-    assert [one.name for one in listing(said=b"welcome\n" + lines(file("a"))).files] == ["a"]
-    assert listing(said=b"welcome\n").files == ()
+    assert [one.name for one in listing(output=b"welcome\n" + lines(file("a"))).files] == ["a"]
+    assert listing(output=b"welcome\n").files == ()
 
 
 def test_names_that_exclude_each_other() -> None:

@@ -49,7 +49,7 @@ def test_a_job_is_submitted_on_stdin_and_followed_on_the_same_channel() -> None:
     assert decode(fake.channels[0].got, Order) == ORDER
     assert (started.id, started.state) == ("j1", "starting")
     events: list[Event] = []
-    result = Follower(fake.make(), "j1", take=events.append, say=pytest.fail).run(started.program)
+    result = Follower(fake.make(), "j1", take=events.append, message=pytest.fail).run(started.program)
     assert result.state == "done"
     assert events == everything()
     assert fake.channels[0].closed
@@ -74,11 +74,11 @@ def test_a_second_job_is_refused_with_the_name_of_the_first(*, is_lost: bool) ->
 
 
 @pytest.mark.parametrize(
-    ("said", "words"), [(b'{"error":"no space left on device"}\n', "no space"), (b"", "no answer")]
+    ("message", "words"), [(b'{"error":"no space left on device"}\n', "no space"), (b"", "no answer")]
 )
-def test_a_job_that_the_head_does_not_accept(said: bytes, words: str) -> None:
+def test_a_job_that_the_head_does_not_accept(message: bytes, words: str) -> None:
     with pytest.raises(ClusterError, match=words):
-        submit(FakeHead(lambda _: channel(said)).make(), ORDER, follow=True)
+        submit(FakeHead(lambda _: channel(message)).make(), ORDER, follow=True)
 
 
 def breaks_off(answer: bytes) -> FakeHead:
@@ -114,8 +114,8 @@ def serve(words: Sequence[str], cut_at: int | None) -> Channel:
     cut_at: where the connection breaks, in bytes.
     """
     assert words[:2] == ["follow", "j1"]
-    said = ALIVE + b"".join(line + b"\n" + ALIVE for line in LOG[int(words[2]) :].splitlines())
-    return channel(said) if cut_at is None else channel(said[:cut_at], exit_code=BROKEN)
+    message = ALIVE + b"".join(line + b"\n" + ALIVE for line in LOG[int(words[2]) :].splitlines())
+    return channel(message) if cut_at is None else channel(message[:cut_at], exit_code=BROKEN)
 
 
 @given(cuts=st.lists(st.integers(min_value=0, max_value=len(LOG)), max_size=12))
@@ -123,7 +123,7 @@ def test_no_event_is_lost_or_repeated_when_connections_break(cuts: list[int]) ->
     left = iter([*cuts, None])
     fake = FakeHead(lambda words: serve(words, next(left, None)))
     events: list[Event] = []
-    follower = Follower(fake.make(), "j1", take=events.append, say=lambda _: None)
+    follower = Follower(fake.make(), "j1", take=events.append, message=lambda _: None)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run, "LONGEST_PAUSE_S", 0.0)
         result = follower.run()
@@ -134,26 +134,26 @@ def test_no_event_is_lost_or_repeated_when_connections_break(cuts: list[int]) ->
 def test_each_problem_of_the_connection_is_reported_once() -> None:
     cuts = iter([100, None])
     fake = FakeHead(lambda words: serve(words, next(cuts)))
-    said: list[str] = []
+    messages: list[str] = []
 
     def take(_: Event) -> None:
-        if not said:
+        if not messages:
             fake.refuse.extend([no_answer()] * 3)
 
-    Follower(fake.make(), "j1", take=take, say=said.append).run()
-    assert [words.partition(";")[0] for words in said] == [
+    Follower(fake.make(), "j1", take=take, message=messages.append).run()
+    assert [words.partition(";")[0] for words in messages] == [
         "node-0 (10.0.0.1): the connection is lost, or jobs.py was killed",
         "node-0: no answer on port 22",
         "reconnected to node-0",
     ]
-    assert "job j1 keeps running; retrying for 10 min" in said[0]
+    assert "job j1 keeps running; retrying for 10 min" in messages[0]
 
 
 def test_a_head_that_does_not_come_back_in_time_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "CLIENT_PATIENCE_S", -1.0)
     fake = FakeHead(lambda _: channel(exit_code=BROKEN))
     with pytest.raises(ConnectError, match="job j1 may still run") as caught:
-        Follower(fake.make(), "j1", take=lambda _: None, say=lambda _: None).run()
+        Follower(fake.make(), "j1", take=lambda _: None, message=lambda _: None).run()
     assert caught.value.hint == "cluster logs -f j1"
 
 
@@ -163,7 +163,7 @@ def test_a_head_that_no_longer_runs_is_not_waited_for() -> None:
     head.open("warm")
     fake.refuse = [HeadGoneError("node-0 is terminated")]
     with pytest.raises(HeadGoneError):
-        Follower(head, "j1", take=lambda _: None, say=lambda _: None).run()
+        Follower(head, "j1", take=lambda _: None, message=lambda _: None).run()
 
 
 def in_pieces(words: Sequence[str]) -> Channel:
@@ -180,7 +180,7 @@ def test_an_interrupted_follower_continues() -> None:
         if next(looks, False):
             raise KeyboardInterrupt
 
-    follower = Follower(fake.make(), "j1", take=events.append, say=pytest.fail, check=check)
+    follower = Follower(fake.make(), "j1", take=events.append, message=pytest.fail, check=check)
     for _ in range(2):
         with pytest.raises(KeyboardInterrupt):
             follower.run()
@@ -190,7 +190,7 @@ def test_an_interrupted_follower_continues() -> None:
 
 def test_without_waiting_a_log_ends_at_its_current_end() -> None:
     fake = FakeHead(lambda _: channel(LOG[:200]))
-    stream = LogStream(fake.make(), "j1", say=pytest.fail, wait=False)
+    stream = LogStream(fake.make(), "j1", message=pytest.fail, wait=False)
     whole = LOG[:200].rpartition(b"\n")[0].split(b"\n")
     assert list(stream.lines()) == whole
     assert stream.offset == len(b"\n".join(whole)) + 1
@@ -200,18 +200,18 @@ def test_without_waiting_a_log_ends_at_its_current_end() -> None:
 def test_a_wanted_part_of_a_log_is_asked_for_once() -> None:
     start = LOG.index(b'{"t": 3.0, "p": 0')
     known = RecordRole(role="worker", host="node-0", number=0, rank=1)
-    said = encode([{"start": start, "processes": [to_builtins(known)]}])
-    cuts = iter([len(ALIVE + said) + 60, None])
+    message = encode([{"start": start, "processes": [to_builtins(known)]}])
+    cuts = iter([len(ALIVE + message) + 60, None])
 
     def answer(words: Sequence[str]) -> Channel:
-        log = said + LOG[start:] if "--start" in words else LOG[int(words[2]) :]
+        log = message + LOG[start:] if "--start" in words else LOG[int(words[2]) :]
         cut_at = next(cuts)
         return channel((ALIVE + log)[:cut_at], exit_code=0 if cut_at is None else BROKEN)
 
     fake = FakeHead(answer)
     begun: list[RecordRole] = []
     wanted = LogWanted(tail=2, ranks=(1,))
-    stream = LogStream(fake.make(), "j1", say=lambda _: None, wait=False, wanted=wanted, begin=begun.extend)
+    stream = LogStream(fake.make(), "j1", message=lambda _: None, wait=False, wanted=wanted, begin=begun.extend)
     assert list(stream.lines()) == LOG[start:].splitlines()
     assert begun == [known]
     first, second = fake.asked
@@ -224,7 +224,7 @@ def test_a_wanted_part_of_a_log_is_asked_for_once() -> None:
 def test_a_job_unknown_to_the_head() -> None:
     fake = FakeHead(lambda _: channel(b'{"error":"there is no job j1"}\n'))
     with pytest.raises(NotFoundError, match="no job j1"):
-        Follower(fake.make(), "j1", take=lambda _: None, say=lambda _: None).run()
+        Follower(fake.make(), "j1", take=lambda _: None, message=lambda _: None).run()
 
 
 # -- the end -------------------------------------------------------------------------------------------------------
@@ -257,11 +257,11 @@ def test_the_error_for_each_end_of_a_job(ended: JobResult, code: int, words: str
 
 
 def test_a_job_is_stopped_by_its_supervisor() -> None:
-    said = {"result": {"state": "stopped", "exit_code": 130, "error": None, "left": {}}}
-    fake = FakeHead(lambda _: channel(None, ALIVE, encode([said])))
+    messages = {"result": {"state": "stopped", "exit_code": 130, "error": None, "left": {}}}
+    fake = FakeHead(lambda _: channel(None, ALIVE, encode([messages])))
     assert stop_job(fake.make(), "j1") == (result(state="stopped", exit_code=130), False)
     assert fake.asked == [["stop", "j1"]]
-    fake = FakeHead(lambda _: channel(encode([{**said, "already": True}])))
+    fake = FakeHead(lambda _: channel(encode([{**messages, "already": True}])))
     assert stop_job(fake.make(), "j1")[1]
     with pytest.raises(NotFoundError):
         stop_job(FakeHead(lambda _: channel()).make(), "j1")  # the head has no program for this

@@ -29,8 +29,8 @@ def test_equal_tracebacks_are_shown_once() -> None:
     events = alternating(*(of(rank, "starts", *WHOLE) for rank in range(6)))
     shown = show(*events, result(), tracebacks=tracebacks)
     assert shown == [*((rank, "starts") for rank in range(6)), *((0, text) for text in WHOLE)]
-    (said,) = tracebacks.render()
-    assert said == (
+    (message,) = tracebacks.render()
+    assert message == (
         "the same traceback on 6 processes (worker 0 node-0, worker 1 node-1, worker 2 node-2, worker 3 node-3 "
         f"and 2 more): {ERROR}"
     )

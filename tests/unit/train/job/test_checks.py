@@ -32,7 +32,7 @@ def seen(data: Data | None, *, mode: str = "auto", **more: Any) -> dict[str, Any
 
 
 @pytest.mark.parametrize(
-    ("keys", "nodes", "more", "said"),
+    ("keys", "nodes", "more", "message"),
     [
         # A single worker has no other to exchange gradients with. The number of workers counts, not that of nodes.
         ({}, cpus(1), {}, 'kv_store = "dist_sync" needs two or more workers'),
@@ -112,14 +112,14 @@ def seen(data: Data | None, *, mode: str = "auto", **more: Any) -> dict[str, Any
     ],
 )
 def test_invalid_jobs_are_refused(
-    keys: dict[str, Any], nodes: Sequence[ReadyNode], more: dict[str, Any], said: str | None
+    keys: dict[str, Any], nodes: Sequence[ReadyNode], more: dict[str, Any], message: str | None
 ) -> None:
-    if said is None:
+    if message is None:
         plan(TrainConfig(**keys), nodes, **more)
         return
     with pytest.raises(ConfigError) as raised:
         plan(TrainConfig(**keys), nodes, **more)
-    assert said in raised.value.message
+    assert message in raised.value.message
     assert raised.value.exit_code == 2
 
 
@@ -137,7 +137,7 @@ def test_all_errors_are_reported_at_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("keys", "nodes", "more", "said"),
+    ("keys", "nodes", "more", "messages"),
     [
         ({}, cpus(2), {}, []),
         ({}, gpus(4, 4), {}, []),
@@ -193,9 +193,9 @@ def test_all_errors_are_reported_at_once() -> None:
     ],
 )
 def test_likely_mistakes_get_a_warning(
-    keys: dict[str, Any], nodes: Sequence[ReadyNode], more: dict[str, Any], said: list[str]
+    keys: dict[str, Any], nodes: Sequence[ReadyNode], more: dict[str, Any], messages: list[str]
 ) -> None:
     warnings = plan(TrainConfig(**keys), nodes, **more).warnings
-    assert len(warnings) == len(said), warnings
-    for warning, words in zip(warnings, said, strict=True):
+    assert len(warnings) == len(messages), warnings
+    for warning, words in zip(warnings, messages, strict=True):
         assert words in warning

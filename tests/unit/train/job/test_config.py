@@ -110,7 +110,7 @@ def test_every_key_of_train_is_a_key_of_a_job_file() -> None:
 
 
 @pytest.mark.parametrize(
-    ("job", "said"),
+    ("job", "message"),
     [
         ("worker = 3", 'job.toml: worker: unknown key; did you mean "workers"?'),
         ("comand = ['x']", 'comand: unknown key; did you mean "command"?'),
@@ -121,10 +121,10 @@ def test_every_key_of_train_is_a_key_of_a_job_file() -> None:
         ("workers = ", "job.toml: not valid TOML"),
     ],
 )
-def test_mistakes_in_a_job_file(given: Given, job: str, said: str) -> None:
+def test_mistakes_in_a_job_file(given: Given, job: str, message: str) -> None:
     with pytest.raises(ConfigError) as raised:
         given("--job", "job.toml", job=job)
-    assert said in raised.value.message
+    assert message in raised.value.message
 
 
 def test_a_missing_job_file(given: Given) -> None:
@@ -134,7 +134,7 @@ def test_a_missing_job_file(given: Given) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said", "hint"),
+    ("words", "message", "hint"),
     [
         (["--env", "1A=hush"], '--env "1A=...": must be NAME=VALUE or NAME', None),
         (["--env", "A\n=hush"], "must be NAME=VALUE", None),
@@ -150,18 +150,18 @@ def test_a_missing_job_file(given: Given) -> None:
     ],
 )
 def test_invalid_options(
-    given: Given, monkeypatch: pytest.MonkeyPatch, words: list[str], said: str, hint: str | None
+    given: Given, monkeypatch: pytest.MonkeyPatch, words: list[str], message: str, hint: str | None
 ) -> None:
     monkeypatch.delenv("NOT_SET", raising=False)
     with pytest.raises(UsageError) as raised:
         given(*words, job="# nothing\n")
-    assert said in raised.value.message
+    assert message in raised.value.message
     assert "hush" not in f"{raised.value.message}{raised.value.hint}"
     assert (raised.value.hint is None) if hint is None else hint in (raised.value.hint or "")
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("gpus = 'all'", 'train.gpus = "all": must be "auto", "none" or a list (the GPUs of each worker'),
         ("gpus = [0, 0]", "train.gpus"),
@@ -179,10 +179,10 @@ def test_invalid_options(
         ("queue = 'yes'", "train.queue"),
     ],
 )
-def test_invalid_values(given: Given, text: str, said: str) -> None:
+def test_invalid_values(given: Given, text: str, message: str) -> None:
     with pytest.raises(ConfigError) as raised:
         given(toml=text)
-    assert said in raised.value.message
+    assert message in raised.value.message
 
 
 @pytest.mark.parametrize(
@@ -241,7 +241,7 @@ VOLUMES = [{"mount": "/shared", "source": "nas:/export"}, {"mount": "/data", "so
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "message"),
     [
         ({"url": "/elsewhere/data"}, 'data.url = "/elsewhere/data": not on a volume'),
         ({"url": "/shared2"}, "not on a volume"),
@@ -250,10 +250,10 @@ VOLUMES = [{"mount": "/shared", "source": "nas:/export"}, {"mount": "/data", "so
         ({"url": "shared/data"}, "not an S3 URL"),
     ],
 )
-def test_paths_that_are_refused(data: dict[str, str], said: str) -> None:
+def test_paths_that_are_refused(data: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError) as raised:
         parse_config({"name": "demo", "cloud": "aws", "volumes": VOLUMES, "data": data}, source="cluster.toml")
-    assert said in raised.value.message
+    assert message in raised.value.message
 
 
 def test_paths_on_volumes() -> None:

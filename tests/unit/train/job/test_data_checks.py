@@ -22,7 +22,7 @@ def problems(
 
 
 @pytest.mark.parametrize(
-    ("more", "said", "hint", "certain"),
+    ("more", "message", "hint", "certain"),
     [
         ({"exists": False}, "there is no such bucket", "put --create-bucket FOLDER s3://bucket/x/", True),
         ({"region": "us-west-2"}, "is in us-west-2, but the nodes are in eu-west-1", 'region = "us-west-2"', True),
@@ -33,24 +33,24 @@ def problems(
         ({"others": ("part-0",)}, "x/ contains part-0 next to", "move the other files", False),
     ],
 )  # fmt: skip
-def test_each_problem_says_what_to_do(more: dict[str, Any], said: str, hint: str, *, certain: bool) -> None:
+def test_each_problem_says_what_to_do(more: dict[str, Any], message: str, hint: str, *, certain: bool) -> None:
     (problem,) = problems(more)
-    assert said in problem.message
+    assert message in problem.message
     assert hint in problem.hint
     assert problem.certain == certain
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("more", "message"),
     [
         ({"exists": False}, "there is no such folder"),
         ({"objects": 0}, "there is nothing to read"),
         ({"in_train": 0, "region": None}, None),
     ],
 )
-def test_folders_on_volumes(more: dict[str, Any], said: str | None) -> None:
+def test_folders_on_volumes(more: dict[str, Any], message: str | None) -> None:
     found = problems(more, url="/shared/data")
-    assert [problem.message for problem in found] == ([f'data.url = "/shared/data": {said}'] if said else [])
+    assert [problem.message for problem in found] == ([f'data.url = "/shared/data": {message}'] if message else [])
 
 
 def test_a_refusal_to_this_machine_does_not_concern_nodes_with_their_own_credentials() -> None:

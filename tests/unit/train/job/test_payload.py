@@ -110,9 +110,9 @@ def test_the_users_script_hides_a_shipped_one(tmp_path: Path) -> None:
     (tmp_path / "train_mnist.py").touch()
     (tmp_path / "train.py").touch()
     assert find_shadowed("train.py", project_dir=tmp_path) is None
-    said = find_shadowed("train_mnist.py", project_dir=tmp_path)
-    assert said is not None
-    assert str(tmp_path / "train_mnist.py") in said
+    message = find_shadowed("train_mnist.py", project_dir=tmp_path)
+    assert message is not None
+    assert str(tmp_path / "train_mnist.py") in message
 
 
 def test_files_with_settings_are_not_sent(tmp_path: Path) -> None:

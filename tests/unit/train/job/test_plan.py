@@ -281,9 +281,9 @@ def test_a_hidden_value_is_not_shown() -> None:
     env = {"S3_REGION": "eu-west-1", "S3_ENDPOINT": "s3.eu-west-1.amazonaws.com"}
     job = plan(config, 2, access=dataclasses.replace(NO_ACCESS, env=env), hidden={"env": tuple(config.env)})
     assert set(job.order.spec.train.env.values()) == {"***"}
-    said = "\n".join(render_settings(job))
-    assert "hush" not in said
-    assert "OMP_NUM_THREADS=*** (yours)" in said
+    message = "\n".join(render_settings(job))
+    assert "hush" not in message
+    assert "OMP_NUM_THREADS=*** (yours)" in message
 
 
 @given(

@@ -114,4 +114,4 @@ def test_ranks_that_join_no_process_group(more: dict[str, Any], *, warned: bool)
     """Each rank would train a model of its own, and the job end with 0."""
     given = {"config": TrainConfig(), "framework": "pytorch", "program": "import torch\nloss.backward()\n", **more}
     warnings = plan(given.pop("config"), 2, **given).warnings
-    assert any("2 processes would train 2 separate models" in said for said in warnings) == warned
+    assert any("2 processes would train 2 separate models" in message for message in warnings) == warned

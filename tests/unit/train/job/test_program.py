@@ -99,7 +99,7 @@ def test_what_runs_a_script(tmp_path: Path, name: str, *, text: str | None, comm
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "said"),
+    ("name", "text", "message"),
     [
         ("nb.ipynb", "{}", "nb.ipynb: a notebook is not a script"),
         ("run.sh", "#!/bin/bash\r\necho\r\n", "run.sh, line 1: the line ends as on Windows"),
@@ -109,11 +109,11 @@ def test_what_runs_a_script(tmp_path: Path, name: str, *, text: str | None, comm
         ("own.py", "return 1", "own.py, line 1: 'return' outside function"),
     ],
 )
-def test_scripts_that_cannot_run(tmp_path: Path, name: str, text: str, said: str) -> None:
+def test_scripts_that_cannot_run(tmp_path: Path, name: str, text: str, message: str) -> None:
     (tmp_path / name).write_text(text)
     with pytest.raises(UsageError) as raised:
         find_command(name, [], project_dir=tmp_path)
-    assert said in raised.value.message
+    assert message in raised.value.message
     assert raised.value.hint
 
 

@@ -45,10 +45,10 @@ INDEXED = "data = mx.gluon.data.vision.ImageRecordDataset(url)"
 def test_how_workers_read(mode: Any, library: str, program: str, chosen: str, why: str) -> None:
     reading = plan_reading(DataConfig(mode=mode), NO_ACCESS, library=library, program=program)
     assert (reading.mode, reading.why) == (chosen, why)
-    said = (
+    message = (
         'data.mode = "native": ImageRecordDataset, which the program uses, cannot read s3://: set [data] mode = "stage"'
     )
-    assert reading_warnings(reading, TrainConfig(), NO_ACCESS) == ([said] if mode == "native" and program else [])
+    assert reading_warnings(reading, TrainConfig(), NO_ACCESS) == ([message] if mode == "native" and program else [])
 
 
 D = "s3://bkt/d/"
@@ -156,7 +156,7 @@ def test_native_mode_needs_an_mxnet_that_reads_s3() -> None:
 
 
 @pytest.mark.parametrize(
-    ("max_duration", "options", "said"),
+    ("max_duration", "options", "message"),
     [
         ("none", {"left_s": 3600.0}, "end in 1 h"),
         ("none", {"left_s": 2 * 3600.0}, None),  # not a warning; the plan shows it with S3's address
@@ -166,12 +166,12 @@ def test_native_mode_needs_an_mxnet_that_reads_s3() -> None:
     ],
 )
 def test_a_job_that_may_outlast_its_credentials_gets_a_warning(
-    max_duration: str, options: dict[str, Any], said: str | None
+    max_duration: str, options: dict[str, Any], message: str | None
 ) -> None:
     config = TrainConfig(max_duration=max_duration)
     access = dataclasses.replace(NO_ACCESS, **options)
     warnings = reading_warnings(plan_reading(DataConfig(), access, library=READS), config, access)
-    assert [said in warning for warning in warnings if said] == [True] * (said is not None)
+    assert [message in warning for warning in warnings if message] == [True] * (message is not None)
     nodes_own = dataclasses.replace(access, left_s=None)
     staged = plan_reading(DataConfig(mode="stage"), access, library=READS)
     assert reading_warnings(staged, config, nodes_own) == []
@@ -194,8 +194,8 @@ def test_a_plan_has_the_variables_and_warnings() -> None:
     data = DataConfig(url="s3://bucket/d/", mode="stage")
     made = plan(TrainConfig(args=("s3://bucket/d/x",)), 2, data=data)
     assert made.order.env[STAGED] == "s3://bucket/d/x"
-    said = plan(TrainConfig(max_duration="2h"), 2, access=dataclasses.replace(NO_ACCESS, left_s=60.0)).warnings
-    assert [line for line in said if 'set [provision] instance_profile = "auto"' in line]
+    messages = plan(TrainConfig(max_duration="2h"), 2, access=dataclasses.replace(NO_ACCESS, left_s=60.0)).warnings
+    assert [line for line in messages if 'set [provision] instance_profile = "auto"' in line]
 
 
 # -- what a job's credentials allow ------------------------------------------------------------------------------------
@@ -260,7 +260,7 @@ SCOPE = S3Scope(data_url="s3://a/b/", results_url="s3://c/", also_read=("s3://d/
 
 
 @pytest.mark.parametrize(
-    ("access", "scope", "said"),
+    ("access", "scope", "message"),
     [
         (
             S3Access(env={}, secrets=SECRETS, left_s=36 * 3600 - 2),
@@ -282,5 +282,5 @@ SCOPE = S3Scope(data_url="s3://a/b/", results_url="s3://c/", also_read=("s3://d/
         ),
     ],
 )
-def test_credentials_are_shown_before_the_start(access: S3Access, scope: S3Scope, said: str) -> None:
-    assert render_access(access, scope) == said
+def test_credentials_are_shown_before_the_start(access: S3Access, scope: S3Scope, message: str) -> None:
+    assert render_access(access, scope) == message

@@ -33,7 +33,7 @@ def test_without_mxnet_the_object_is_read_as_staging_does(
         checks = verify([replace(nodes[0], framework="none")], probes=[probe], report=silent)
         server.reset()
     (found,) = of_kind(checks, "s3")
-    assert (found.status, found.said) == ("ok", "read by staging, 5 bytes")
+    assert (found.status, found.result) == ("ok", "read by staging, 5 bytes")
     assert of_kind(checks, "compute") == []
     (rate,) = of_kind(checks, "measure")
     assert (rate.subject, rate.status, rate.unit) == ("S3 read", "ok", "MB/s")
@@ -53,7 +53,7 @@ def test_only_mxnet_sees_the_jobs_secrets(nodes: list[ReadyNode], fake_mxnet: Fa
     (found,) = of_kind(
         verify(nodes[:1], probes=[s3_probe(parse_url("s3://bucket/a.rec"), access)], report=silent), "s3"
     )
-    assert (found.status, found.said) == ("ok", "read by MXNet, a record of 5 bytes")
+    assert (found.status, found.result) == ("ok", "read by MXNet, a record of 5 bytes")
 
 
 # Messages of MXNet 1.7.0.post2 when a server refuses requests, shortened.
@@ -66,7 +66,7 @@ def refusal(code: str, message: str = "told") -> str:
 
 
 @pytest.mark.parametrize(
-    ("error", "status", "said", "cause"),
+    ("error", "status", "message", "cause"),
     [
         ("MXNetError: Check failed: header[0] == kMagic: Invalid RecordIO File", "ok", "not a RecordIO", None),
         (refusal("AccessDenied", "not authorized to perform: s3:GetObject"), "failed", "AccessDenied", "s3:GetObject"),
@@ -75,16 +75,16 @@ def refusal(code: str, message: str = "told") -> str:
         (f"{FRAME}MXNetError: something new", "failed", "MXNetError: something new", None),
     ],
 )
-def test_errors_of_mxnets_reader_are_explained(error: str, status: str, said: str, cause: str | None) -> None:
+def test_errors_of_mxnets_reader_are_explained(error: str, status: str, message: str, cause: str | None) -> None:
     meaning = explain_error(error, node="node-1", uri="s3://bucket/a.rec", endpoint="h:1")
     assert meaning.status == status
-    assert said in meaning.said
+    assert message in meaning.result
     assert (cause or "") in (meaning.cause or "")
     assert meaning.status == "ok" or meaning.hint
 
 
 @pytest.mark.parametrize(
-    ("stdout", "code", "status", "said"),
+    ("stdout", "code", "status", "message"),
     [
         ('{"read": 5}', 0, "ok", "a record of 5 bytes"),
         ('{"read": 5}', -6, "ok", "a record of 5 bytes"),  # aborted at its exit
@@ -97,11 +97,11 @@ def test_errors_of_mxnets_reader_are_explained(error: str, status: str, said: st
         ("", None, "failed", "did not end in time"),
     ],
 )
-def test_results_of_the_s3_probe(stdout: str, code: int | None, status: str, said: str) -> None:
+def test_results_of_the_s3_probe(stdout: str, code: int | None, status: str, message: str) -> None:
     result = ProbeResult(exit_code=code, stdout=stdout, stderr="OSError: libcuda.so.1" if code == 1 else "")
     (check,) = check_s3(local_node(0, None), result, uri="s3://bkt/a.rec", endpoint="h")
     assert (check.status, check.subject) == (status, "s3://bkt/a.rec")
-    assert said in check.said
+    assert message in check.result
 
 
 @pytest.mark.parametrize(

@@ -171,7 +171,7 @@ def test_endpoint_with_keys_in_the_environment(
 
 
 @pytest.mark.parametrize(
-    ("env", "said", "hint"),
+    ("env", "message", "hint"),
     [
         ({}, "no AWS credentials were found", "aws configure"),
         ({"AWS_PROFILE": "typo"}, r"profile \(typo\) could not be found", "aws configure list-profiles"),
@@ -189,7 +189,7 @@ def test_missing_credentials_are_explained(
     monkeypatch: pytest.MonkeyPatch,
     *,
     env: dict[str, str],
-    said: str,
+    message: str,
     hint: str,
 ) -> None:
     def no_terminal(_: str) -> str:
@@ -208,7 +208,7 @@ def test_missing_credentials_are_explained(
         lambda: s3.ls(url, region=REGION),
         lambda: describe_nodes(make_clients(REGION).ec2, name="demo", known=KnownInstances()),
     ):
-        with pytest.raises((AwsError, OSError), match=said) as caught:
+        with pytest.raises((AwsError, OSError), match=message) as caught:
             run()
         assert hint in (getattr(caught.value, "hint", None) or "")
 

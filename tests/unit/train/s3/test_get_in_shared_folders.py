@@ -94,9 +94,9 @@ def test_a_folder_that_is_a_link_is_an_error(project: Project, server: S3Server,
     path.parent.mkdir(parents=True)
     path.symlink_to(project.directory / target)
     for more in ([], ["--dry-run"], ["--delete", "--yes"]):
-        said = project.run("data", "get", *more, "s3://bucket/in/", "out", code=1).stderr
-        assert f"error: {link} is a symbolic link: get writes through no link below out" in said
-        assert "remove the link" in said.partition("try: ")[2]
+        output = project.run("data", "get", *more, "s3://bucket/in/", "out", code=1).stderr
+        assert f"error: {link} is a symbolic link: get writes through no link below out" in output
+        assert "remove the link" in output.partition("try: ")[2]
     assert read_files(project.directory / "out") == read_files(project.directory / "elsewhere") == {}
     assert not (project.directory / "missing").exists()
 
@@ -117,9 +117,9 @@ def test_ctrl_c_while_s3_does_not_answer(project: Project, server: S3Server) -> 
     server.put("bucket", {"large": LARGE})
     with held_get(project, project.directory / "out", "s3://bucket/large", "out/") as (process, _, _):
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=60)
+        _, output = process.communicate(timeout=60)
     hint = "to copy what is missing, run again: cluster data get s3://bucket/large out/"
-    assert (process.returncode, said.decode()) == (130, f"\nerror: interrupted\n  try: {hint}\n")
+    assert (process.returncode, output.decode()) == (130, f"\nerror: interrupted\n  try: {hint}\n")
 
 
 def read_begin(path: Path) -> bytes:

@@ -40,7 +40,7 @@ def peak_bytes(folder: Path, url: str, *words: str) -> int:
     keys = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
     project = Project(folder, {"AWS_ENDPOINT_URL": url, **keys})
     project.write('name = "x"\ncloud = "aws"\n[provision]\nregion = "us-east-1"\n')
-    said = subprocess.check_output(
+    output = subprocess.check_output(
         [sys.executable, "-c", MEASURED, "data", *words],
         cwd=folder,
         env=project.environment(),
@@ -48,7 +48,7 @@ def peak_bytes(folder: Path, url: str, *words: str) -> int:
         stderr=subprocess.DEVNULL,
         timeout=60,
     )
-    return int(said) * 1024
+    return int(output) * 1024
 
 
 def test_memory_of_a_large_file(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def test_urls(text: str, bucket: str, key: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("bucket/key", "not an S3 URL"),
         ("S3://bucket/key", "not an S3 URL"),
@@ -47,13 +47,13 @@ def test_urls(text: str, bucket: str, key: str) -> None:
         ("s3://bucket/" + "ü" * 513, "S3 allows 1024"),
     ],
 )
-def test_invalid_urls(text: str, said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_invalid_urls(text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         parse_url(text)
 
 
 @pytest.mark.parametrize(
-    ("key", "said", "may_exist"),
+    ("key", "message", "may_exist"),
     [
         ("a/b.rec", "", True),
         ("a\tb/", "a control character", True),
@@ -66,14 +66,14 @@ def test_invalid_urls(text: str, said: str) -> None:
         ("\udcff.rec", "not UTF-8", False),
     ],
 )
-def test_keys(key: str, said: str, may_exist: bool) -> None:  # noqa: FBT001 - a table's column
+def test_keys(key: str, message: str, may_exist: bool) -> None:  # noqa: FBT001 - a table's column
     """No object of this name is created; one that exists may be read and deleted."""
-    assert said in explain_key(key)
-    assert bool(said) == bool(explain_key(key))
+    assert message in explain_key(key)
+    assert bool(message) == bool(explain_key(key))
     if may_exist:
         assert parse_url(f"s3://bucket/{key}", exact=True).key == key
     else:
-        with pytest.raises(UsageError, match=said):
+        with pytest.raises(UsageError, match=message):
             parse_url(f"s3://bucket/{key}", exact=True)
 
 
@@ -138,7 +138,7 @@ def test_folders_named_by_dots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
 
 
 @pytest.mark.parametrize(
-    ("sources", "said"),
+    ("sources", "message"),
     [
         (["nope"], "nope: no such file"),
         (["data/*.txt"], r"data/\*\.txt: no file matches"),
@@ -148,12 +148,12 @@ def test_folders_named_by_dots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     ],
 )
 def test_sources_that_cannot_be_put(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sources: list[str], said: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sources: list[str], message: str
 ) -> None:
     make_tree(tmp_path / "data")
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ClusterError, match=said):
+    with pytest.raises(ClusterError, match=message):
         find_files(sources)
 
 
@@ -173,7 +173,7 @@ def test_two_files_for_one_object_are_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [
         ("link", "link: a link to nothing"),
         ("loop", "loop: cannot be read: Too many levels of symbolic links"),
@@ -183,7 +183,7 @@ def test_two_files_for_one_object_are_an_error(tmp_path: Path) -> None:
         ("x" * 250, "the key has 1231 bytes, S3 allows 1024"),
     ],
 )
-def test_files_that_cannot_be_put(tmp_path: Path, name: str, said: str) -> None:
+def test_files_that_cannot_be_put(tmp_path: Path, name: str, message: str) -> None:
     """They are named, and the others are copied."""
     make_tree(tmp_path, ("a.rec",))
     path = tmp_path / name
@@ -196,7 +196,7 @@ def test_files_that_cannot_be_put(tmp_path: Path, name: str, said: str) -> None:
     folder = "y" * 980 + "/" if name.startswith("x") else ""
     planned, (refused,) = plan_put(find_files([str(tmp_path)]), S3Url(bucket="b", key=folder))
     assert [upload.source.name for upload in planned] == ["a.rec"]
-    assert said in refused
+    assert message in refused
 
 
 def found_objects(*names: str, alone: bool = False) -> list[FoundObject]:

@@ -38,7 +38,7 @@ def test_depths(names: ModuleType, network: str, asked: int | None, size: int, d
 
 
 @pytest.mark.parametrize(
-    ("network", "asked", "size", "said"),
+    ("network", "asked", "size", "message"),
     [
         ("resnet", 19, 224, "has 18, 34, 50, 101, 152, 200, 269 layers"),
         ("resnet", 18, 28, "has 8, 14, 20, 26, 32, 38, 44, 50 ... layers"),
@@ -47,8 +47,8 @@ def test_depths(names: ModuleType, network: str, asked: int | None, size: int, d
         ("inception-v3", None, 74, "at least 75 by 75"),
     ],
 )
-def test_impossible_networks(names: ModuleType, network: str, asked: int | None, size: int, said: str) -> None:
-    assert said in names.find_problem(network, asked, size)
+def test_impossible_networks(names: ModuleType, network: str, asked: int | None, size: int, message: str) -> None:
+    assert message in names.find_problem(network, asked, size)
 
 
 def test_defaults_can_be_built(names: ModuleType) -> None:

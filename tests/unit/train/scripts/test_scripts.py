@@ -71,7 +71,7 @@ def test_help_needs_no_mxnet(script: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         ((), "no data: set [data] url"),
         (("--data-dir", "d", "--data-train", "a.rec"), "--data-dir excludes --data-train"),
@@ -91,11 +91,11 @@ def test_help_needs_no_mxnet(script: str) -> None:
     ],
 )
 def test_invalid_options(
-    options: ModuleType, words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+    options: ModuleType, words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit, match="2"):
         parse(options, *words)
-    assert said in capsys.readouterr().err.splitlines()[-1]
+    assert message in capsys.readouterr().err.splitlines()[-1]
 
 
 def parse(options: ModuleType, *words: str, **environment: str) -> Any:
@@ -156,7 +156,7 @@ def test_defaults_of_images(options: ModuleType) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("--network", "vgg"), "--network vgg needs images of at least 32 by 32 pixels"),
         (("--num-layers", "50", "--image-shape", "3,29,29"), ""),
@@ -167,14 +167,14 @@ def test_defaults_of_images(options: ModuleType) -> None:
     ],
 )
 def test_invalid_options_of_images(
-    options: ModuleType, words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+    options: ModuleType, words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    if not said:
+    if not message:
         parse_images(options, "--data-train", "a.rec", *words)
         return
     with pytest.raises(SystemExit):
         parse_images(options, "--data-train", "a.rec", *words)
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_the_automatic_prefix_is_in_the_jobs_output(options: ModuleType) -> None:
@@ -227,13 +227,13 @@ def test_plain_words(script: ModuleType, message: str, words: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("raised", "code", "said"),
+    ("raised", "code", "message"),
     [
         ("ScriptError('no GPU')", 1, "x.py: error: no GPU\n"),
         ("type('MXNetError', (Exception,), {})('MXNetError: words')", 1, "x.py: error: words\n"),
     ],
 )
-def test_a_failed_worker_ends_at_once(tmp_path: Path, raised: str, code: int, said: str) -> None:
+def test_a_failed_worker_ends_at_once(tmp_path: Path, raised: str, code: int, message: str) -> None:
     """The kv-store's clean-up, an atexit or __del__, would wait for the other workers."""
     script = tmp_path / "x.py"
     script.write_text(
@@ -244,7 +244,7 @@ def test_a_failed_worker_ends_at_once(tmp_path: Path, raised: str, code: int, sa
         "script.run_to_end(work)\n"
     )
     done = subprocess.run([sys.executable, script], check=False, capture_output=True, text=True)
-    assert (done.returncode, done.stdout, done.stderr) == (code, "began\n", said)
+    assert (done.returncode, done.stdout, done.stderr) == (code, "began\n", message)
 
 
 ONE = {"CUDA_VISIBLE_DEVICES": "3"}
