@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -256,13 +257,13 @@ def test_the_end_of_a_job_is_a_use(nodes: Nodes) -> None:
     assert 99 <= int(node.call("idle")) <= 110
 
 
-@pytest.mark.parametrize(("ticks", "why"), [(100, ""), (260, "the CPU is busy: 26 % of a core")])
+@pytest.mark.parametrize(("ticks", "why"), [(100, ""), (1000, r"the CPU is busy: \d+ % of a core")])
 def test_cpu_use(nodes: Nodes, ticks: int, why: str) -> None:
     node = nodes.make()
     (node.root / "run/ticks").write_text(f"0 {time.time() - 10:.0f}\n")
     node.add_process(20, "python", ticks=ticks)
     node.call("idle")
-    assert (node.root / "run/why").read_text().strip() == why
+    assert re.fullmatch(why, (node.root / "run/why").read_text().strip())
 
 
 # -- the cluster's use -------------------------------------------------------------------------------------------------
