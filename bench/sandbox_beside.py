@@ -40,11 +40,10 @@ def running(command: str) -> Iterator[tuple[Any, str, Path]]:
             )  # fmt: skip
             env = dict(line.split("=", 1) for line in shell.stdout.split("\0") if "=" in line)
             session = boto3.Session(env["AWS_ACCESS_KEY_ID"], env["AWS_SECRET_ACCESS_KEY"], region_name="us-east-1")
-            clients = [
-                session.client(service, endpoint_url=env["AWS_ENDPOINT_URL"], verify=env["AWS_CA_BUNDLE"])
-                for service in ("ec2", "ssm")
-            ]
-            yield clients[0], clients[1].get_parameter(Name=IMAGE)["Parameter"]["Value"], folder
+            url, ca = env["AWS_ENDPOINT_URL"], env["AWS_CA_BUNDLE"]
+            parameters = session.client("ssm", endpoint_url=url, verify=ca)
+            image = parameters.get_parameter(Name=IMAGE)["Parameter"]["Value"]
+            yield session.client("ec2", endpoint_url=url, verify=ca), image, folder
         finally:
             subprocess.run((command, "sandbox", "stop"), cwd=folder, check=True, capture_output=True)
 

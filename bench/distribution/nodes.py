@@ -81,8 +81,10 @@ def launch_nodes(world: World, count: int) -> tuple[BenchNode, ...]:
 
     They are in a security group like a cluster's, and the head can log in to the others.
     """
-    inside = {"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": world.default_group}]}
-    world.ec2.authorize_security_group_ingress(GroupId=world.default_group, IpPermissions=[inside])
+    world.ec2.authorize_security_group_ingress(
+        GroupId=world.default_group,
+        IpPermissions=[{"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": world.default_group}]}],
+    )
     made = world.ec2.run_instances(
         ImageId=world.image,
         InstanceType=INSTANCE_TYPE,

@@ -109,7 +109,7 @@ class Connection:
             else:
                 world.keep(key, size)
         kept = {name: value for name, value in headers.items() if name.startswith("x-amz-checksum-")}
-        self._send("200 OK", ETag=f'"{"0" * 32}"', **kept)
+        self._send("200 OK", 0, ETag=f'"{"0" * 32}"', **kept)
 
     def _post(self, key: str, query: dict[str, list[str]]) -> None:
         world = self._world
