@@ -111,6 +111,14 @@ def test_without_a_terminal_a_job_is_left_running(app: App, capsys: pytest.Captu
     assert "job j1 is still running: cluster logs -f j1 follows it, cluster stop j1 stops it" in output
 
 
+def test_an_interrupt_takes_a_job_out_of_the_queue(app: App) -> None:
+    fake = slow_head(b'{"job":"j1","state":"queued"}\n' + encode([{"t": 1.0, "state": "queued"}]))
+    with pytest.raises(JobError, match="was stopped") as caught:
+        attend(app, fake.make(), ORDER, plain=False)
+    assert caught.value.exit_code == 130
+    assert [words[0] for words in fake.asked] == ["submit", "stop"]
+
+
 @pytest.mark.parametrize(
     ("choice", "asked", "stopped"),
     [

@@ -75,15 +75,52 @@ def test_a_job_of_one_worker_and_its_record(job_host: LocalHead) -> None:
     assert names == ["events", "lock", "notice", "output", "placed", "placing-1", "record.json", "starting"]
 
 
-def test_a_job_that_is_submitted_twice_runs_once(job_host: LocalHead) -> None:
-    """The first answer was lost on the way."""
+def test_one_job_runs_at_a_time_and_others_in_their_order(job_host: LocalHead) -> None:
     assert job_host.ask("submit", order=alone(job_host, "sleep 100")) == [{"job": job_id(1), "state": "starting"}]
-    queued = alone(job_host, "true", job=job_id(2), queue=True)
-    for _ in range(2):
-        assert job_host.ask("submit", order=queued) == [{"job": job_id(2), "state": "queued"}]
-    job_host.kill_supervisor(job_id(2))
-    job_host.ask("stop", job_id(1))
-    assert [job["state"] for job in job_host.ask("list")[0]["jobs"]] == ["failed", "stopped"]
+    (refused,) = job_host.ask("submit", order=alone(job_host, "true", job=job_id(2)))
+    assert refused["refused"]["spec"]["id"] == job_id(1)
+    queued = [alone(job_host, "true", job=job_id(number), queue=True) for number in range(3, 8)]
+    answers = [job_host.ask("submit", order=order)[0]["state"] for order in queued]
+    assert answers == ["queued"] * 5
+    (again,) = job_host.ask("submit", order=queued[0])  # the first answer was lost on the way
+    assert again == {"job": job_id(3), "state": "queued"}
+    assert job_host.ask("stop", job_id(4))[0]["result"]["state"] == "stopped"
+    job_host.kill_supervisor(job_id(3))
+    (stopped,) = job_host.ask("stop", job_id(1))
+    assert stopped == {
+        "result": {"state": "stopped", "exit_code": 130, "error": "stopped", "cause": None, "culprit": None, "left": {}}
+    }
+    *_, last = job_host.ask("follow", job_id(7), "0")
+    assert last["result"]["state"] == "done"
+    jobs = job_host.ask("list")[0]["jobs"]
+    assert [(job["spec"]["id"], job["state"]) for job in jobs] == [
+        *((job_id(number), "done") for number in (7, 6, 5)),
+        (job_id(4), "stopped"),
+        (job_id(3), "failed"),
+        (job_id(1), "stopped"),
+    ]
+    newest, middle, oldest = (job["started_at"] for job in jobs[:3])
+    assert oldest < middle < newest
+    assert jobs[3]["started_at"] is None
+    (stopped,) = job_host.ask("stop", job_id(1))
+    assert stopped["already"]
+
+
+def test_a_running_job_is_read_and_ends_with_its_head(job_host: LocalHead) -> None:
+    """Its log as it is, or with keep-alives until the reader ends. SIGTERM, as at a shutdown of the head, stops it."""
+    job_host.ask("submit", order=alone(job_host, "echo here; sleep 100"))
+    job_host.wait_for('"line": "here"')
+    log = job_host.ask("follow", job_id(1), "0", "--no-wait")
+    assert lines_of(log) == ["here"]
+    assert "result" not in log[-1]
+    with job_host.asking("follow", job_id(1), "0") as follower:
+        assert follower.stdout is not None
+        assert any(json.loads(line) == {"alive": True} for line in follower.stdout)
+        follower.stdout.close()
+        assert follower.wait(timeout=20) == 128 + signal.SIGPIPE  # not as after the whole log
+    os.kill(job_host.record()["supervisor"]["pid"], signal.SIGTERM)
+    assert (job_host.result()["state"], job_host.result()["left"]) == ("stopped", {})
+    assert not job_host.processes()
 
 
 def test_a_notebook_and_a_job_run_beside_each_other(job_host: LocalHead) -> None:
