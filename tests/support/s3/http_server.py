@@ -12,12 +12,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import MappingProxyType
+from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
 import pytest
 
 
 class QuietServer(ThreadingHTTPServer):
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Starts a thread that S3Server.reset does not wait for: an idle client may keep its connection."""
+        words = (request, client_address)
+        threading.Thread(target=self.process_request_thread, args=words, name="request", daemon=True).start()
+
     def handle_error(self, *_words: object) -> None:
         """Ignores errors, because clients may disconnect."""
 
@@ -26,7 +32,6 @@ class QuietServer(ThreadingHTTPServer):
 def serve_http(handler: type[BaseHTTPRequestHandler], *, address: str = "127.0.0.1") -> Iterator[str]:
     """Runs a server with this handler, with a thread for each request, until the block ends; yields its URL."""
     with QuietServer((address, 0), handler) as server:
-        server.daemon_threads = True
         thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
         thread.start()
         try:

@@ -1,8 +1,10 @@
 """`up` and `down`, killed at every API call and every fsync. test_any_order.py runs them in any order.
 
-`make test-all` kills before and after every point; `make test` covers one in 36 of the states that a kill can leave.
+The cluster has a volume, which `down` deletes or keeps. `make test-all` kills before and after every point; `make test`
+covers one in 36 of the states that a kill can leave.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +13,7 @@ import pytest
 from foundation.progress import Event
 from foundation.settings import check as check_settings
 from provision.lease.config import LeaseConfig
-from provision_world import Killed, World, complete, make_config, plan_kills, run_side_by_side
+from provision_world import Killed, World, complete, make_config, make_volume, plan_kills, run_side_by_side
 
 LEASE = check_settings(LeaseConfig, {"lifetime": "1h", "idle": "30m"}, source="cluster.toml")
 
@@ -36,8 +38,9 @@ def find_points(world: World, act: str) -> list[str]:
 
 
 def check_down(world: World) -> None:
+    kept = Counter({"shared volumes": int(world.volumes[0].keep)})
     assert world.down().leftovers == ()
-    assert not world.resources()
+    assert world.resources() == +kept
     assert not world.files.root.exists()
 
 
@@ -48,32 +51,34 @@ def check_both(world: World) -> None:
     assert [node.index for node in state.nodes] == [0, 1]
     (lease,) = find_leases(world)  # one deadline, which the security group has as well
     assert {group.lease for group in state.security_groups} == {lease}
-    assert world.resources() == complete(2)
+    assert world.resources() == complete(2) + Counter({"shared volumes": 1})
     assert not world.prepare(make_config())
     check_down(world)
 
 
 @pytest.mark.parametrize(
-    ("act", "check", "share"),
+    ("act", "check", "share", "keep"),
     [
-        pytest.param("up", check_both, 36, id="up-and-again-some"),
-        pytest.param("down", check_down, 36, id="down-and-again-some"),
-        pytest.param("up", check_both, None, marks=pytest.mark.slow, id="up-and-again"),
-        pytest.param("down", check_down, None, marks=pytest.mark.slow, id="down-and-again"),
+        pytest.param("up", check_both, 36, True, id="up-and-again-some"),
+        pytest.param("down", check_down, 36, False, id="down-and-again-some"),
+        pytest.param("up", check_both, None, False, marks=pytest.mark.slow, id="up-and-again"),
+        pytest.param("down", check_down, None, False, marks=pytest.mark.slow, id="down-and-again"),
+        pytest.param("down", check_down, None, True, marks=pytest.mark.slow, id="down-keeping-a-volume"),
     ],
 )
 def test_killed_at_every_point(
-    world: World, tmp_path: Path, *, act: str, check: Callable[[World], None], share: int | None
+    world: World, tmp_path: Path, *, act: str, check: Callable[[World], None], share: int | None, keep: bool
 ) -> None:
     """`down` deletes the private key last, so the next `up` finds a key or creates one."""
-    world.lease = LEASE
+    volumes = (make_volume(keep=keep),)
+    world.lease, world.volumes = LEASE, volumes
     if act == "down":
         world.up(make_config())
     points = find_points(world, act)
     assert len(points) > 10
     check(world)  # also makes botocore load its data, which the forked processes share
     world.reset(tmp_path / "before")
-    world.lease = LEASE
+    world.lease, world.volumes = LEASE, volumes
     if act == "down":
         world.up(make_config())
 
