@@ -94,13 +94,23 @@ EXIT, KILLED = r" \(process \d+\) ended with exit code ", r" \(process \d+\) was
 
 
 def test_after_a_killed_supervisor_no_process_is_left_on_the_head(job_host: LocalHead) -> None:
-    """Although nobody asks about the job. All get SIGTERM first, and daemons are found too."""
+    """Although nobody asks about the job. All get SIGTERM first, and daemons are found too.
+
+    The first of two questions completes the record.
+    """
     worker = "trap 'touch ~/told; exit' TERM; setsid sh -c \"trap '' TERM; echo here; exec sleep 600\" & wait"
     order = job_host.order(env={"WORKER": worker}, **ALONE)
     start_and_wait(job_host, {**order, "hosts": order["hosts"][:1], "hostfile": order["hostfile"][:1]})
     job_host.kill_supervisor()
     waits.until(lambda: not job_host.processes(), timeout_s=20)
     assert (job_host.home / "told").exists()
+    with job_host.asking("list") as first, job_host.asking("list") as second:
+        assert first.stdout is not None
+        assert second.stdout is not None
+        lists = [json.loads(process.stdout.read())["jobs"] for process in (first, second)]
+    assert [[job["error"] for job in jobs] for jobs in lists] == [["the supervisor on node-0 was killed"]] * 2
+    assert job_host.events().count('"result"') == 1
+    assert job_host.result()["exit_code"] == 1
 
 
 def test_a_node_that_ssh_does_not_reach(job_host: LocalHead) -> None:
