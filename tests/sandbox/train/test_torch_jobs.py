@@ -1,5 +1,6 @@
 """PyTorch jobs on real hosts, with the real torchrun and Gloo: how they run, and how they end after a kill."""
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -64,8 +65,11 @@ def test_the_shipped_script_trains_until_a_rank_is_killed(nodes: Project, record
     words = ("-v", "--env", "OMP_NUM_THREADS=1")
     with (
         nodes.configured(args=["--network", "mlp", "--num-epochs", "1000"]),
-        running(nodes, *words, command=(), waiting=1, line=".*alidation-accuracy") as job,
+        running(nodes, *words, command=(), waiting=2, line=r".*Epoch\[0\] Validation-accuracy=") as job,
     ):
+        first = re.findall(r"^\[worker (\d) .*Epoch\[0\] Validation-accuracy=(.*)", "\n".join(job.shown), re.MULTILINE)
+        assert {rank for rank, _ in first} == {"0", "1"}
+        assert len({accuracy for _, accuracy in first}) == 1  # of the images of both
         for host in ("node-0", "node-1"):
             tree = job.tree(host)
             assert tree["agent below others"] == tree["torchrun below agent"] == 1, tree
