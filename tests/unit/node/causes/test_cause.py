@@ -1,9 +1,13 @@
 """The cause of a process's failure, from recorded lines of programs and of kernels."""
 
+import os
+from types import SimpleNamespace
+
 import pytest
 
-from node.agent.clues import choose_lines
+from node.agent.clues import choose_lines, count_oom_kills, is_full
 from node.causes.cause import BEGIN, find_cause, is_of_peer
+from node.setup import process_tree
 from node.wire import Clues
 
 OOM = "[43907.170385] {}: Killed process 7982 (python3) total-vm:221356kB, anon-rss:12884901kB, file-rss:6676kB"
@@ -89,3 +93,12 @@ def test_a_complaint_about_another_rank(lines: list[str], *, expected: bool) -> 
 def test_lines_of_the_kernels_log(since: float, kills: int | None, chosen: list[str]) -> None:
     log = f"[1.0] EXT4-fs (loop9): mounted\n{OOM_GROUP}\n{XID_31}\n\n{OOM_NODE}"
     assert choose_lines(log, since, kills) == tuple(chosen)
+
+
+def test_what_a_host_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Deaths by the OOM killer since the boot, and whether /dev/shm is full."""
+    monkeypatch.setattr(process_tree, "read", lambda *_: b"pgfault 7\noom_kill 3\n")
+    assert count_oom_kills() == 3
+    for free, full in ((0, True), (4, True), (50, False)):
+        monkeypatch.setattr(os, "statvfs", lambda _, free=free: SimpleNamespace(f_bavail=free, f_blocks=100))
+        assert is_full("/dev/shm") is full
