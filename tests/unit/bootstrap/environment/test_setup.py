@@ -69,6 +69,23 @@ def test_commands_share_a_login_shell_and_exports_are_kept(tmp_path: Path) -> No
     assert (folder / f"{digest}.env").stat().st_mode & 0o777 == 0o600
 
 
+def test_exports_are_merged_into_a_jobs_environment() -> None:
+    changes = {
+        "set": {"CUDA_HOME": "/opt/cuda"},
+        "prepend": {"PATH": ["/opt/cuda/bin"], "LD_LIBRARY_PATH": ["/opt/cuda/lib"]},
+        "append": {"PATH": ["/opt/last"]},
+        "unset": ["GONE"],
+    }
+    merged = setup_env.merge({"PATH": "/env/bin:/usr/bin:/opt/last", "GONE": "1", "STAYS": "2"}, changes)
+    assert merged == {
+        "PATH": "/opt/cuda/bin:/env/bin:/usr/bin:/opt/last",
+        "LD_LIBRARY_PATH": "/opt/cuda/lib",
+        "CUDA_HOME": "/opt/cuda",
+        "STAYS": "2",
+    }
+    assert setup_env.merge(merged, changes) == merged
+
+
 paths = st.lists(st.sampled_from(["/a", "/b", "/c", "/d"]), unique=True, max_size=4)
 
 
