@@ -210,6 +210,17 @@ def start_launcher(agent: NodeAgent, **env: str) -> int:
     return int(agent.read_line())
 
 
+def test_a_stopped_agent_is_ended_from_outside() -> None:
+    """Its processes get SIGTERM first."""
+    with run_agent() as agent:
+        agent.start("/bin/sh", "-c", "trap 'touch told; exit' TERM; echo ready; while :; do sleep 0.05; done")
+        assert agent.read_line() == "ready"
+        agent.process.send_signal(signal.SIGSTOP)
+        assert json.loads(end_from_outside(agent.job)) == []
+        assert agent.process.wait(timeout=30) in (0, -signal.SIGKILL)
+        assert os.path.exists(job_folder.path(agent.job, "work", "told"))
+
+
 def test_the_process_of_a_killed_shim_is_ended() -> None:
     with run_agent(train=TORCHRUN) as agent:
         shim = start_launcher(agent, RANK="0")
