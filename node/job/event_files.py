@@ -75,12 +75,22 @@ class EventFiles:
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
+        self._begin()
+
+    def _begin(self) -> None:
         self._reader = ScalarReader()
         self._offset = 0
         self.names: dict[int, str] = {}  # of the files, by worker
 
     def update(self) -> None:
-        """Adds the reports in the new lines of the log. Raises OSError."""
+        """Adds the reports in the new lines of the log. Raises OSError; then the next call makes all files again."""
+        try:
+            self._update()
+        except OSError:
+            self._begin()
+            raise
+
+    def _update(self) -> None:
         with open(os.path.join(self._folder, "events"), "rb") as log:
             while data := os.pread(log.fileno(), READ_BYTES, self._offset):
                 whole = data[: data.rfind(b"\n") + 1]

@@ -50,6 +50,11 @@ TIERS = (
 )
 
 
+def find_tier(size_bytes: int) -> Tier:
+    """The tier of a file. Pure."""
+    return next(tier for tier in TIERS if size_bytes <= tier.most_bytes)
+
+
 class ChangedError(ClusterError):
     """A file was changed while it was read."""
 
@@ -88,10 +93,8 @@ def apply(
     done, raises ClusterError that names each file that failed, and why; also those that were `refused` before.
     """
     job = _Job(connection, progress)
-    least_bytes = -1.0
     for tier in TIERS:
-        of_tier = [transfer for transfer in transfers if least_bytes < transfer.size_bytes <= tier.most_bytes]
-        least_bytes = tier.most_bytes
+        of_tier = [transfer for transfer in transfers if find_tier(transfer.size_bytes) is tier]
         map_in_threads(partial(job.transfer, tier), of_tier, threads=tier.files_at_once)
     if job.failed:
         failed = [*sorted(job.failed), *refused]

@@ -59,3 +59,19 @@ def test_event_files_are_those_of_tensorboard(tmp_path: Path) -> None:
     other = EventFiles(str(tmp_path))  # such as of the command that completes the record of a killed supervisor
     other.update()
     assert (tmp_path / other.names[1]).read_bytes() == BEGIN + SCALARS
+
+
+def test_after_a_full_disk_event_files_are_written_anew(tmp_path: Path) -> None:
+    log_file = tmp_path / "events"
+    log_file.write_bytes(b"".join(log(*WORKER, REPORT)))
+    files = EventFiles(str(tmp_path))
+    files.update()
+    file = tmp_path / files.names[1]
+    file.unlink()
+    file.symlink_to("/dev/full")
+    log_file.write_bytes(b"".join(log(*WORKER, REPORT, REPORT)))
+    with pytest.raises(OSError, match="No space left on device"):
+        files.update()
+    file.unlink()
+    files.update()
+    assert file.read_bytes() == BEGIN + SCALARS + SCALARS
