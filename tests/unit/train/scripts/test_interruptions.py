@@ -20,7 +20,7 @@ from training_scripts import SCRIPTS, find_port, write_digits
 from waits import until
 
 OTHERS = ("RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "CLUSTER_", "TORCHELASTIC", "GLOO_", "DMLC_", "MXNET_")
-EPOCHS = 2
+EPOCHS = 6  # so that a training is not over before a busy machine has seen it begin
 # Slower than the progress file, which is written twice a second.
 OPTIONS = (
     "--network", "lenet", "--batch-size", "16", "--lr", "0.01", "--num-epochs", str(EPOCHS), "--lr-step-epochs", "1",
