@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from ipaddress import IPv4Interface
 from pathlib import Path
 from typing import cast
@@ -350,7 +351,8 @@ class Fleet(PhantomFleet):
             slot.end = None
             return
         for volume_id in tuple(slot.host.disks):
-            detach_disk(slot.host, volume_id)
+            if not _try_disk(slot, volume_id, partial(detach_disk, slot.host, volume_id)):
+                return  # the next step tries again
         del self._slots[instance.id]
         self.links.detach(instance.id)
         self._settle(instance)
@@ -364,7 +366,11 @@ class Fleet(PhantomFleet):
             folder = hosts.Folder(self._paths, instance.id)
             if folder.path.exists():
                 self._last_consoles[instance.id] = self.read_console(instance.id)
-                shutil.rmtree(folder.path)
+                try:
+                    shutil.rmtree(folder.path)
+                except OSError as error:  # such as of a mount that is busy; the next step tries again
+                    log.error("%s: could not remove its files: %s", instance.id, error)  # noqa: TRY400 -- its message is enough
+                    return
             instance.finish_termination()
             log.info("%s: terminated", instance.id)
         elif instance.state == "stopping":
