@@ -216,14 +216,17 @@ def _find_settings(paths: SandboxPaths) -> Settings | None:
 
 
 @as_root()
-def prune(ids: Sequence[str], *, report: Report) -> None:
-    """Removes those of these sandboxes that have crashed or whose folder is gone. Raises SandboxError."""
+def prune(ids: Sequence[str], *, report: Report) -> list[SandboxOnMachine]:
+    """Removes those of these sandboxes that have crashed or whose folder is gone. Returns them. Raises SandboxError."""
     check_machine()
+    removed = []
     with locked():
         for paths in find_places():
             if paths.id in ids and (found := _describe_on_machine(paths)).state != "running":
                 remove_all(paths)
+                removed.append(found)
                 report(Event(kind="done", what=f"removed the sandbox {paths.id} of {found.folder or 'unknown folder'}"))
+    return removed
 
 
 def find_running(project_dir: Path) -> SandboxInfo | None:

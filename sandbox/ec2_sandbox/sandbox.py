@@ -287,9 +287,8 @@ class Host(HostStatus):
 def remove_killed(report: Report) -> None:
     """Removes the sandboxes with a temporary folder whose processes have all been killed. Raises SandboxError."""
     found = [one for one in control.list_all() if one.folder and Path(one.folder).name.startswith(TEMPORARY)]
-    if killed := [one for one in found if one.state != "running"]:
-        control.prune([one.id for one in killed], report=report)
-        for one in killed:
+    if killed := [one.id for one in found if one.state != "running"]:
+        for one in control.prune(killed, report=report):  # not those that were only starting
             remove_temporary_folder(Path(str(one.folder)))
 
 

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from ec2_sandbox import Host, Sandbox, control, fault
 from ec2_sandbox.errors import SandboxError
 from ec2_sandbox.faults import FaultError
 from ec2_sandbox.paths import paths_of
+from ec2_sandbox.progress import silent
+from ec2_sandbox.sandbox import remove_killed
 from sandbox_steps import UBUNTU, find_leftovers
 from waits import until
 
@@ -198,6 +201,14 @@ def test_the_next_one_removes_what_was_killed_with_its_daemon() -> None:
     with Sandbox(hosts="none"):
         assert not find_leftovers(folder)
         assert not folder.exists()
+
+
+def test_one_that_was_only_starting_keeps_its_folder(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process sees it before its daemon runs. Without its folder, the next one would remove it."""
+    [seen] = [one for one in control.list_all() if one.endpoint_url == sandbox.endpoint_url]
+    monkeypatch.setattr(control, "list_all", lambda: [replace(seen, state="crashed")])
+    remove_killed(silent)
+    assert Path(str(seen.folder)).is_dir()
 
 
 def test_a_folder_has_one_sandbox(tmp_path: Path) -> None:
