@@ -68,12 +68,9 @@ def run_job(app: App, words: Sequence[str], options: Mapping[str, Any], choices:
     except KeyboardInterrupt:
         _report_left(app, "")
         raise
-    except ClusterError:  # the error that the command ends with
-        try:
-            if not (detach or dry_run):
-                _finish(app, job_id, down=choices.down)
-        except ClusterError as error:
-            app.warn_of(error)
+    except ClusterError as error:
+        if not (detach or dry_run):
+            _finish_after(app, job_id, error, down=choices.down)
         raise
     if detach or dry_run:
         return code
@@ -183,6 +180,15 @@ def _render_next(config: ClusterConfig, request: TrainRequest, *, down: bool) ->
     command = shlex.join(request.command or (config.train.script, *config.train.args))
     steps = [f"train: {command}", "copy the results", *(["delete the cluster"] if down else [])]
     return f"then: {', '.join(steps)}; the job is checked once the nodes run"
+
+
+def _finish_after(app: App, job_id: str, failure: ClusterError, *, down: bool) -> None:
+    """Like _finish, after the error that the command ends with. Warns of another error, but not of the same again."""
+    try:
+        _finish(app, job_id, down=down)
+    except ClusterError as error:
+        if error.message != failure.message:
+            app.warn_of(error)
 
 
 def _finish(app: App, job_id: str, *, down: bool) -> None:

@@ -176,7 +176,7 @@ def find_program(job: JobSpec) -> tuple[str, ...]:
 
 
 def make_advisor(app: App, job: JobSpec) -> Advisor:
-    """Returns what gives hints on a job."""
+    """Creates the advisor that gives hints on a job."""
     return Advisor(partial(advise_on_module, app, job), advise_on_path=partial(advise_on_path, app))
 
 

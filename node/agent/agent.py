@@ -442,7 +442,7 @@ class Agent(asyncio.Protocol):
             self._is_over.set()
 
     def _spare(self, found: Sequence[process_tree.Process]) -> Iterable[process_tree.Process]:
-        """For end_processes: return the processes that are not descendants of this program, for SPARED_S seconds.
+        """For end_processes: returns the processes that are not descendants of this program, for SPARED_S seconds.
 
         On the head, they are spared while the supervisor lives, which ends them, and should first learn of the
         original loss.

@@ -198,7 +198,7 @@ class JobProcess:
         return code, number
 
     def _spare_engine(self, found: Sequence[process_tree.Process]) -> Iterable[process_tree.Process]:
-        """For end_processes: return the processes that end after the container."""
+        """For end_processes: returns the processes that end after the container."""
         return () if self._contained is None else self._contained.spare(found)
 
     # -- questions about it --------------------------------------------------------------------------------------

@@ -58,7 +58,7 @@ class Agent:
             self._input.write(wire.encode(message))
 
     async def explain_end(self, listening: "asyncio.Task[None]") -> str:
-        """Returns why the connection has ended, once its program reports it. listening: reads what it says."""
+        """Returns why the connection has ended, once its program reports it. listening: reads its output."""
         await wait_for([self.ended, listening], LAST_WORDS_S)
         code = self.ended.result() if self.ended.done() else None
         output = self.output.decode("utf-8", "replace").strip()

@@ -135,7 +135,7 @@ class Sandbox:
                 remove_temporary_folder(self._temporary)
 
     def find_crash(self) -> str | None:
-        """Returns what its daemon said last if it has ended by itself, or None. A client only gets no connection."""
+        """Returns the error with which its daemon crashed, or None. A client only sees a refused connection."""
         crash = control.find_crash(self._home) if self._info is not None else None
         return crash.message if crash else None
 

@@ -149,7 +149,7 @@ class FleetActions(LaunchActions):
         return ActionResult({"Fleets": [fleet.describe() for fleet in self._find_fleets()]})
 
     def describe_fleet_instances(self) -> ActionResult:
-        """Is for fleets that live on. CreateFleet and DescribeFleets name the instances of an instant fleet."""
+        """Not supported: CreateFleet and DescribeFleets already list the instances of an instant fleet."""
         raise NotImplementedError("DescribeFleetInstances")
 
     def delete_fleets(self) -> ActionResult:
