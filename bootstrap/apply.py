@@ -82,7 +82,7 @@ def bootstrap(
     *,
     cluster: str,
     config: BootstrapConfig,
-    asked: Requirements,
+    packages: Requirements,
     project: Tree | None,
     client: Tree | None,
     connections: Connections,
@@ -92,7 +92,7 @@ def bootstrap(
 ) -> tuple[ReadyNode, ...]:
     """Makes every host ready to train; a second run finds nothing to do. Returns the nodes in the order of `hosts`.
 
-    asked: the requirements of [bootstrap] packages and project. project: the user's own files, or None. client: this
+    packages: those of [bootstrap] packages and project. project: the user's own files, or None. client: this
     project's own command, which only the head gets, with its packages; None to send none.
     own_wheel: the file that [bootstrap] mxnet names.
     Raises ClusterError, which names every failed node.
@@ -113,7 +113,7 @@ def bootstrap(
         work = _Bootstrap(
             cluster=cluster,
             config=config,
-            asked=asked,
+            packages=packages,
             project=project,
             client=client,
             runtimes=runtimes,
@@ -145,7 +145,7 @@ class _Bootstrap(Struct, frozen=True, kw_only=True):
 
     cluster: str
     config: BootstrapConfig
-    asked: Requirements
+    packages: Requirements
     project: Tree | None
     client: Tree | None
     runtimes: RuntimePlacing
@@ -166,8 +166,8 @@ class _Bootstrap(Struct, frozen=True, kw_only=True):
         if first:
             self._set_up(connection, facts, first, what="[bootstrap] setup", done="[bootstrap] setup has run")
             facts = gather_facts(connection, python=self.config.python)
-        choice = choose_framework(facts, config=self.config, asked=self.asked, node=host.name)
-        python = choose_python(facts, setting=self.config.python, node=host.name, choice=choice, asked=self.asked)
+        choice = choose_framework(facts, config=self.config, packages=self.packages, node=host.name)
+        python = choose_python(facts, setting=self.config.python, node=host.name, choice=choice, packages=self.packages)
         self.package_builds.offer(connection, facts, python)
         bundle = self._find_bundle(facts, python, choice=choice, node=host.name)
         setup = setup_digest(self.config.setup)
@@ -239,11 +239,11 @@ class _Bootstrap(Struct, frozen=True, kw_only=True):
 
     def _find_bundle(self, facts: NodeFacts, python: ChosenPython, *, choice: FrameworkChoice, node: str) -> Bundle:
         """The files of the node's environment. Warns of missing drivers and libraries. Raises ClusterError."""
-        mxnet, asked = self.config.mxnet, self.asked
+        mxnet, packages = self.config.mxnet, self.packages
         if self.own_wheel is not None:
             path = self.own_wheel.path
-            mxnet, asked = path.name, replace(asked, lines=(str(path), *asked.lines))
-        target = choose_wheels(facts, python=python, mxnet=mxnet, node=node, choice=choice, asked=asked)
+            mxnet, packages = path.name, replace(packages, lines=(str(path), *packages.lines))
+        target = choose_wheels(facts, python=python, mxnet=mxnet, node=node, choice=choice, packages=packages)
         fetch = partial(fetch_bundle, cache=self.cache, report=self.report, build=self.package_builds.build)
         bundle = self.bundles.get(target, partial(fetch, target))
         torch = bundle.torch
@@ -306,6 +306,6 @@ def let_in(nodes: Sequence[ReadyNode], line: str, *, mark: str, report: Report) 
 
 def write_known_hosts(head: ReadyNode, name: str, text: str) -> None:
     """Writes a file of known hosts to the head's ~/.cluster/ssh. Raises ClusterError."""
-    place = f'"$HOME/.cluster/ssh/{name}"'
-    script = RemoteCommand("umask 077; printf %s ", Quoted(text), f" >{place}.new && mv {place}.new {place}")
+    path = f'"$HOME/.cluster/ssh/{name}"'
+    script = RemoteCommand("umask 077; printf %s ", Quoted(text), f" >{path}.new && mv {path}.new {path}")
     head.connection.run(script, timeout_s=AUTHORIZE_TIMEOUT_S, what="the script that pins host keys")

@@ -50,8 +50,8 @@ def place_notebook(node: ReadyNode, *, job: str, report: Report) -> dict[str, st
         node.bundle.target, requirements=PACKAGES, limits=(), managed_python=False, framework="none", base=None
     )
     bundle = Bundle(target=target, files=find_wheels(target, (), cache=cache_folder(), report=report))
-    place = f".cluster/{FOLDER}/{bundle.digest}"
-    there = node.connection.run(RemoteCommand(f"[ -e {place}/.complete ] && echo there || :"), timeout_s=60)
+    folder = f".cluster/{FOLDER}/{bundle.digest}"
+    there = node.connection.run(RemoteCommand(f"[ -e {folder}/.complete ] && echo there || :"), timeout_s=60)
     if there.last_line != "there":
         step = MakeEnvironment(bundle=bundle, python=node.python, root=FOLDER)
         wanted = SetUp(
@@ -63,7 +63,7 @@ def place_notebook(node: ReadyNode, *, job: str, report: Report) -> dict[str, st
             distribution.set_up(node.connection, wanted)
     settings = f"{node.code_dir}/node/notebook"
     return {
-        "CLUSTER_NOTEBOOK": f"{node.facts.home}/{place}",
+        "CLUSTER_NOTEBOOK": f"{node.facts.home}/{folder}",
         "JUPYTER_CONFIG_PATH": settings,
         "JUPYTER_PATH": settings,
         "JUPYTER_RUNTIME_DIR": f"{node.facts.home}/{_runtime_folder(job)}",

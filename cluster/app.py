@@ -283,9 +283,9 @@ class App:
         if not self.is_interactive():
             raise UsageError(f"without a terminal, this needs --yes: {question}")
         keys, width = "[y: yes; n or Enter: no]", find_columns(sys.stderr)
-        asked = wrap(escape(question), width)
-        gap = " " if len(asked.rpartition("\n")[2]) + len(keys) + 2 <= width else "\n  "
-        return click.confirm(f"{asked}{gap}{keys}", prompt_suffix=" ", show_default=False, err=True)
+        prompt = wrap(escape(question), width)
+        gap = " " if len(prompt.rpartition("\n")[2]) + len(keys) + 2 <= width else "\n  "
+        return click.confirm(f"{prompt}{gap}{keys}", prompt_suffix=" ", show_default=False, err=True)
 
     def require(self, question: str, *, yes: bool) -> None:
         """Like confirm, but ends the command if the answer is no."""

@@ -114,14 +114,14 @@ FILE_OR_URL = FileOrUrl("file or URL", _find_urls, files=True)
 NAMES = {each.name: each for each in (NODE, NODE_OR_FILE, SCRIPT, FILE_OR_URL)}
 
 
-def load_command(place: str) -> click.Command:
+def load_command(reference: str) -> click.Command:
     """Returns the command at "module:attribute"."""
-    module, _, attribute = place.partition(":")
+    module, _, attribute = reference.partition(":")
     command: click.Command = getattr(importlib.import_module(module), attribute)
     return command
 
 
-def load_shape(place: str) -> click.Command:
+def load_shape(reference: str) -> click.Command:
     """Returns a command with the options and arguments of the one at "module:attribute", for completion."""
     path, key = cache_folder() / "completion.json", _program_key()
     shapes: dict[str, Any] = {}
@@ -129,13 +129,13 @@ def load_shape(place: str) -> click.Command:
         known = json.loads(read_bounded(path))
         if known["program"] == key:
             shapes = known["shapes"]
-            return make_shape(place, shapes[place])
+            return make_shape(reference, shapes[reference])
     # None is known, or the file is damaged.
-    shapes = {**(shapes if isinstance(shapes, dict) else {}), place: describe_shape(load_command(place))}
+    shapes = {**(shapes if isinstance(shapes, dict) else {}), reference: describe_shape(load_command(reference))}
     with suppress(OSError, ClusterError):  # without it, completion is slower
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, json.dumps({"program": key, "shapes": shapes}, default=str).encode())
-    return make_shape(place, shapes[place])
+    return make_shape(reference, shapes[reference])
 
 
 def _program_key() -> str:
@@ -150,7 +150,7 @@ def describe_shape(command: click.Command) -> dict[str, Any]:
     shape |= {"short_help": command.get_short_help_str(), "settings": command.context_settings}
     if isinstance(command, click.Group):
         table: Mapping[str, tuple[str, str]] = getattr(command, "table", {})
-        below = {name: load_command(place) for name, (place, _) in table.items()} or command.commands
+        below = {name: load_command(reference) for name, (reference, _) in table.items()} or command.commands
         shape["commands"] = {name: describe_shape(each) for name, each in below.items()}
     return shape
 

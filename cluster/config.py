@@ -144,7 +144,7 @@ def _read_text(path: Path, *, hint: str) -> str:
 
 
 AGAIN = "correct {path}, then run the command again"
-_PLACE = re.compile(r" \(at line (\d+), column \d+\)")
+_POSITION = re.compile(r" \(at line (\d+), column \d+\)")
 _SECRET = re.compile(r".*?\bwebhook\b[\s\"']*=?\s*", re.IGNORECASE)
 _WORDS = {"true": "true", "yes": "true", "on": "true", "false": "false", "no": "false", "off": "false"}
 _BARE_WORD = re.compile(r"\s*([\w-]+)\s*=\s*([^\s\"'\[{#][^\"'\[{#]*?)\s*(?:#.*)?")
@@ -155,14 +155,14 @@ def _explain_toml(text: str, words: str) -> tuple[int | None, str, str | None]:
 
     message: the message of tomllib.
     """
-    place = _PLACE.search(words)
-    if place is None:
+    match = _POSITION.search(words)
+    if match is None:
         return None, f"not valid TOML: {words}", None
-    number = int(place[1])
+    number = int(match[1])
     line = text.splitlines()[number - 1] if number <= len(text.splitlines()) else ""
     if (of_secret := _SECRET.match(line)) is not None:  # such as a webhook's URL
         line = f"{of_secret[0]}..."
-    shown, what = line.strip()[:80], words.replace(place[0], "")
+    shown, what = line.strip()[:80], words.replace(match[0], "")
     bare = _BARE_WORD.fullmatch(line)
     if bare is not None and what == "Invalid value" and (value := _WORDS.get(bare[2].lower())):
         return number, f"{shown}: the words are true and false", f"{bare[1]} = {value}"

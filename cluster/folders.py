@@ -71,9 +71,9 @@ def _describe_left(root: Path) -> Iterator[str]:
         costs = count(len(running), "node costs", "nodes cost")
         usd = render_usd(add_up([node.usd_per_hour for node in running]))
         simulated = " (simulated)" if root.parent.name.startswith("sandbox-") else ""
-        place = "" if simulated else f" in {root.parent.name}"
+        region = "" if simulated else f" in {root.parent.name}"
         yield (
-            f"cluster {root.name}{place}, launched from this folder, is not deleted: "
+            f"cluster {root.name}{region}, launched from this folder, is not deleted: "
             f"{costs} {usd} per hour{simulated}, as of {render_time(at)}"
             f' (to delete it: set name = "{root.name}" in cluster.toml, then cluster down)'
         )

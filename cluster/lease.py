@@ -81,19 +81,19 @@ def set_tags(app: App, state: ClusterState, lease: Lease) -> None:
     apply(plan, clients=app.clients, files=app.files, report=app.report)
 
 
-def describe_trouble(told: Sequence[NodeLease], lease: Lease) -> list[str]:
+def describe_trouble(leases: Sequence[NodeLease], lease: Lease) -> list[str]:
     """Returns warnings about nodes that did not answer, have another lease, or could not save it to disk."""
     wanted = render_lease(lease)
     found = [
         f"{one.node} did not answer ({one.error}); it follows its tag within a minute, unless its metadata service is "
         "off"
-        for one in told
+        for one in leases
         if one.error is not None
     ]
-    found += [f"{one.node} has another lease: {one.lease}" for one in told if one.lease not in {None, wanted}]
+    found += [f"{one.node} has another lease: {one.lease}" for one in leases if one.lease not in {None, wanted}]
     return found + [
         f"{one.node} cannot keep the lease on its disk: after a reboot it depends on its tag"
-        for one in told
+        for one in leases
         if one.saved is False
     ]
 

@@ -181,12 +181,12 @@ def _prepare(
     payload: Payload,
 ) -> tuple[tuple[ReadyNode, ...], str]:
     config = app.config
-    asked = find_requirements(app)
+    packages = find_requirements(app)
     nodes = bootstrap(
         hosts,
         cluster=config.name,
         config=config.bootstrap,
-        asked=asked,
+        packages=packages,
         own_wheel=fetch_own_wheel(app),
         project=payload.project,
         client=find_client(app, described, nodes=len(hosts)),
@@ -197,7 +197,7 @@ def _prepare(
     source.let_head_in(nodes)
     changed = mount_all(app, nodes, source.describe_mounts(described))
     nodes = tuple(replace(node, changed=True) if node.host.name in changed else node for node in nodes)
-    keep_settings(app, nodes, asked=asked)
+    keep_settings(app, nodes, packages=packages)
     folder = nodes[0].project_dir if payload.is_own else nodes[0].code_dir
     return nodes, f"{folder}/{payload.script}"
 
@@ -223,7 +223,7 @@ def read_packages(app: App) -> Requirements:
     """Returns the packages that [bootstrap] asks for. Raises ConfigError for a file that cannot be used."""
     config = app.config.bootstrap
     if app.on_head is not None:
-        return app.on_head.asked
+        return app.on_head.packages
     return read_requirements(config.packages, project=config.project, folder=app.project_dir)
 
 
@@ -268,7 +268,7 @@ def check_ahead(app: App) -> None:
     machine = find_machine(config.provision.instance_type)
     check_packages(
         config.bootstrap,
-        asked=read_packages(app),
+        packages=read_packages(app),
         machine="aarch64" if machine is not None and machine.architecture == "arm64" else "x86_64",
         gpu=machine.gpu if machine is not None and not is_like_this else None,
         pythons=[sys.version_info[:2]] if is_like_this else LIKELY_PYTHONS,

@@ -45,7 +45,7 @@ def describe_status(app: App) -> Status:
     bills = () if ledger is None else find_bills(app, ledger, now=now.timestamp())
     return Status(
         state=state,
-        asked=config.provision.nodes,
+        wanted=config.provision.nodes,
         now=now,
         bills={node.instance_id: node for bill in bills for node in bill.nodes},
         at_work=app.files.find_command_at_work(),
@@ -62,8 +62,8 @@ def describe_status(app: App) -> Status:
 def describe_nothing(app: App) -> Status:
     """Describes a cluster whose cloud, a sandbox, does not run."""
     state = ClusterState(name=app.config.name)
-    asked = app.config.provision.nodes
-    return Status(state=state, asked=asked, now=datetime.now(UTC), price_note=app.price_note)
+    wanted = app.config.provision.nodes
+    return Status(state=state, wanted=wanted, now=datetime.now(UTC), price_note=app.price_note)
 
 
 def find_set_up(app: App, job: HeadJob | None) -> frozenset[str] | None:

@@ -161,14 +161,14 @@ class _Reader:
     def _read_setting(self, setting: Setting, value: Any, path: tuple[str, ...]) -> Any:
         key = ".".join(path)
         if setting.table is None:
-            place = _TableKey(
+            at_key = _TableKey(
                 key=key,
                 shown=key,
                 annotation=setting.annotation,
                 description=setting.description,
                 hidden=is_hidden(setting.annotation),
             )
-            return self._read(value, setting.annotation, place)
+            return self._read(value, setting.annotation, at_key)
         if setting.repeated:
             if isinstance(value, Sequence) and all(isinstance(one, Mapping) for one in value):
                 places = ((*path[:-1], f"{path[-1]}[{at}]") for at in range(len(value)))
@@ -181,85 +181,85 @@ class _Reader:
         self.mistakes.append((key, f"{shown}: must be {allowed} written as {setting.written}"))
         return None
 
-    def _read(self, value: Any, annotation: Any, place: _TableKey) -> Any:
+    def _read(self, value: Any, annotation: Any, at_key: _TableKey) -> Any:
         """Returns the normalized value. The result for a wrong value is meaningless."""
         before = len(self.mistakes)
         base, notes = split(annotation)
         origin = get_origin(base)
         if origin in (Union, UnionType):
-            value = self._read_branch(value, [one for one in get_args(base) if one is not NoneType], place)
+            value = self._read_branch(value, [one for one in get_args(base) if one is not NoneType], at_key)
         elif origin is tuple:
-            value = self._read_list(value, get_args(base)[0], place, alone=ALONE in notes)
+            value = self._read_list(value, get_args(base)[0], at_key, alone=ALONE in notes)
         elif origin is dict:
-            value = self._read_names(value, get_args(base), place)
+            value = self._read_names(value, get_args(base), at_key)
         else:
-            value = self._convert(value, annotation, place)
+            value = self._convert(value, annotation, at_key)
         for normalize in filter(callable, notes):
             if len(self.mistakes) == before:
-                value = self._normalize(value, normalize, place)
+                value = self._normalize(value, normalize, at_key)
         return value
 
-    def _convert(self, value: Any, annotation: Any, place: _TableKey) -> Any:
+    def _convert(self, value: Any, annotation: Any, at_key: _TableKey) -> Any:
         shape = _find_shape(annotation)
         try:
             converted = convert(value, annotation)
         except ValidationError:
-            return self._refuse(value, place)
+            return self._refuse(value, at_key)
         if shape is not None and re.fullmatch(shape.pattern, converted) is None:
-            return self._refuse(value, place)
+            return self._refuse(value, at_key)
         return converted
 
-    def _read_branch(self, value: Any, branches: Sequence[Any], place: _TableKey) -> Any:
+    def _read_branch(self, value: Any, branches: Sequence[Any], at_key: _TableKey) -> Any:
         if len(branches) == 1:  # the other is None, which TOML cannot express
-            return self._read(value, branches[0], replace(place, annotation=branches[0]))
+            return self._read(value, branches[0], replace(at_key, annotation=branches[0]))
         fitting = [branch for branch in branches if _fits(value, branch)]
         # The message for a wrong value lists everything that is allowed.
-        return self._read(value, fitting[0], place) if fitting else self._refuse(value, place)
+        return self._read(value, fitting[0], at_key) if fitting else self._refuse(value, at_key)
 
-    def _normalize(self, value: Any, normalize: Any, place: _TableKey) -> Any:
+    def _normalize(self, value: Any, normalize: Any, at_key: _TableKey) -> Any:
         try:
             return normalize(value)
         except ValueError as error:
-            self._add_problem(value, str(error), place)
+            self._add_problem(value, str(error), at_key)
 
-    def _read_list(self, value: Any, entry: Any, place: _TableKey, *, alone: bool) -> tuple[Any, ...]:
+    def _read_list(self, value: Any, entry: Any, at_key: _TableKey, *, alone: bool) -> tuple[Any, ...]:
         if not isinstance(value, Sequence) or isinstance(value, str):
             if not alone:
                 example = f" such as [{show(value)}]" if isinstance(value, str) and _WORD.fullmatch(value) else ""
-                problem = f"must be {name_allowed(place.annotation)}{example} ({place.description})"
-                self._add_problem(value, problem, place)
+                problem = f"must be {name_allowed(at_key.annotation)}{example} ({at_key.description})"
+                self._add_problem(value, problem, at_key)
                 return ()
-            return (self._read(value, entry, replace(place, annotation=entry)),)
-        places = (replace(place, shown=f"{place.shown}[{at}]", annotation=entry) for at in range(len(value)))
+            return (self._read(value, entry, replace(at_key, annotation=entry)),)
+        places = (replace(at_key, shown=f"{at_key.shown}[{at}]", annotation=entry) for at in range(len(value)))
         return tuple(self._read(one, entry, there) for one, there in zip(value, places, strict=True))
 
-    def _read_names(self, value: Any, types: tuple[Any, Any], place: _TableKey) -> dict[str, Any]:
+    def _read_names(self, value: Any, types: tuple[Any, Any], at_key: _TableKey) -> dict[str, Any]:
         name_type, value_type = types
         hidden = HIDDEN in split(value_type)[1]
         if not isinstance(value, Mapping):
-            self._refuse(value, replace(place, hidden=hidden))
+            self._refuse(value, replace(at_key, hidden=hidden))
             return {}
         read: dict[str, Any] = {}
         for name, one in value.items():
-            here = replace(place, key=f"{place.key}.{name}", shown=f"{place.shown}.{show_name(name)}", hidden=True)
+            here = replace(at_key, key=f"{at_key.key}.{name}", shown=f"{at_key.shown}.{show_name(name)}", hidden=True)
             read_name = self._read(name, name_type, replace(here, annotation=name_type))
             read[read_name] = self._read(one, value_type, replace(here, annotation=value_type, hidden=hidden))
         return read
 
-    def _refuse(self, value: Any, place: _TableKey) -> None:
-        shape = _find_shape(place.annotation)
+    def _refuse(self, value: Any, at_key: _TableKey) -> None:
+        shape = _find_shape(at_key.annotation)
         if shape is not None and shape.words:
             problem = f"must be {shape.words}"
         elif shape is not None and isinstance(value, str):
             # The description says more to a reader than a regular expression.
-            problem = f"not allowed; allowed: {place.description}"
+            problem = f"not allowed; allowed: {at_key.description}"
         else:
-            problem = f"must be {name_allowed(place.annotation)} ({place.description})"
-        self._add_problem(value, problem, place)
+            problem = f"must be {name_allowed(at_key.annotation)} ({at_key.description})"
+        self._add_problem(value, problem, at_key)
 
-    def _add_problem(self, value: Any, problem: str, place: _TableKey) -> None:
-        shown = place.shown if place.hidden else f"{place.shown} = {show(value)}"
-        self.mistakes.append((place.key, f"{shown}: {problem}"))
+    def _add_problem(self, value: Any, problem: str, at_key: _TableKey) -> None:
+        shown = at_key.shown if at_key.hidden else f"{at_key.shown} = {show(value)}"
+        self.mistakes.append((at_key.key, f"{shown}: {problem}"))
 
 
 def _name_section(path: Sequence[str]) -> str:

@@ -126,8 +126,8 @@ class Sources:
         """
         folder, slash, name = shard.name.rpartition("/")
         stem = name.removesuffix(".rec")
-        for place in (f"{folder}{slash}{INDEX_FOLDER}/{stem}.idx", f"{folder}{slash}{stem}.idx"):
-            content = self.read(place)
+        for path in (f"{folder}{slash}{INDEX_FOLDER}/{stem}.idx", f"{folder}{slash}{stem}.idx"):
+            content = self.read(path)
             if content is not None:
                 return content
         return None

@@ -65,9 +65,9 @@ def write_record(record: Record, *, lasting: bool = False) -> None:
     write_whole(path(record.id, "record.json"), data, lasting=lasting)
 
 
-def write_whole(place: str, data: bytes, *, mode: int = 0o600, lasting: bool = False) -> None:
+def write_whole(target: str, data: bytes, *, mode: int = 0o600, lasting: bool = False) -> None:
     """Writes or replaces a file atomically. lasting: make it survive a power failure. Raises OSError."""
-    fresh = f"{place}.{os.getpid()}.new"  # hosts may share a home folder, and write the same
+    fresh = f"{target}.{os.getpid()}.new"  # hosts may share a home folder, and write the same
     try:
         with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as stream:
             os.fchmod(stream.fileno(), mode)
@@ -75,10 +75,10 @@ def write_whole(place: str, data: bytes, *, mode: int = 0o600, lasting: bool = F
             if lasting:
                 stream.flush()
                 os.fsync(stream.fileno())
-        os.replace(fresh, place)
+        os.replace(fresh, target)
     except OSError as error:
         remove(fresh)
-        raise OSError(error.errno, error.strerror, place) from error
+        raise OSError(error.errno, error.strerror, target) from error
 
 
 def read_all() -> list[Record]:
@@ -107,9 +107,9 @@ def make_output_dir(job: str) -> str:
 
 def write_authorities(job: str, authorities: str) -> str:
     """Writes the certificates for a job's processes on this host. Returns the file's path. Raises OSError."""
-    place = path(job, "authorities.pem")
-    write_whole(place, authorities.encode("ascii"))
-    return place
+    target = path(job, "authorities.pem")
+    write_whole(target, authorities.encode("ascii"))
+    return target
 
 
 def _changed_at(job: str) -> float:
@@ -136,5 +136,5 @@ def remove(file: str) -> None:
 
 def describe(error: OSError) -> str:
     """An OSError as text: what happened, and to which file."""
-    place = "" if error.filename is None else f" ({error.filename})"
-    return (error.strerror or str(error)) + place
+    where = "" if error.filename is None else f" ({error.filename})"
+    return (error.strerror or str(error)) + where

@@ -60,7 +60,7 @@ Left = dict[Name, LeftOnHost]
 # -- order -------------------------------------------------------------------------------------------------------------
 
 
-class OtherHost(Struct, frozen=True, kw_only=True):
+class HostSettings(Struct, frozen=True, kw_only=True):
     """How to run a job on a host that is not a node of the cluster.
 
     code_dir: this project's files there. cwd, command, tree: as in the order for the nodes.
@@ -107,7 +107,7 @@ class Machine(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class JobHost(Struct, frozen=True, kw_only=True):
-    """A host of a job. ip: its private address. place: None for a node of the cluster.
+    """A host of a job. ip: its private address. own_host: None for a node of the cluster.
 
     workers, servers: the number of processes there. usd_per_hour: the price of the instance; None if unknown.
     gpus, memory_mib: those of its instance type.
@@ -118,7 +118,7 @@ class JobHost(Struct, frozen=True, kw_only=True):
     workers: Count = 0
     servers: Count = 0
     instance_id: Annotated[str, Meta(max_length=255)] | None = None
-    place: OtherHost | None = None
+    own_host: HostSettings | None = None
     usd_per_hour: Usd | None = None
     gpus: Count | None = None
     memory_mib: Annotated[int, Meta(ge=0)] | None = None

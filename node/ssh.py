@@ -15,7 +15,7 @@ SSH_FAILED = 255
 
 def words_on(host: JobHost, program: str, *words: str) -> list[str]:
     """Returns the command line of a node program on a host of a job, which may have files of its own."""
-    return program_words(program, *words, code_dir=CODE_DIR if host.place is None else host.place.code_dir)
+    return program_words(program, *words, code_dir=CODE_DIR if host.own_host is None else host.own_host.code_dir)
 
 
 def ssh_command(host: JobHost, remote: RemoteCommand, *, connect_timeout_s: int = 5, patience: int = 3) -> list[str]:
@@ -24,8 +24,8 @@ def ssh_command(host: JobHost, remote: RemoteCommand, *, connect_timeout_s: int 
     patience: how many keep-alives, one every 2 s, may remain without an answer.
     """
     target, port = host.ip, "22"
-    if host.place is not None:
-        target, port = f"{host.place.user}@{host.ip}", str(host.place.port)
+    if host.own_host is not None:
+        target, port = f"{host.own_host.user}@{host.ip}", str(host.own_host.port)
     folder = os.path.join(os.path.expanduser("~"), ".cluster", "ssh")
     options = {
         "IdentityFile": os.path.join(folder, "id_ed25519"),

@@ -89,18 +89,18 @@ class Reach(Struct, tag=True):
     """Try these TCP ports, and answer with Blocked."""
 
     p: int
-    places: tuple[tuple[str, int], ...]
+    addresses: tuple[tuple[str, int], ...]
 
 
 class Inspect(Struct, tag=True):
-    """Report the resources that process `p` uses, with Used; with `place`, also where its program is, with Placed.
+    """Report the resources that process `p` uses, with Used; with `location`, also where its program is, with Placed.
 
     native: look at the frames of C, too, for which the program is stopped for about 0.1 s. nccl: ask NCCL, too. hosts:
     the addresses of the job's hosts; what goes to others, or comes from them, counts as used.
     """
 
     p: int
-    place: bool = False
+    location: bool = False
     native: bool = False
     nccl: bool = False
     hosts: tuple[str, ...] = ()
@@ -215,7 +215,7 @@ class Placed(Struct, tag=True):
     """Where the Python program of process `p` is, and its stacks if they were asked for. asked: by TakeStack."""
 
     p: int
-    place: Location
+    location: Location
     programs: tuple[Program, ...] = ()
     asked: bool = False
 
@@ -224,7 +224,7 @@ class Blocked(Struct, tag=True):
     """The ports that process `p` cannot reach, such as "10.0.0.5:34567"."""
 
     p: int
-    places: tuple[str, ...]
+    addresses: tuple[str, ...]
 
 
 class VolumeDead(Struct, tag=True):

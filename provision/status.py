@@ -49,14 +49,14 @@ class NodeError(Struct, frozen=True, kw_only=True):
 def find_allocation(
     state: ClusterState,
     *,
-    asked: int,
+    wanted: int,
     at_work: int | None = None,
     set_up: Collection[str] | None = None,
     lease_end: str | None = None,
 ) -> Allocation:
     """Returns the state of the cluster.
 
-    asked: `nodes` of cluster.toml. at_work: the process that is changing the cluster. set_up: ids of the instances
+    wanted: `nodes` of cluster.toml. at_work: the process that is changing the cluster. set_up: ids of the instances
     that can train; None: all of them, as far as is known. lease_end: see find_lease_end.
 
     The first state that applies:
@@ -86,8 +86,8 @@ def find_allocation(
         return Allocation(state="stopped", why=f"{ended}cluster start starts it")
     by_state = {word: [node for node in stopped if node.state == word] for word in ("stopping", "stopped")}
     reasons = [_nodes(nodes, word) for word, nodes in by_state.items() if nodes]
-    if len(state.nodes) < asked:
-        reasons.append(f"{len(state.nodes)} of the {asked} nodes that cluster.toml asks for")
+    if len(state.nodes) < wanted:
+        reasons.append(f"{len(state.nodes)} of the {wanted} nodes that cluster.toml asks for")
     bare = [node.name for node in state.nodes if set_up is not None and node.instance_id not in set_up]
     if reasons or not bare:
         return Allocation(state="degraded", why="; ".join(reasons)) if reasons else Allocation(state="ready")

@@ -27,7 +27,7 @@ LIKELY_GLIBC: Version = (2, 35)
 def check_packages(
     config: BootstrapConfig,
     *,
-    asked: Requirements,
+    packages: Requirements,
     machine: str,
     gpu: Gpu | None,
     pythons: Sequence[Version],
@@ -40,15 +40,15 @@ def check_packages(
     machine: the nodes' architecture. gpu: their GPU. Does nothing for an environment that has only what "auto" chooses.
     """
     named = config.torch if config.framework == "pytorch" else config.mxnet
-    is_own = bool(asked.lines or asked.locked) or (config.framework != "none" and "==" in named)
+    is_own = bool(packages.lines or packages.locked) or (config.framework != "none" and "==" in named)
     if not is_own or config.python.startswith("/") or config.mxnet == "installed":
         return
     first: ClusterError | None = None
     for version in pythons:
         facts = expect_facts(machine=machine, gpu=gpu, python=version, glibc=glibc)
-        choice = choose_framework(facts, config=config, asked=asked, node=NODE)
-        python = choose_python(facts, setting=config.python, node=NODE, choice=choice, asked=asked)
-        target = choose_wheels(facts, python=python, mxnet=config.mxnet, node=NODE, choice=choice, asked=asked)
+        choice = choose_framework(facts, config=config, packages=packages, node=NODE)
+        python = choose_python(facts, setting=config.python, node=NODE, choice=choice, packages=packages)
+        target = choose_wheels(facts, python=python, mxnet=config.mxnet, node=NODE, choice=choice, packages=packages)
         try:
             _resolve(target, cache=cache, report=report)
         except ClusterError as error:

@@ -19,10 +19,10 @@ from msgspec import Struct
 
 from bootstrap.environment.file_cache import (
     BundleFile,
+    cached_path,
     describe_file,
     fetch_once,
     find_kept,
-    find_place,
     remember,
 )
 from bootstrap.environment.framework import Torch, is_torch
@@ -318,7 +318,7 @@ def pack_package(cache: Path) -> BundleFile:
     with zipfile.ZipFile(packed, "w") as wheel:
         for name, data in content.items():
             wheel.writestr(zipfile.ZipInfo(name), data)
-    path = find_place(cache, hashlib.sha256(packed.getvalue()).hexdigest(), f"{about}-py3-none-any.whl")
+    path = cached_path(cache, hashlib.sha256(packed.getvalue()).hexdigest(), f"{about}-py3-none-any.whl")
     if not path.is_file() or path.read_bytes() != packed.getvalue():
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, packed.getvalue())

@@ -58,13 +58,13 @@ def find_cuda(facts: NodeFacts, mxnet: str) -> CudaLibraries:
 def choose_library_dirs(found: Sequence[LibraryDir], *, needs: Sequence[str], cuda: Version) -> tuple[LibraryDir, ...]:
     """The directories of a node from which a wheel for `cuda` may load, in order. Pure."""
     cudart = next((name for name in needs if name.startswith("libcudart.so.")), _cudart(cuda))
-    toolkits = [place for place in found if cudart in place.names]
+    toolkits = [folder for folder in found if cudart in folder.names]
     # The sort is stable: it keeps the node's order.
-    toolkits.sort(key=lambda place: (_named_after(place) != cuda, _named_after(place) is not None))
+    toolkits.sort(key=lambda folder: (_named_after(folder) != cuda, _named_after(folder) is not None))
     if cuda >= (11, 0):
         # An older minor version may lack functions that the wheel calls.
-        toolkits = [place for place in toolkits if (_named_after(place) or cuda) >= cuda]
-    separate = [place for place in found if place not in toolkits and _has_separate(place) and _is_apart(place)]
+        toolkits = [folder for folder in toolkits if (_named_after(folder) or cuda) >= cuda]
+    separate = [folder for folder in found if folder not in toolkits and _has_separate(folder) and _is_apart(folder)]
     return (*toolkits, *separate)
 
 
@@ -72,18 +72,18 @@ def _cudart(cuda: Version) -> str:
     return f"libcudart.so.{cuda[0]}.0" if cuda >= (11, 0) else f"libcudart.so.{show(cuda)}"
 
 
-def _named_after(place: LibraryDir) -> Version | None:
-    match = re.search(r"(?:cuda|cudatoolkit)-([0-9]+)\.([0-9]+)", place.path)
+def _named_after(folder: LibraryDir) -> Version | None:
+    match = re.search(r"(?:cuda|cudatoolkit)-([0-9]+)\.([0-9]+)", folder.path)
     return (int(match[1]), int(match[2])) if match else None
 
 
-def _has_separate(place: LibraryDir) -> bool:
-    return any(name.startswith(SEPARATE) for name in place.names)
+def _has_separate(folder: LibraryDir) -> bool:
+    return any(name.startswith(SEPARATE) for name in folder.names)
 
 
-def _is_apart(place: LibraryDir) -> bool:
+def _is_apart(folder: LibraryDir) -> bool:
     """Whether a directory has no toolkit: a directory with cuDNN must not bring the cuBLAS of another CUDA."""
-    return not any(name.startswith("libcudart.so.") for name in place.names)
+    return not any(name.startswith("libcudart.so.") for name in folder.names)
 
 
 def cuda_of(mxnet: str) -> Version | None:

@@ -106,7 +106,7 @@ def fetch_once(
         return files
 
 
-def find_place(cache: Path, sha256: str, name: str) -> Path:
+def cached_path(cache: Path, sha256: str, name: str) -> Path:
     """The path of a file in the cache. Pure."""
     return cache / "wheels" / sha256 / name
 
@@ -114,7 +114,7 @@ def find_place(cache: Path, sha256: str, name: str) -> Path:
 def copy_here(path: Path, cache: Path) -> BundleFile:
     """Copies a file of this machine to the cache. Raises OSError, and ClusterError for a damaged archive."""
     described = describe_file(path)
-    kept = find_place(cache, described.sha256, described.name)
+    kept = cached_path(cache, described.sha256, described.name)
     with written_whole(kept) as temporary:
         shutil.copyfile(path, temporary)
     return replace(described, path=kept)
@@ -122,9 +122,9 @@ def copy_here(path: Path, cache: Path) -> BundleFile:
 
 def _move(path: Path, cache: Path) -> BundleFile:
     described = describe_file(path)
-    place = find_place(cache, described.sha256, path.name)
-    place.parent.mkdir(parents=True, exist_ok=True)
-    return replace(described, path=path.replace(place))
+    target = cached_path(cache, described.sha256, path.name)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    return replace(described, path=path.replace(target))
 
 
 class _Entry(Struct, frozen=True):
@@ -158,7 +158,7 @@ def find_kept(cache: Path, key: str, *, report: Report) -> tuple[BundleFile, ...
         return None
     files = tuple(
         BundleFile(
-            path=find_place(cache, entry.sha256, entry.name),
+            path=cached_path(cache, entry.sha256, entry.name),
             sha256=entry.sha256,
             size_bytes=entry.size_bytes,
             unpacked_bytes=entry.unpacked_bytes,

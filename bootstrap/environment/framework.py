@@ -50,19 +50,21 @@ class FrameworkChoice(Struct, frozen=True, kw_only=True):
     pythons: tuple[Version, Version] = MXNET_PYTHONS
 
 
-def choose_framework(facts: NodeFacts, *, config: BootstrapConfig, asked: Requirements, node: str) -> FrameworkChoice:
+def choose_framework(
+    facts: NodeFacts, *, config: BootstrapConfig, packages: Requirements, node: str
+) -> FrameworkChoice:
     """Chooses the framework's source for one node. Pure. Raises ClusterError if the node does not meet [bootstrap]."""
     if config.framework == "none":
         return FrameworkChoice(framework="none", pythons=ANY_PYTHONS)
     if config.framework == "pytorch":
-        return _choose_torch(facts, config=config, asked=asked, node=node)
+        return _choose_torch(facts, config=config, packages=packages, node=node)
     if config.mxnet == "installed":
-        return FrameworkChoice(base=_find_installed(facts, path=config.python, asked=asked, node=node))
+        return FrameworkChoice(base=_find_installed(facts, path=config.python, packages=packages, node=node))
     return FrameworkChoice()
 
 
-def _find_installed(facts: NodeFacts, *, path: str, asked: Requirements, node: str) -> FoundFramework | None:
-    if any(map(is_mxnet, asked.locked)):
+def _find_installed(facts: NodeFacts, *, path: str, packages: Requirements, node: str) -> FoundFramework | None:
+    if any(map(is_mxnet, packages.locked)):
         raise ConfigError(
             '[bootstrap] mxnet = "installed" contradicts [bootstrap] project, which locks MXNet',
             hint='set mxnet = "auto", which installs the locked one; or in the project\'s folder: uv remove mxnet',
@@ -79,13 +81,13 @@ def _find_installed(facts: NodeFacts, *, path: str, asked: Requirements, node: s
     return found
 
 
-def _choose_torch(facts: NodeFacts, *, config: BootstrapConfig, asked: Requirements, node: str) -> FrameworkChoice:
+def _choose_torch(facts: NodeFacts, *, config: BootstrapConfig, packages: Requirements, node: str) -> FrameworkChoice:
     gpus = find_gpus(facts)
-    wheel = _find_locked_torch(asked.locked, facts, config=config, node=node)
+    wheel = _find_locked_torch(packages.locked, facts, config=config, node=node)
     if wheel is None and config.torch != "auto":
         wheel = config.torch
     if wheel is None:
-        base = next((one for one in facts.frameworks if is_fit(one, facts, config=config, asked=asked)), None)
+        base = next((one for one in facts.frameworks if is_fit(one, facts, config=config, packages=packages)), None)
         if base is not None:
             return FrameworkChoice(framework="pytorch", base=base, pythons=ANY_PYTHONS)
         wheel = _pick_wheel(facts, gpus, node=node)
@@ -108,7 +110,7 @@ def _find_locked_torch(locked: Sequence[str], facts: NodeFacts, *, config: Boots
     return found
 
 
-def is_fit(found: FoundFramework, facts: NodeFacts, *, config: BootstrapConfig, asked: Requirements) -> bool:
+def is_fit(found: FoundFramework, facts: NodeFacts, *, config: BootstrapConfig, packages: Requirements) -> bool:
     """Whether `torch = "auto"` uses this PyTorch of the image: its Python fits, and it has code for the GPUs. Pure."""
     major, _, minor = found.version.partition(".")
     minor = minor.partition(".")[0]
@@ -116,7 +118,7 @@ def is_fit(found: FoundFramework, facts: NodeFacts, *, config: BootstrapConfig, 
         return False
     if (int(major), int(minor)) < OLDEST_TORCH or not is_wanted(found, config.python):
         return False
-    if not ANY_PYTHONS[0] <= found.python.version <= ANY_PYTHONS[1] or not asked.allows(found.python.version):
+    if not ANY_PYTHONS[0] <= found.python.version <= ANY_PYTHONS[1] or not packages.allows(found.python.version):
         return False
     gpus = find_gpus(facts)
     if not gpus:

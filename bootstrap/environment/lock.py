@@ -19,7 +19,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from bootstrap.environment.fetches import find_size
-from bootstrap.environment.file_cache import BundleFile, copy_here, find_place
+from bootstrap.environment.file_cache import BundleFile, cached_path, copy_here
 from bootstrap.environment.git_source import fetch_git
 from bootstrap.environment.requirements import GIT_URL, HASH, find_name, is_git
 from bootstrap.environment.target import WheelTarget, is_wheel_file, platform_tags
@@ -249,7 +249,7 @@ def _describe(file: Mapping[str, Any], cache: Path) -> BundleFile:
     url = address._replace(netloc=address.netloc.rpartition("@")[2], fragment="").geturl()
     size_bytes = file.get("size") or find_size(url)
     return BundleFile(
-        path=find_place(cache, sha256, name),
+        path=cached_path(cache, sha256, name),
         sha256=sha256,
         size_bytes=size_bytes,
         unpacked_bytes=size_bytes * UNPACKED_TIMES if name.endswith(".whl") else 0,

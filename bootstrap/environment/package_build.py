@@ -273,10 +273,10 @@ def render_build(
 ) -> str:
     """The script that builds the wheel, moves it to the node's files, and names it in ~/.cluster/built/KEY. Pure."""
     env = f"env/{tools.digest}"
-    place, unpack = shlex.quote(f"files/{source.sha256}/{source.name}"), []
+    path, unpack = shlex.quote(f"files/{source.sha256}/{source.name}"), []
     if MARK in source.name:
-        unpack = ['mkdir "$building/source"', f'tar -xzf {place} -C "$building/source" --strip-components 1']
-        place = '"$building/source"'
+        unpack = ['mkdir "$building/source"', f'tar -xzf {path} -C "$building/source" --strip-components 1']
+        path = '"$building/source"'
     command = f"tools/uv-{tools.uv.sha256} build --wheel --offline --no-build-isolation"
     package = source.name.split("-")[0]
     base = tools.target.base.name if tools.target.base is not None else ""
@@ -300,7 +300,7 @@ def render_build(
             f'export PATH="$PWD/{env}/bin:$PATH"',
             *variables,
             *unpack,
-            f'{command} --python {env}/bin/python --out-dir "$building/dist" {place}',
+            f'{command} --python {env}/bin/python --out-dir "$building/dist" {path}',
             'wheel=$(echo "$building"/dist/*.whl) sha256=$(sha256sum "$building"/dist/*.whl)',
             "sha256=${sha256%% *}",
             'mkdir -p built "files/$sha256"; mv "$wheel" "files/$sha256/"',

@@ -43,16 +43,16 @@ def read_requirements(packages: Sequence[str], *, project: str, folder: Path) ->
 
 def read_here() -> tuple[str, ...]:
     """The versions in the environment that the user works in, without its editable projects. Raises ConfigError."""
-    place = os.environ.get("VIRTUAL_ENV") or os.environ.get("CONDA_PREFIX")
+    prefix = os.environ.get("VIRTUAL_ENV") or os.environ.get("CONDA_PREFIX")
     where = f'[bootstrap] packages = "{HERE}"'
-    if not place:
+    if not prefix:
         raise ConfigError(
             f"{where}: no environment is active", hint="source .venv/bin/activate, or: conda activate NAME"
         )
     try:
-        lines = join_lines(run_uv(["pip", "freeze", "--quiet", "--python", place], folder=Path("/")))
+        lines = join_lines(run_uv(["pip", "freeze", "--quiet", "--python", prefix], folder=Path("/")))
     except UvError as error:
-        raise ConfigError(f"{where}: {place}{error}", hint="activate another environment") from None
+        raise ConfigError(f"{where}: {prefix}{error}", hint="activate another environment") from None
     taken = (line for line in lines if find_exact(line) or is_git(line))
     return tuple(line for line in taken if find_name(line) not in NOT_FROM_HERE)
 
@@ -62,23 +62,23 @@ def read_project(name: str, *, folder: Path) -> tuple[tuple[str, ...], str]:
 
     uv compares the lock with pyproject.toml, unless that takes a build or another Python.
     """
-    place = folder / Path(name).expanduser()
-    where, again = f'[bootstrap] project = "{name}"', f"cd {shlex.quote(str(place))} && uv lock"
-    path = place / PYPROJECT
+    project_dir = folder / Path(name).expanduser()
+    where, again = f'[bootstrap] project = "{name}"', f"cd {shlex.quote(str(project_dir))} && uv lock"
+    path = project_dir / PYPROJECT
     try:
         about = parse_project(read_bounded(path).decode())
         python = str(about.get("requires-python", ""))
         compared = allows(python, sys.version_info[:2]) and "dependencies" not in about.get("dynamic", ())
-        path = place / LOCK
+        path = project_dir / LOCK
         read_bounded(path, most_bytes=LOCK_MOST_BYTES)
     except (OSError, ValueError, TypeError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise ConfigError(f"{where}: {path}: {why}", hint=f"set project to a uv project's folder; {again}") from None
     # So that uv does not start the Python of the project's .venv.
-    environment = {**os.environ, "UV_PROJECT_ENVIRONMENT": str(place / ".not-there")}
+    environment = {**os.environ, "UV_PROJECT_ENVIRONMENT": str(project_dir / ".not-there")}
     words = [*EXPORT, *QUIETLY, sys.executable, "--locked" if compared else "--frozen"]
     try:
-        locked = tuple(join_lines(run_uv(words, folder=place, environment=environment)))
+        locked = tuple(join_lines(run_uv(words, folder=project_dir, environment=environment)))
     except UvError as error:
         raise ConfigError(f"{where}: {path} does not fit {PYPROJECT}{error}", hint=again) from None
     for line in locked:

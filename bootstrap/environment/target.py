@@ -40,7 +40,7 @@ def choose_python(
     setting: str,
     node: str,
     choice: FrameworkChoice = MXNET_CHOICE,
-    asked: Requirements = NO_REQUIREMENTS,
+    packages: Requirements = NO_REQUIREMENTS,
 ) -> ChosenPython:
     """Chooses the Python for one node; `setting` is [bootstrap] python: "auto", a path or a version. Pure.
 
@@ -48,22 +48,22 @@ def choose_python(
     Python, or if the node is too old for a packed Python.
     """
     if setting.startswith("/"):
-        return _named(facts, setting, choice=choice, asked=asked, node=node)
+        return _named(facts, setting, choice=choice, packages=packages, node=node)
     if choice.base is not None:
         return ChosenPython(version=choice.base.python.version, path=choice.base.python.path)
     if setting == "auto":
-        fitting = (python for python in facts.pythons if is_fit(python.version, choice, asked))
+        fitting = (python for python in facts.pythons if is_fit(python.version, choice, packages))
         found = next(fitting, None)
         version = MANAGED_PYTHON
-        if found is None and not is_fit(version, choice, asked):
-            version = next((one for one in NEWER_PYTHONS if is_fit(one, choice, asked)), version)
+        if found is None and not is_fit(version, choice, packages):
+            version = next((one for one in NEWER_PYTHONS if is_fit(one, choice, packages)), version)
     else:
         major, _, minor = setting.partition(".")
         version = (int(major), int(minor))
         found = next((python for python in facts.pythons if python.version == version), None)
-    if not is_fit(version, choice, asked):
+    if not is_fit(version, choice, packages):
         raise ClusterError(
-            f"{node}: Python {show(version)} does not fit: {_show_fit(choice, asked)}",
+            f"{node}: Python {show(version)} does not fit: {_show_fit(choice, packages)}",
             hint="set [bootstrap] python to a version that fits, or to the path of such a Python on the nodes",
         )
     if found is not None:
@@ -82,32 +82,32 @@ def check_managed(facts: NodeFacts, wanted: str, *, node: str) -> None:
         )
 
 
-def is_fit(version: Version, choice: FrameworkChoice = MXNET_CHOICE, asked: Requirements = NO_REQUIREMENTS) -> bool:
+def is_fit(version: Version, choice: FrameworkChoice = MXNET_CHOICE, packages: Requirements = NO_REQUIREMENTS) -> bool:
     """Whether both the framework and the user's project work with a version of Python. Pure."""
-    return choice.pythons[0] <= version <= choice.pythons[1] and asked.allows(version)
+    return choice.pythons[0] <= version <= choice.pythons[1] and packages.allows(version)
 
 
 def _show_range(choice: FrameworkChoice) -> str:
     return f"{show(choice.pythons[0])} to {show(choice.pythons[1])}"
 
 
-def _show_fit(choice: FrameworkChoice, asked: Requirements) -> str:
+def _show_fit(choice: FrameworkChoice, packages: Requirements) -> str:
     name = choice.wheel or LABELS[choice.framework]
     verb = "work" if choice.framework == "none" else "works"
-    locked = f", and [bootstrap] project is locked for {asked.python}" if asked.python else ""
+    locked = f", and [bootstrap] project is locked for {packages.python}" if packages.python else ""
     return f"{name} {verb} with {_show_range(choice)}{locked}"
 
 
-def _named(facts: NodeFacts, path: str, *, choice: FrameworkChoice, asked: Requirements, node: str) -> ChosenPython:
+def _named(facts: NodeFacts, path: str, *, choice: FrameworkChoice, packages: Requirements, node: str) -> ChosenPython:
     found = facts.configured
     if found is None:
         raise ClusterError(
             f'{node}: [bootstrap] python = "{path}": no working Python there',
             hint='set python = "auto", or a version such as "3.11", which is installed if the image lacks it',
         )
-    if not is_fit(found.version, choice, asked):
+    if not is_fit(found.version, choice, packages):
         raise ClusterError(
-            f'{node}: [bootstrap] python = "{path}" is Python {show(found.version)}; {_show_fit(choice, asked)}',
+            f'{node}: [bootstrap] python = "{path}" is Python {show(found.version)}; {_show_fit(choice, packages)}',
             hint='set python = "auto", or the path of another Python',
         )
     return ChosenPython(version=found.version, path=found.path, named=True)
@@ -151,23 +151,23 @@ def choose_wheels(
     mxnet: str,
     node: str,
     choice: FrameworkChoice = MXNET_CHOICE,
-    asked: Requirements = NO_REQUIREMENTS,
+    packages: Requirements = NO_REQUIREMENTS,
 ) -> WheelTarget:
     """Chooses the wheels for one node; `mxnet` is [bootstrap]'s. Pure.
 
     Raises ClusterError if no wheel can run on the node.
     """
-    own, limits = _choose_own(facts, python=python, mxnet=mxnet, node=node, choice=choice, asked=asked)
-    others = [line for line in asked.lines if not is_of_framework(line, choice.framework)]
-    locked = {find_name(line) for line in asked.locked}
+    own, limits = _choose_own(facts, python=python, mxnet=mxnet, node=node, choice=choice, packages=packages)
+    others = [line for line in packages.lines if not is_of_framework(line, choice.framework)]
+    locked = {find_name(line) for line in packages.locked}
     return WheelTarget(
         python_version=python.version,
         machine=facts.machine,
         glibc=facts.glibc,
-        requirements=(*own, *asked.locked, *others),
+        requirements=(*own, *packages.locked, *others),
         managed_python=python.path is None,
         python_path=python.path if python.named and python.path else "",
-        limits=(*(limit for limit in limits if find_name(limit) not in locked), *asked.limits),
+        limits=(*(limit for limit in limits if find_name(limit) not in locked), *packages.limits),
         framework=choice.framework,
         base=choice.base,
         without_gpus=not facts.gpus and "NVIDIA" not in facts.displays,
@@ -175,7 +175,7 @@ def choose_wheels(
 
 
 def _choose_own(
-    facts: NodeFacts, *, python: ChosenPython, mxnet: str, node: str, choice: FrameworkChoice, asked: Requirements
+    facts: NodeFacts, *, python: ChosenPython, mxnet: str, node: str, choice: FrameworkChoice, packages: Requirements
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The requirements of the framework and of the node's programs, and the limits that the image's framework sets."""
     if choice.base is not None:
@@ -186,18 +186,18 @@ def _choose_own(
         return NODE_PROGRAMS, ()
     if choice.wheel is not None:
         return (choice.wheel, choose_numpy(choice.wheel), *NODE_PROGRAMS), ()
-    return _choose_mxnet(facts, python=python, mxnet=mxnet, node=node, asked=asked), ()
+    return _choose_mxnet(facts, python=python, mxnet=mxnet, node=node, packages=packages), ()
 
 
 def _choose_mxnet(
-    facts: NodeFacts, *, python: ChosenPython, mxnet: str, node: str, asked: Requirements
+    facts: NodeFacts, *, python: ChosenPython, mxnet: str, node: str, packages: Requirements
 ) -> tuple[str, ...]:
     if facts.machine != "x86_64":
         raise ClusterError(
             f"{node}: its CPU is {facts.machine}; MXNet's wheels are for x86_64 only",
             hint="set [provision] instance_type to a type with Intel or AMD processors",
         )
-    locked = find_locked(asked.locked, MXNET, python_version=python.version, machine=facts.machine)
+    locked = find_locked(packages.locked, MXNET, python_version=python.version, machine=facts.machine)
     if locked is not None and mxnet not in ("auto", locked):
         raise ConfigError(
             f'{node}: [bootstrap] mxnet = "{mxnet}" contradicts [bootstrap] project, which locks {locked}',

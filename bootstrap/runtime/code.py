@@ -40,9 +40,9 @@ def read_code() -> Tree:
     """The code of our programs on the nodes, and the training scripts that ship with this project."""
     content = {}
     for name in CODE:
-        place = find_part(name)
-        for path in [place] if place.is_file() else sorted(place.rglob("*.py")):
-            content[f"{name}/{path.relative_to(place).as_posix()}".removesuffix("/.")] = path.read_bytes()
+        part = find_part(name)
+        for path in [part] if part.is_file() else sorted(part.rglob("*.py")):
+            content[f"{name}/{path.relative_to(part).as_posix()}".removesuffix("/.")] = path.read_bytes()
     return make_tree(file_of_bytes(path, data) for path, data in content.items())
 
 

@@ -174,9 +174,9 @@ def render_editor_links(alias: str, user: str) -> str:
 
     alias: its name in that file. user: the login, whose home folder the editors open.
     """
-    place = f"{alias}/root" if user == "root" else f"{alias}/home/{user}"
-    links = [f"{editor}://vscode-remote/ssh-remote+{place}" for editor in ("vscode", "cursor")]
-    return "\n".join(f"# {link}" for link in (*links, f"zed://ssh/{place}"))
+    target = f"{alias}/root" if user == "root" else f"{alias}/home/{user}"
+    links = [f"{editor}://vscode-remote/ssh-remote+{target}" for editor in ("vscode", "cursor")]
+    return "\n".join(f"# {link}" for link in (*links, f"zed://ssh/{target}"))
 
 
 def render_options(options: Mapping[str, str]) -> list[str]:

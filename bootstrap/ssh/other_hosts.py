@@ -79,10 +79,10 @@ class Memory:
         except FileNotFoundError:
             return _Known(mark=f"{MARK}-{self._cluster}-{secrets.token_hex(4)}", hosts=())
         except (OSError, ValueError) as error:
-            place = shlex.quote(str(self.path))
+            path = shlex.quote(str(self.path))
             raise ClusterError(
                 f"{self.path}: damaged: {error}",
-                hint=f"mv {place} {place}.damaged; then remove the cluster's files from your own hosts by hand",
+                hint=f"mv {path} {path}.damaged; then remove the cluster's files from your own hosts by hand",
             ) from error
 
     def keep(self, hosts: Sequence[Remembered]) -> None:

@@ -142,10 +142,10 @@ def measure_ignored(found: SyncFiles, *, project_dir: Path) -> tuple[Size, ...]:
     return tuple(sorted((size for size in sizes if size.files), key=lambda size: -size.size_bytes))
 
 
-def _measure(path: str, place: Path) -> Size:
+def _measure(path: str, real_path: Path) -> Size:
     files = size_bytes = 0
-    below = (Path(folder, name) for folder, _, names in os.walk(place) for name in names)
-    for file in below if place.is_dir() else [place]:
+    below = (Path(folder, name) for folder, _, names in os.walk(real_path) for name in names)
+    for file in below if real_path.is_dir() else [real_path]:
         try:
             size_bytes += file.lstat().st_size
         except OSError:  # deleted meanwhile
@@ -187,10 +187,10 @@ class GitIgnores:
         self._top = next((folder for folder in (root, *root.parents) if (folder / ".git").exists()), root)
         self._found: dict[Path, Patterns] = {}
 
-    def decide(self, place: Path, *, is_folder: bool) -> bool | None:
+    def decide(self, path: Path, *, is_folder: bool) -> bool | None:
         """Like Patterns.decide, by the nearest .gitignore that decides. Unreadable and invalid files do not count."""
-        for folder in place.parents:
-            decision = self._patterns_of(folder).decide(place.relative_to(folder).as_posix(), is_folder=is_folder)
+        for folder in path.parents:
+            decision = self._patterns_of(folder).decide(path.relative_to(folder).as_posix(), is_folder=is_folder)
             if decision is not None or folder == self._top:
                 return decision
         return None
@@ -263,9 +263,9 @@ class _Walk(Struct, frozen=True, kw_only=True):
                 hint="put cluster.toml and the files to send into a folder of their own",
             )
 
-    def find_left_out(self, place: Path) -> tuple[str, Reason] | None:
+    def find_left_out(self, path: Path) -> tuple[str, Reason] | None:
         """This path, or the folder above it, that is left out, and why; None if neither is."""
-        parts = place.relative_to(self.root).parts
+        parts = path.relative_to(self.root).parts
         for count in range(1, len(parts) + 1):
             above = "/".join(parts[:count])
             reason = self.find_reason(above, is_folder=(self.root / above).is_dir())
@@ -282,21 +282,21 @@ class _Walk(Struct, frozen=True, kw_only=True):
         if decision is not None:
             return "exclude" if decision else None
         if self.ignores is not None:
-            place = self.root / path
-            if name == "cluster.toml" or (is_folder and (place / "pyvenv.cfg").exists()):
+            real_path = self.root / path
+            if name == "cluster.toml" or (is_folder and (real_path / "pyvenv.cfg").exists()):
                 return "never"
-            if self.ignores.decide(place, is_folder=is_folder):
+            if self.ignores.decide(real_path, is_folder=is_folder):
                 return "gitignore"
         is_secret = not is_folder and _matches_any(name, SECRETS) and not _matches_any(name, NOT_SECRETS)
         return "secret" if is_secret else None
 
-    def visit(self, path: str, place: Path, above: tuple[tuple[int, int], ...]) -> None:
+    def visit(self, path: str, real_path: Path, above: tuple[tuple[int, int], ...]) -> None:
         """Adds a path and everything below it. Raises ClusterError.
 
-        place: its real path, except that it may be a link itself. above: device and inode of each folder above it.
+        real_path: its real path, except that it may be a link itself. above: device and inode of each folder above it.
         """
         self.check_name(path)
-        target = self.follow(path, place) if place.is_symlink() else place
+        target = self.follow(path, real_path) if real_path.is_symlink() else real_path
         if target is None:
             return
         try:
@@ -313,20 +313,20 @@ class _Walk(Struct, frozen=True, kw_only=True):
         else:
             self.visit_folder(path, target, (*above, identity))
 
-    def visit_folder(self, path: str, place: Path, above: tuple[tuple[int, int], ...]) -> None:
+    def visit_folder(self, path: str, real_path: Path, above: tuple[tuple[int, int], ...]) -> None:
         """Adds a folder's content. Adds an empty folder, too: a program may write to it. Raises ClusterError."""
         try:
-            with os.scandir(place) as entries:
+            with os.scandir(real_path) as entries:
                 names = sorted((entry.name, Path(entry.path).is_dir()) for entry in entries)
         except OSError as error:
-            raise ClusterError(f"{str(place)!r} cannot be read: {error.strerror}", hint=EXCLUDE_HINT) from error
+            raise ClusterError(f"{str(real_path)!r} cannot be read: {error.strerror}", hint=EXCLUDE_HINT) from error
         empty = True
         for name, is_folder in names:
             child = name if path == "." else f"{path}/{name}"
             reason = self.find_reason(child, is_folder=is_folder)
             if reason is None:
                 empty = False
-                self.visit_child(child, place / name, above)
+                self.visit_child(child, real_path / name, above)
             elif reason == "gitignore":
                 self.found.ignored.append(f"{child}/" if is_folder else child)
             elif reason == "secret":
@@ -334,10 +334,10 @@ class _Walk(Struct, frozen=True, kw_only=True):
         if empty and path != ".":
             self.found.folders.add(path)
 
-    def visit_child(self, path: str, place: Path, above: tuple[tuple[int, int], ...]) -> None:
+    def visit_child(self, path: str, real_path: Path, above: tuple[tuple[int, int], ...]) -> None:
         """Like visit, but a lenient walk leaves out the path instead of raising ClusterError."""
         try:
-            self.visit(path, place, above)
+            self.visit(path, real_path, above)
         except ClusterError as error:
             if not self.is_lenient:
                 raise

@@ -95,12 +95,12 @@ def unpack(path: Path, folder: Path) -> None:
             why = explain_path(member.name) or ("" if member.isreg() or member.isdir() else "a link or a device")
             if why:
                 raise ValueError(f"{member.name!r}: {why}")
-            place = folder / member.name
-            (place if member.isdir() else place.parent).mkdir(parents=True, exist_ok=True)
+            target = folder / member.name
+            (target if member.isdir() else target.parent).mkdir(parents=True, exist_ok=True)
             if (source := archive.extractfile(member)) is not None:
-                with place.open("xb") as to:
+                with target.open("xb") as to:
                     shutil.copyfileobj(source, to)
-                place.chmod(EXECUTABLE if member.mode & 0o100 else PLAIN)
+                target.chmod(EXECUTABLE if member.mode & 0o100 else PLAIN)
 
 
 def read_tree(folder: Path) -> Tree:

@@ -103,15 +103,15 @@ def lease(
         current = changed
         set_tags(app, state, current)
     nodes = Ec2Nodes(state, app.config.provision)
-    told: tuple[NodeLease, ...] = ask_nodes(app, nodes, lease=None if change.is_empty else current)
+    leases: tuple[NodeLease, ...] = ask_nodes(app, nodes, lease=None if change.is_empty else current)
     if current is not None:
-        for warning in describe_trouble(told, current):
+        for warning in describe_trouble(leases, current):
             app.report(Event(kind="warn", what=warning))
     lines = [f"cluster {state.name}: lease: {render_lease(state, current, now=now)}"]
-    lines.append(render_lease_table(told))
+    lines.append(render_lease_table(leases))
     document = {
         "cluster": state.name,
         "lease": lease_document(current, now=now),
-        "nodes": [answer_document(one) for one in told],
+        "nodes": [answer_document(one) for one in leases],
     }
     app.show("\n".join(filter(None, lines)), document, as_json=as_json)

@@ -78,8 +78,8 @@ def start(app: App, node: str) -> None:
     app.is_brief = True
 
     def complete(order: Order, ready: Sequence[ReadyNode]) -> None:
-        place = next(one for one in ready if one.host.name == node)
-        env = place_notebook(place, job=order.spec.id, report=app.report)
+        target = next(one for one in ready if one.host.name == node)
+        env = place_notebook(target, job=order.spec.id, report=app.report)
         order.spec = replace(order.spec, beside=True)
         order.env = {**order.env, **env}
         order.secrets = {**order.secrets, "JUPYTER_TOKEN": secrets.token_urlsafe(32)}

@@ -93,7 +93,7 @@ def resize(app: App, *, nodes: int, dry_run: bool, keep_failed: bool, yes: bool)
     resize`.
     """
     app.check_has_instances("resize", instead="edit [hosts] names in cluster.toml, then run cluster up")
-    asked = override_nodes(app, nodes)
+    wanted = override_nodes(app, nodes)
     app.enter_cloud()
     request = find_request(app)
     done = bring_up(
@@ -103,9 +103,9 @@ def resize(app: App, *, nodes: int, dry_run: bool, keep_failed: bool, yes: bool)
         yes=yes,
         keep_failed=keep_failed,
     )
-    if done and nodes != asked:
+    if done and nodes != wanted:
         app.message(
-            f"cluster.toml has nodes = {asked}, which the next `cluster up` restores: to keep {nodes}, change it there"
+            f"cluster.toml has nodes = {wanted}, which the next `cluster up` restores: to keep {nodes}, change it there"
         )
 
 

@@ -63,9 +63,9 @@ def leave_out_unhealthy(
     if not unhealthy:
         return tuple(hosts)
     refuse_unhealthy(unhealthy, hosts, named=app.config.train.hosts)
-    told = "unhealthy" if is_scheduled else "unhealthy and left out"
+    status = "unhealthy" if is_scheduled else "unhealthy and left out"
     for name, reasons in unhealthy.items():
-        app.report(Event(kind="warn", what=f"{told}: {'; '.join(reasons)} ({advise([name])})", where=name))
+        app.report(Event(kind="warn", what=f"{status}: {'; '.join(reasons)} ({advise([name])})", where=name))
     if is_scheduled:
         return tuple(hosts)
     nodes.excluded = frozenset(unhealthy)

@@ -71,20 +71,20 @@ def open_results(app: App, record: JobRecord, nodes: Nodes | None) -> Iterator[J
     with ExitStack() as stack:
         connects = _find_connects(app, record, nodes, found, stack)
 
-        def ask(name: str, *words: str, place: str = "") -> None:
+        def ask(name: str, *words: str, source: str = "") -> None:
             try:
                 listing = Listing(connects[name](), record.id, *words)
             except ClusterError as error:
                 found.errors[name] = error
             else:
                 stack.callback(listing.close)
-                found.listings[place or name] = listing
+                found.listings[source or name] = listing
 
         on_all(tuple(connects), ask)
         found.listings = {name: found.listings[name] for name in connects if name in found.listings}
         output_url = record.spec.output_url
         if output_url is not None and output_url.startswith("/") and found.listings:
-            ask(next(name for name in connects if name in found.listings), output_url, place=VOLUME)
+            ask(next(name for name in connects if name in found.listings), output_url, source=VOLUME)
         results = app.config.data.s3_results
         if results is not None:
             found.s3_url = f"{results.rstrip('/')}/{record.id}/"
@@ -141,9 +141,9 @@ def copy_results(app: App, record: JobRecord, found: JobResults, folder: Path) -
     Raises ClusterError if the folder cannot be written to, or files could not be copied.
     """
     chosen = {name: choose_files(listing.files, where=name) for name, listing in found.listings.items()}
-    places: dict[str, Collection[str]] = {name: names.values() for name, (names, _) in chosen.items() if names}
+    sources: dict[str, Collection[str]] = {name: names.values() for name, (names, _) in chosen.items() if names}
     if found.s3_names:
-        places[S3] = found.s3_names
+        sources[S3] = found.s3_names
     left = [text for _, texts in chosen.values() for text in texts]
     if left:
         app.message(render_skipped(left), style="yellow")
@@ -151,16 +151,16 @@ def copy_results(app: App, record: JobRecord, found: JobResults, folder: Path) -
         app.message(
             f"{', '.join(found.gone)}: no longer there, and the files of job {record.id} with it", style="yellow"
         )
-    if not places:
+    if not sources:
         _raise_errors(found.errors, ())
         where = f", or below {found.s3_url}" if found.s3_url else ""
         app.message(f"job {record.id} has no files in its working folder or $CLUSTER_OUTPUT_DIR{where}")
         return
-    clash = find_clash(places)
+    clash = find_clash(sources)
     if clash is not None:
         first, second, name = clash
         app.message(f"{first} and {second} both have {name}: the files of each are in a folder of its own")
-    prefixes = {place: "" if clash is None else f"{place}/" for place in places}
+    prefixes = {source: "" if clash is None else f"{source}/" for source in sources}
     copies = [
         Copy(listing=found.listings[name], names={at: prefixes[name] + path for at, path in names.items()})
         for name, (names, _) in chosen.items()
@@ -178,7 +178,7 @@ def copy_results(app: App, record: JobRecord, found: JobResults, folder: Path) -
         size_bytes += sum(transfer.size_bytes for transfer in got.plan.transfers)
         unchanged += len(got.plan.unchanged)
     same = f"; {count(unchanged, 'file')} unchanged" if unchanged else ""
-    app.message(f"copied {count(files, 'file')} ({decimal(size_bytes)}) from {', '.join(places)} to {folder}{same}")
+    app.message(f"copied {count(files, 'file')} ({decimal(size_bytes)}) from {', '.join(sources)} to {folder}{same}")
     for copy in copies:
         if copy.error is not None:
             found.errors[copy.listing.name] = copy.error

@@ -21,7 +21,7 @@ ENDED = "ended"
 
 def digest(spec: JobSpec, nodes: Sequence[JobHost]) -> str:
     """Returns the digest of what was ordered: not of the instances and addresses of its nodes."""
-    hosts = [(host.name, host.workers, host.servers, host.place is not None) for host in nodes]
+    hosts = [(host.name, host.workers, host.servers, host.own_host is not None) for host in nodes]
     return hashlib.sha256(json.dumps([to_builtins(spec), hosts], sort_keys=True).encode()).hexdigest()
 
 

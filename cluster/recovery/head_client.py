@@ -58,7 +58,7 @@ class HeadSettings(msgspec.Struct, frozen=True, kw_only=True):
     region: str
     line: str  # of authorized_keys: lets the head log in to new nodes
     ssh_address: SshAddress  # for the user's access to nodes; the head uses their private addresses
-    asked: Requirements  # of [bootstrap] packages and project
+    packages: Requirements  # of [bootstrap] packages and project
     public_key: str  # the public half of the user's key for the nodes
     launch_key: bytes  # signs the tokens of the head's launches (provision/membership.py)
     pins: str  # the nodes' host keys, in the format of known_hosts
@@ -115,20 +115,20 @@ def read_client() -> Tree:
     return make_tree(file_of_bytes(path, data) for path, data in found.items())
 
 
-def keep_settings(app: App, nodes: Sequence[ReadyNode], *, asked: Requirements) -> None:
+def keep_settings(app: App, nodes: Sequence[ReadyNode], *, packages: Requirements) -> None:
     """Writes the settings to the head if it has the program. A failure is a warning."""
     head = nodes[0]
     if not head.client:
         return
     try:
-        data = msgspec.json.encode(make_settings(app, nodes, asked=asked))
+        data = msgspec.json.encode(make_settings(app, nodes, packages=packages))
         _write(head, data)
     except ClusterError as error:
         what = f"it cannot replace lost nodes by itself, cluster up does: {error.message}"
         app.report(Event(kind="warn", what=what, where=head.host.name))
 
 
-def make_settings(app: App, nodes: Sequence[ReadyNode], *, asked: Requirements) -> HeadSettings:
+def make_settings(app: App, nodes: Sequence[ReadyNode], *, packages: Requirements) -> HeadSettings:
     """Returns the settings for the head, the first of the nodes. Raises ClusterError."""
     head, config = nodes[0], app.config
     known = app.files.known_instances()
@@ -144,7 +144,7 @@ def make_settings(app: App, nodes: Sequence[ReadyNode], *, asked: Requirements) 
         region=config.provision.region,
         line=authorized_line(find_cluster_key(head), head_ip=head.host.private_ip),
         ssh_address=config.provision.ssh_address,
-        asked=asked,
+        packages=packages,
         public_key=known.public_key or "",
         launch_key=known.launch_key or b"",
         pins=app.files.known_hosts.read_text("ascii", errors="replace"),

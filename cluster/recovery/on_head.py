@@ -16,7 +16,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from bootstrap.environment.file_cache import find_place
+from bootstrap.environment.file_cache import cached_path
 from cluster.app import App
 from cluster.config import ClusterConfig, parse_config
 from cluster.containers import find_login
@@ -151,9 +151,9 @@ def prepare(settings: HeadSettings, folder: Path) -> None:
 def keep_cache(cache: Path, records: Mapping[str, str], *, wheels: Path) -> None:
     """Makes a cache of the head's own wheels, with the given records. Raises OSError."""
     cache.mkdir(parents=True, exist_ok=True, mode=0o700)
-    place = find_place(cache, "0", "0").parent.parent
+    folder = cached_path(cache, "0", "0").parent.parent
     with suppress(FileExistsError):
-        place.symlink_to(wheels)
+        folder.symlink_to(wheels)
     for key, record in records.items():
         path = cache / f"{key}.json"
         path.parent.mkdir(exist_ok=True)

@@ -109,7 +109,7 @@ def claim(app: App, job: Record, *, waits: bool) -> tuple[str, ...]:
     () if the head has replaced them itself in the meantime. Raises HeadReplacesError without `waits`, ClusterError or a
     subclass.
     """
-    told, refused = False, 0
+    is_told, refused = False, 0
     with open_head(app, describe(app)) as head:
         while True:
             try:
@@ -117,8 +117,8 @@ def claim(app: App, job: Record, *, waits: bool) -> tuple[str, ...]:
             except HeadReplacesError as error:
                 if not waits:
                     raise
-                if not told:
-                    told = True
+                if not is_told:
+                    is_told = True
                     app.message(f"{error.message}: waiting for it (Ctrl-C ends this)")
             except NotReplacedError:  # the job may have its nodes already, although its record does not show it yet
                 refused += 1

@@ -103,8 +103,8 @@ def _copy_axis(axis: ET.Element, group: ET.Element) -> None:
         if guide.tag == "path" and name == "y":
             ET.SubElement(copy, "path", {"d": _shorten(guide.get("d", ""))})
         elif guide.tag == "text":
-            place = {key: _shorten(guide.get(key, "0")) for key in ("x", "y")}
-            ET.SubElement(copy, "text", place).text = guide.text
+            attributes = {key: _shorten(guide.get(key, "0")) for key in ("x", "y")}
+            ET.SubElement(copy, "text", attributes).text = guide.text
 
 
 def draw_heat_map(
@@ -121,8 +121,8 @@ def draw_heat_map(
     every = 1 if tall == 16 else -(-len(rows) // MOST_TALL)
     for number, (label, row) in enumerate(rows.items()):
         if number % every == 0:
-            place = {"x": str(LABEL_WIDTH - 6), "y": str(number * tall + 12), "class": "row"}
-            ET.SubElement(root, "text", place).text = label[:14]
+            attributes = {"x": str(LABEL_WIDTH - 6), "y": str(number * tall + 12), "class": "row"}
+            ET.SubElement(root, "text", attributes).text = label[:14]
         for start, end, level in _runs([find_level(value, low, high) for value in row]):
             x, width = LABEL_WIDTH + start * CELL, (end - start) * CELL
             paths.setdefault(level, []).append(f"M{x:.1f} {number * tall + 1}h{width:.1f}v{tall - 1}h-{width:.1f}z")
@@ -130,8 +130,8 @@ def draw_heat_map(
         ET.SubElement(root, "path", {"class": f"heat{level}", "d": "".join(pieces)})
     for tick in find_ticks(length_s):
         x = LABEL_WIDTH + (WIDTH - LABEL_WIDTH) * tick / max(length_s, 1e-3)
-        place = {"x": f"{x:.1f}", "y": str(height - 6), "class": "tick"}
-        ET.SubElement(root, "text", place).text = render_clock(tick)
+        attributes = {"x": f"{x:.1f}", "y": str(height - 6), "class": "tick"}
+        ET.SubElement(root, "text", attributes).text = render_clock(tick)
     return _write(root), low, high
 
 

@@ -74,7 +74,7 @@ _IN_LINE = re.compile(
     r"(?:^|[;&|({\n]|\bexec|\btime|\b\w+=\S*)\s*(?:\S*/)?(torchrun|deepspeed|accelerate\s+launch|mpirun|mpiexec|horovodrun"
     r"|python[0-9.]*(?:\s+-u)?\s+-m\s+torch\.distributed\.(?:run|launch))\s"
 )
-_PLACE = re.compile(r"(node|machine)[_-]rank[= ]+[\"']?\$")
+_NODE_RANK = re.compile(r"(node|machine)[_-]rank[= ]+[\"']?\$")
 """A shell line that tells its launcher which process of the job it is."""
 
 
@@ -152,7 +152,7 @@ def _find_line(command: Sequence[str]) -> str | None:
 
 def _check_line(line: str) -> None:
     found = _IN_LINE.search(line)
-    if found is None or _PLACE.search(line):
+    if found is None or _NODE_RANK.search(line):
         return
     name = " ".join(found[1].split())
     raise UsageError(

@@ -113,18 +113,18 @@ def read_request(app: App, words: Sequence[str], options: Mapping[str, Any], *, 
     sent.
     """
     here = Path.cwd()
-    asked = read_words(words, is_command=is_command, here=here, project_dir=app.project_dir)
-    request = read(options, asked.command)
+    chosen = read_words(words, is_command=is_command, here=here, project_dir=app.project_dir)
+    request = read(options, chosen.command)
     app.job_file = options["job"]
-    if request.command and (asked.script or asked.args):
+    if request.command and (chosen.script or chosen.args):
         raise UsageError(f"{options['job']} has a command; remove the script and arguments from the command line")
     app.overrides |= request.overrides
-    if asked.script is not None:
-        app.overrides |= {"train.script": asked.script, "train.args": list(asked.args)}
-        if find_script(asked.script, project_dir=app.project_dir) is None:
-            app.overrides |= {key: value for key, value in read_store(asked.args).items() if key not in app.overrides}
-    elif asked.args:
-        app.overrides["train.args"] = [*load_config(app.config_path, app.overrides).train.args, *asked.args]
+    if chosen.script is not None:
+        app.overrides |= {"train.script": chosen.script, "train.args": list(chosen.args)}
+        if find_script(chosen.script, project_dir=app.project_dir) is None:
+            app.overrides |= {key: value for key, value in read_store(chosen.args).items() if key not in app.overrides}
+    elif chosen.args:
+        app.overrides["train.args"] = [*load_config(app.config_path, app.overrides).train.args, *chosen.args]
     request = _replace_launcher(app, request)
     configured = app.config.train.cwd
     app.override("train.cwd", find_cwd(options["cwd"], configured, here=here, project_dir=app.project_dir))

@@ -117,9 +117,9 @@ def still_running(running: tuple[str, ...], event: Event) -> tuple[str, ...]:
         return tuple(step_name(event) if _is_of(event, name) else name for name in running)
     if event.kind not in {"done", "same", "failed"}:
         return running
-    place = f"{event.where}: " if event.where else ""
+    prefix = f"{event.where}: " if event.where else ""
     candidates = [name for name in running if name == step_name(event) or _is_of(event, name)] or [
-        name for name in running if name.startswith(place)
+        name for name in running if name.startswith(prefix)
     ]
     if not candidates:
         return running

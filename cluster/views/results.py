@@ -29,7 +29,7 @@ def describe_files(job: JobSpec, files: Sequence[NewFiles], *, hosts: Sequence[J
 
     files: its new files, once it has ended. hosts: those that have its files.
     """
-    nodes = [host.name for host in hosts if host.place is None]
+    nodes = [host.name for host in hosts if host.own_host is None]
     parts = []
     if nodes and job.cwd:
         on = f"on {', '.join(nodes) if len(nodes) <= MOST_HOSTS else count(len(nodes), 'node')}"

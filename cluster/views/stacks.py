@@ -10,8 +10,8 @@ from node.job.stacks import (
     describe_group,
     describe_kv_store,
     describe_unseen,
+    list_locations,
     list_nccl,
-    list_places,
 )
 from node.protocol import JobSpec
 
@@ -20,21 +20,21 @@ MOST_GROUPS = 50
 
 def render_stacks(stacks: Sequence[Stack], spec: JobSpec) -> str:
     """Renders where the processes of a job are: a line for each group, the workers first."""
-    workers = {one.name: one.place for one in stacks if one.role == "worker"}
-    others = {one.name: one.place for one in stacks if one.role != "worker"}
-    lines = list_places(workers, most=MOST_GROUPS)
+    workers = {one.name: one.location for one in stacks if one.role == "worker"}
+    others = {one.name: one.location for one in stacks if one.role != "worker"}
+    lines = list_locations(workers, most=MOST_GROUPS)
     if spec.servers and spec.is_synchronous:
         lines += filter(None, [describe_kv_store(workers)])
-    lines += [f"servers: {text}" for text in list_places(others, most=MOST_GROUPS)]
+    lines += [f"servers: {text}" for text in list_locations(others, most=MOST_GROUPS)]
     lines += [*filter(None, [describe_unseen(workers | others)]), *list_nccl(workers.values())]
     return "\n".join(lines or [f"none of its {len(stacks)} processes is a Python program"])
 
 
 def render_rank(stack: Stack) -> str:
     """Renders all threads of a process, and of the Python programs that it has started."""
-    head = describe_group(stack.place, [stack.name], is_last=True) if stack.place.text else ""
-    why = f"no stack of {stack.name}: {stack.place.why}" if stack.place.why else ""
-    nccl = "\n".join(list_nccl([stack.place]))
+    head = describe_group(stack.location, [stack.name], is_last=True) if stack.location.text else ""
+    why = f"no stack of {stack.name}: {stack.location.why}" if stack.location.why else ""
+    nccl = "\n".join(list_nccl([stack.location]))
     return "\n\n".join(filter(None, [head, why, nccl, *map(_render_program, stack.programs)]))
 
 
@@ -54,10 +54,10 @@ def stack_documents(stacks: Sequence[Stack]) -> list[dict[str, Any]]:
         as_document(
             {
                 **pick(one, "role rank host programs"),
-                **pick(one.place, "waits nccl"),
-                "line": one.place.text or None,
-                "stack": one.place.stack or None,
-                "why": one.place.why or None,
+                **pick(one.location, "waits nccl"),
+                "line": one.location.text or None,
+                "stack": one.location.stack or None,
+                "why": one.location.why or None,
             }
         )
         for one in stacks

@@ -59,7 +59,7 @@ class HeadJob(Struct, frozen=True, kw_only=True):
 
 
 class Status(Struct, frozen=True, kw_only=True):
-    """The content of `cluster status`. asked: the number of nodes in cluster.toml.
+    """The content of `cluster status`. wanted: the number of nodes in cluster.toml.
 
     bills: what each instance costs, by its id. at_work: the id of a process that is changing the cluster. set_up: see
     find_allocation. now: the time for which ages and costs are computed. job: None if there is no head to ask.
@@ -68,7 +68,7 @@ class Status(Struct, frozen=True, kw_only=True):
     """
 
     state: ClusterState
-    asked: int
+    wanted: int
     now: datetime
     bills: Mapping[str, NodeBill] = field(default_factory=dict)
     at_work: int | None = None
@@ -84,7 +84,7 @@ class Status(Struct, frozen=True, kw_only=True):
     def allocation(self) -> Allocation:
         """The state of the whole cluster, with the cost of instances that this machine does not know as nodes."""
         found = find_allocation(
-            self.state, asked=self.asked, at_work=self.at_work, set_up=self.set_up, lease_end=self.lease_end
+            self.state, wanted=self.wanted, at_work=self.at_work, set_up=self.set_up, lease_end=self.lease_end
         )
         if found.state != "not-adopted":
             return found
@@ -207,12 +207,13 @@ def render_lease(state: ClusterState, lease: Lease | None, *, now: float) -> str
     return describe_lease(lease, now=now)
 
 
-def render_lease_table(told: Sequence[NodeLease]) -> str:
+def render_lease_table(leases: Sequence[NodeLease]) -> str:
     """Renders how long the cluster has been idle according to each node, and why it is not; "" without nodes."""
-    if not told:
+    if not leases:
         return ""
     rows = [
-        (one.node, "-" if one.idle_s is None else render_age(one.idle_s), one.error or one.busy or "-") for one in told
+        (one.node, "-" if one.idle_s is None else render_age(one.idle_s), one.error or one.busy or "-")
+        for one in leases
     ]
     return render_table([("NODE", "IDLE", "IN USE BECAUSE"), *rows])
 
@@ -229,7 +230,7 @@ def status_document(status: Status) -> dict[str, Any]:
             "name": state.name,
             "state": allocation.state,
             "why": allocation.why,
-            "asked_nodes": status.asked,
+            "asked_nodes": status.wanted,
             "lease": lease_document(state.lease, now=status.now.timestamp()),
             "lease_ended": status.lease_end,
             "lost_head": None if status.lost_head is None else {"why": status.lost_head, "jobs": status.lost_jobs},

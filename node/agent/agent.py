@@ -212,7 +212,7 @@ class Agent(asyncio.Protocol):
         elif isinstance(message, Inspect) and message.p in self._processes:
             process = self._processes[message.p]
             self._tasks.begin(self._describe_use(process, message.hosts))
-            if message.place:
+            if message.location:
                 self._tasks.begin(self._take_stack(process, message))
         elif isinstance(message, TakeStack) and message.p in self._processes:
             self._tasks.begin(self._take_stack(self._processes[message.p], message))
@@ -345,13 +345,13 @@ class Agent(asyncio.Protocol):
         nccl = asyncio.ensure_future(nccl_ras.ask(pids))
         whole = isinstance(wanted, TakeStack) and wanted.whole
         async with self._looking:  # not all at once, beside the processes that train
-            place, programs = await stack.take(process.find(), native=wanted.native, whole=whole)
-        place = replace(place, nccl=await nccl)
+            location, programs = await stack.take(process.find(), native=wanted.native, whole=whole)
+        location = replace(location, nccl=await nccl)
         programs = programs if whole else ()
-        self.send(Placed(process.number, place, programs, asked=isinstance(wanted, TakeStack)))
+        self.send(Placed(process.number, location, programs, asked=isinstance(wanted, TakeStack)))
 
     async def _reach(self, message: Reach) -> None:
-        found = await asyncio.to_thread(environment.find_unreachable, message.places)
+        found = await asyncio.to_thread(environment.find_unreachable, message.addresses)
         self.send(Blocked(message.p, tuple(found)))
 
     # -- notices -------------------------------------------------------------------------------------------------

@@ -72,13 +72,13 @@ def _merge(shared: AgentOrder, order: RoleOrder) -> dict[str, str]:
 
 def find_blocked(engine: Engine, order: RoleOrder) -> str | None:
     """Returns why this host cannot reach the other processes of the job, or None."""
-    place = engine.find_rendezvous(order.role, order.launched)
-    error = None if place is None else try_port(place.host, place.port)
-    if place is None or error is None:
+    rendezvous = engine.find_rendezvous(order.role, order.launched)
+    error = None if rendezvous is None else try_port(rendezvous.host, rendezvous.port)
+    if rendezvous is None or error is None:
         return None
     return (
-        f"{place.what} port {place.port} on {place.host} cannot be reached from here ({error}): does the security "
-        "group allow everything between its members?"
+        f"{rendezvous.what} port {rendezvous.port} on {rendezvous.host} cannot be reached from here ({error}): does "
+        "the security group allow everything between its members?"
     )
 
 
@@ -87,10 +87,12 @@ def fill_in(words: Sequence[str], env: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(_IDENTITY.sub(lambda found: env.get(found[1] or found[2], found[0]), word) for word in words)
 
 
-def find_unreachable(places: Sequence[tuple[str, int]]) -> list[str]:
+def find_unreachable(addresses: Sequence[tuple[str, int]]) -> list[str]:
     """Returns the ports that this host cannot reach, sorted, as ["10.0.0.5:34567", ...]. Tries all at once."""
-    fails = map_in_threads(lambda place, _: try_port(*place, REACH_TIMEOUT_S) is not None, places, threads=len(places))
-    return sorted(f"{host}:{port}" for (host, port) in itertools.compress(places, fails))
+    fails = map_in_threads(
+        lambda address, _: try_port(*address, REACH_TIMEOUT_S) is not None, addresses, threads=len(addresses)
+    )
+    return sorted(f"{host}:{port}" for (host, port) in itertools.compress(addresses, fails))
 
 
 def try_port(host: str, port: int, timeout_s: float = CONNECT_TIMEOUT_S) -> OSError | None:

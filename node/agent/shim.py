@@ -24,14 +24,14 @@ def main() -> None:
     first, *words = sys.argv[1:]
     if first == "--ssh":
         message = render_program(words)
-        place = os.environ["CLUSTER_SOCKET"]
+        address = os.environ["CLUSTER_SOCKET"]
     else:
         prefixes = tuple(first.split(","))
         message = {name: value for name, value in os.environ.items() if name.startswith(prefixes)}
-        place = os.environ["CLUSTER_AGENT"]
+        address = os.environ["CLUSTER_AGENT"]
     connection = socket.socket(socket.AF_UNIX)
     try:
-        connection.connect(place)
+        connection.connect(address)
         connection.sendall(json.dumps(message).encode("ascii") + b"\n")
     except OSError as error:
         sys.exit("the program of this job that starts processes has ended: {}".format(error))

@@ -33,28 +33,28 @@ async def take(
 
     whole: also the stacks of the others. native: only of the first one.
     """
-    place, programs = Location(why=NOT_PYTHON), list[Program]()
+    location, programs = Location(why=NOT_PYTHON), list[Program]()
     for pid, _, words in sorted(found)[: None if whole else MOST_TRIED]:
         threads, reason = await _dump(pid, native=native and not programs)
         if threads:
-            place = place if programs else _location_of(pid, threads)
+            location = location if programs else _location_of(pid, threads)
             programs.append(Program(pid=pid, words=words[:LONGEST_WORDS], threads=threads))
         elif reason and not programs:
-            place = Location(why=reason)
+            location = Location(why=reason)
         frames = sum(len(thread.frames) for program in programs for thread in program.threads)
         if len(programs) == (MOST_PROGRAMS if whole else 1) or frames > MOST_FRAMES:
             break  # a message is limited
-    return place, tuple(programs)
+    return location, tuple(programs)
 
 
 def _location_of(pid: int, threads: Sequence[Thread]) -> Location:
     """The place of the main thread."""
-    place = find_location(next((one for one in threads if one.os_thread_id == pid), threads[0]).frames)
+    location = find_location(next((one for one in threads if one.os_thread_id == pid), threads[0]).frames)
     fields = process_tree.stat(pid)
-    if not place.text or fields is None or fields[0] != b"T":
-        return place
-    at, call, called = place.text.partition(" (")
-    return replace(place, text=f"{at}, stopped by a signal{call}{called}", waits=False)
+    if not location.text or fields is None or fields[0] != b"T":
+        return location
+    at, call, called = location.text.partition(" (")
+    return replace(location, text=f"{at}, stopped by a signal{call}{called}", waits=False)
 
 
 async def _dump(pid: int, *, native: bool = False) -> tuple[tuple[Thread, ...], str]:

@@ -10,7 +10,7 @@ def cost_of(hosts: Iterable[JobHost], seconds: float) -> float | None:
 
     The user's own hosts do not count.
     """
-    prices = {host.name: host.usd_per_hour for host in hosts if host.place is None}
+    prices = {host.name: host.usd_per_hour for host in hosts if host.own_host is None}
     known = [price for price in prices.values() if price is not None]
     if not prices or len(known) < len(prices):
         return None

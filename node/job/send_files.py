@@ -32,9 +32,9 @@ def with_pythons(home: str, paths: Sequence[str]) -> list[str]:
     pythons = []
     for path in paths:
         python = os.path.realpath(os.path.join(home, path, "bin", "python"))
-        place = os.path.relpath(python, os.path.realpath(home)).split(os.sep)
-        if path.startswith(("env/", "runtime/")) and place[0] == "python":
-            pythons.append(os.path.join(*place[:2]))
+        parts = os.path.relpath(python, os.path.realpath(home)).split(os.sep)
+        if path.startswith(("env/", "runtime/")) and parts[0] == "python":
+            pythons.append(os.path.join(*parts[:2]))
     return [*dict.fromkeys(pythons), *paths]
 
 

@@ -16,7 +16,7 @@ WAITS_IN = re.compile(
 )
 # Libraries that wait for other processes by using the CPU, or for a GPU on which NCCL does.
 WAITS_IN_LIBRARY = re.compile(r"(^|/)lib(mpi|open-pal|nccl|cuda|cudart)[-.\w]*\.so")
-MOST_PLACES = 4  # lines of programs in a message, and processes at one of them
+MOST_LOCATIONS = 4  # lines of programs in a message, and processes at one of them
 MOST_FRAMES = 6  # of a stack in one line
 NOT_PYTHON = "it runs no Python program"
 Text = Annotated[str, Meta(max_length=4096)]
@@ -31,7 +31,7 @@ class Frame(Struct, frozen=True):
     short_filename: Text | None = None
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """Such as "steps.py:7"."""
         return _printable(f"{self.short_filename or self.filename}:{self.line}")
 
@@ -72,7 +72,7 @@ class Stack(Struct, frozen=True, kw_only=True, omit_defaults=True):
     role: Name
     host: Name
     rank: Count | None = None
-    place: Location = Location()
+    location: Location = Location()
     programs: tuple[Program, ...] = ()
 
     @property
@@ -94,82 +94,86 @@ def find_location(frames: Sequence[Frame]) -> Location:
     at = next((frame for frame in own if frame.filename != "<string>"), next(iter(own), first))  # MXNet generates some
     within = "" if first.name == "<module>" else f" in {first.name}()" if at is first else f" ({first.name})"
     waits = bool(WAITS_IN.search(first.filename)) or any(WAITS_IN_LIBRARY.search(one.filename) for one in called)
-    return Location(text=at.place + _printable(within), waits=waits, stack=render(frames))
+    return Location(text=at.location + _printable(within), waits=waits, stack=render(frames))
 
 
 def render(frames: Sequence[Frame]) -> str:
     """Renders the innermost frame and the program's own ones in one line."""
     own = [frame for frame in frames if frame is frames[0] or not LIBRARY.search(frame.filename)]
-    return " < ".join(f"{_printable(frame.name)} ({frame.place})" for frame in own[:MOST_FRAMES])
+    return " < ".join(f"{_printable(frame.name)} ({frame.location})" for frame in own[:MOST_FRAMES])
 
 
 def _printable(text: str) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in text[:200])
 
 
-def group_places(places: Mapping[str, Location]) -> list[tuple[Location, list[str]]]:
+def group_locations(locations: Mapping[str, Location]) -> list[tuple[Location, list[str]]]:
     """Groups processes by the line at which they are: [(place, names), ...].
 
     First those that do not wait, for which the others may wait; then those apart from most others. Two calls in one
-    line are one place.
+    line are one location.
     """
     groups: dict[tuple[str, bool], tuple[Location, list[str]]] = {}
-    for name, place in places.items():
-        if place.text:
-            groups.setdefault((place.text.partition(" (")[0], place.waits), (place, []))[1].append(name)
+    for name, location in locations.items():
+        if location.text:
+            groups.setdefault((location.text.partition(" (")[0], location.waits), (location, []))[1].append(name)
     return sorted(groups.values(), key=lambda group: (group[0].waits, len(group[1])))
 
 
-def describe_locations(places: Mapping[str, Location]) -> str:
-    """Describes at which lines processes are, in the order of group_places; "" for none."""
-    return "; ".join(list_places(places, most=MOST_PLACES))
+def describe_locations(locations: Mapping[str, Location]) -> str:
+    """Describes at which lines processes are, in the order of group_locations; "" for none."""
+    return "; ".join(list_locations(locations, most=MOST_LOCATIONS))
 
 
-def list_places(places: Mapping[str, Location], *, most: int) -> list[str]:
-    """Describes the groups of group_places, one by one, and the last one in place of those beyond `most`."""
-    groups = group_places(places)
-    if len(groups) == 1 < len(places) == len(groups[0][1]):
-        place = groups[0][0]
-        return [f"all {len(places)} {'wait' if place.waits else 'are'} at {place.text.partition(' (')[0]}"]
+def list_locations(locations: Mapping[str, Location], *, most: int) -> list[str]:
+    """Describes the groups of group_locations, one by one, and the last one instead of those beyond `most`."""
+    groups = group_locations(locations)
+    if len(groups) == 1 < len(locations) == len(groups[0][1]):
+        location = groups[0][0]
+        return [f"all {len(locations)} {'wait' if location.waits else 'are'} at {location.text.partition(' (')[0]}"]
     shown = groups if len(groups) <= most else [*groups[: most - 1], groups[-1]]
     last = groups[-1][1] if len(groups) > 1 else ()
-    return [describe_group(place, names, is_last=names is last) for place, names in shown]
+    return [describe_group(location, names, is_last=names is last) for location, names in shown]
 
 
-def describe_group(place: Location, names: Sequence[str], *, is_last: bool) -> str:
+def describe_group(location: Location, names: Sequence[str], *, is_last: bool) -> str:
     """Describes where the processes of a group are. is_last: without names, unless it is only one."""
     is_one = len(names) == 1
-    who = ", ".join(names) if is_one or (len(names) <= MOST_PLACES and not is_last) else f"{len(names)} others"
-    verb = ("waits" if is_one else "wait") if place.waits else ("is" if is_one else "are")
-    return f"{who} {verb} at {place.text}"
+    who = ", ".join(names) if is_one or (len(names) <= MOST_LOCATIONS and not is_last) else f"{len(names)} others"
+    verb = ("waits" if is_one else "wait") if location.waits else ("is" if is_one else "are")
+    return f"{who} {verb} at {location.text}"
 
 
-def describe_kv_store(places: Mapping[str, Location]) -> str:
+def describe_kv_store(locations: Mapping[str, Location]) -> str:
     """Describes for which workers a synchronous kv-store waits: while others wait, they have not pushed. "" for none.
 
-    places: of the workers.
+    locations: of the workers.
     """
-    late = [name for name, place in places.items() if place.text and not place.waits]
-    if not late or not any(place.waits for place in places.values()):
+    late = [name for name, location in locations.items() if location.text and not location.waits]
+    if not late or not any(location.waits for location in locations.values()):
         return ""
-    who = ", ".join(late) if len(late) <= MOST_PLACES else f"{len(late)} workers"
+    who = ", ".join(late) if len(late) <= MOST_LOCATIONS else f"{len(late)} workers"
     return f"the kv-store waits for what {who} {'pushes' if len(late) == 1 else 'push'}"
 
 
-def describe_unseen(places: Mapping[str, Location]) -> str:
-    """Describes of which processes the place is unknown, and why; "" for none. Programs without Python do not count."""
-    unseen = [name for name, place in places.items() if place.why and place.why != NOT_PYTHON]
+def describe_unseen(locations: Mapping[str, Location]) -> str:
+    """Describes of which processes no location is known, and why; "" for none. Programs without Python do not count."""
+    unseen = [name for name, location in locations.items() if location.why and location.why != NOT_PYTHON]
     if not unseen:
         return ""
-    who = ", ".join(unseen) if len(unseen) <= MOST_PLACES else f"{len(unseen)} processes"
-    return f"no stack of {who}: {places[unseen[0]].why}"
+    who = ", ".join(unseen) if len(unseen) <= MOST_LOCATIONS else f"{len(unseen)} processes"
+    return f"no stack of {who}: {locations[unseen[0]].why}"
 
 
-def list_nccl(places: Iterable[Location]) -> list[str]:
+def list_nccl(locations: Iterable[Location]) -> list[str]:
     """What NCCL says, one line each."""
-    return [f"NCCL: {text}" for place in places for text in place.nccl]
+    return [f"NCCL: {text}" for location in locations for text in location.nccl]
 
 
-def list_stacks(places: Mapping[str, Location]) -> tuple[str, ...]:
-    """The stacks of one process of each group, in the order of group_places, one line each."""
-    return tuple(f"{names[0]}: {place.stack}" for place, names in group_places(places)[:MOST_PLACES] if place.stack)
+def list_stacks(locations: Mapping[str, Location]) -> tuple[str, ...]:
+    """The stacks of one process of each group, in the order of group_locations, one line each."""
+    return tuple(
+        f"{names[0]}: {location.stack}"
+        for location, names in group_locations(locations)[:MOST_LOCATIONS]
+        if location.stack
+    )

@@ -277,15 +277,15 @@ def follow(command, task, lock, report):
 def watch_silence(child, output, task, over, report):
     """Reports each silence of notice_s seconds; after silence_s, kills the script and the processes of its group."""
     silence_s, notice_s = task["silence_s"], task.get("notice_s")
-    told = None
+    reported = None
     while not over.wait(min(1.0, silence_s, notice_s or 1.0)):
-        heard = output.heard
-        if time.monotonic() > heard + silence_s:
+        last_read = output.last_read_at
+        if time.monotonic() > last_read + silence_s:
             output.ending = ["(killed after %g s without output)" % silence_s]
             os.killpg(child.pid, signal.SIGKILL)
             return
-        if notice_s and told != heard and time.monotonic() > heard + notice_s:
-            told = heard
+        if notice_s and reported != last_read and time.monotonic() > last_read + notice_s:
+            reported = last_read
             last = "".join(output.last_lines()[-1:])
             report({"notice": "%s has printed nothing for %d s, after: %s" % (task["what"], notice_s, last)})
 
@@ -295,7 +295,7 @@ class Output(object):
 
     def __init__(self, stream):
         self.lines = collections.deque(maxlen=LAST_LINES)
-        self.heard = time.monotonic()
+        self.last_read_at = time.monotonic()
         self.ending = []
         self._stream = stream
         self._rest = b""
@@ -306,7 +306,7 @@ class Output(object):
             data = os.read(self._stream.fileno(), READ_BYTES)
             if not data:
                 break
-            self.heard = time.monotonic()
+            self.last_read_at = time.monotonic()
             lines = (self._rest + data).split(b"\n")
             self._rest = lines.pop()[-LINE_BYTES_AT_MOST:]
             self.lines.extend(show(line) for line in lines[-LAST_LINES:])

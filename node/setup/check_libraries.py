@@ -36,13 +36,13 @@ def parse_ldd(text, dirs):
     """(paths of libraries below `dirs`, names of missing libraries) in the output of ldd. Pure."""
     found, missing = [], []
     for line in text.splitlines():
-        name, arrow, place = (part.strip() for part in line.partition("=>"))
+        name, arrow, path = (part.strip() for part in line.partition("=>"))
         if not arrow:
             continue
-        if place.startswith("not found"):
+        if path.startswith("not found"):
             missing.append(name)
-        elif os.path.dirname(place.split(" (")[0]) in dirs:
-            found.append(place.split(" (")[0])
+        elif os.path.dirname(path.split(" (")[0]) in dirs:
+            found.append(path.split(" (")[0])
     return found, sorted(set(missing))
 
 

@@ -156,9 +156,9 @@ class Cache:
 
     def _clean_up(self) -> None:
         """Removes the files that killed processes left."""
-        for place in ("incoming", "users"):
-            for name in os.listdir(self.path(place)):
-                path = self.path(place, name)
+        for folder in ("incoming", "users"):
+            for name in os.listdir(self.path(folder)):
+                path = self.path(folder, name)
                 if not self._is_locked(path):
                     shutil.rmtree(path, ignore_errors=True)
 
@@ -262,8 +262,8 @@ def compare(path: str, check: integrity.Check | None = None) -> tuple[bool, int]
 
 def find_held(folder: str) -> int:
     """Returns the size of all objects in a cache's folder, in bytes."""
-    places = [os.path.join(folder, name) for name in ("objects", "incoming")]
-    return sum(_size(os.path.join(place, key)) for place in places if os.path.isdir(place) for key in os.listdir(place))
+    paths = [os.path.join(folder, name) for name in ("objects", "incoming")]
+    return sum(_size(os.path.join(path, key)) for path in paths if os.path.isdir(path) for key in os.listdir(path))
 
 
 def render_size(count: float) -> str:
@@ -326,15 +326,15 @@ def find_instance_stores(mounts: str = "/proc/mounts", model: str = MODEL) -> li
     found = [DLAMI_MOUNT] if os.path.ismount(DLAMI_MOUNT) else []
     with open(mounts) as stream:
         for line in stream:
-            device, place = line.split()[:2]
+            device, mount_point = line.split()[:2]
             name = PARTITION.sub(r"\1", os.path.basename(device))
             try:
                 is_own = _read(model.format(name)).strip() == INSTANCE_STORE
             except OSError:  # not an NVMe device
                 continue
-            if is_own and place != "/" and place not in found:
-                found.append(place)
-    return sorted(found, key=lambda place: -shutil.disk_usage(place).free)
+            if is_own and mount_point != "/" and mount_point not in found:
+                found.append(mount_point)
+    return sorted(found, key=lambda mount_point: -shutil.disk_usage(mount_point).free)
 
 
 def find_limit(env: Mapping[str, str], folder: str, held_bytes: int) -> int:

@@ -145,12 +145,12 @@ class LocalData:
 
     def _link(self, entry: s3.Entry) -> bool:
         """Links an object in the cache to the job's folder. Returns whether it is there."""
-        path, place = self._cache.find(entry), words.make_path(self._root, entry.url)
+        path, link = self._cache.find(entry), words.make_path(self._root, entry.url)
         if path is None:
             return False
-        os.makedirs(os.path.dirname(place), exist_ok=True)
+        os.makedirs(os.path.dirname(link), exist_ok=True)
         with contextlib.suppress(FileNotFoundError):  # another job has just made room
-            os.link(path, place)
+            os.link(path, link)
             return True
         return False
 

@@ -156,13 +156,13 @@ async def listen(agent: Agent, errors: asyncio.StreamReader) -> None:
 
 def order_of(order: Order, host: JobHost, number: int, attempt: int, *, is_here: bool) -> AgentOrder:
     """Returns the order of the agent on a host."""
-    place = host.place
+    own_host = host.own_host
     return AgentOrder(
         spec=order.spec,
         number=number,
         host=host.name,
-        cwd=order.spec.cwd if place is None else place.cwd,
-        tree=order.tree if place is None else place.tree,
+        cwd=order.spec.cwd if own_host is None else own_host.cwd,
+        tree=order.tree if own_host is None else own_host.tree,
         volumes=order.volumes if host.workers else (),
         attempt=attempt,
         metadata=find_address(order.env) if host.instance_id else None,

@@ -40,8 +40,8 @@ class Notifier:
         record = self._record
         fields = {name: getattr(record, name) for name in OF_RECORD}
         fields |= {"error": record.error and record.error[:LONGEST_ERROR], "output_url": record.spec.output_url}
-        told = {"event": event, "at": round(time.time(), 3), "text": text, "job": fields, **more}
-        request = json.dumps({"settings": to_builtins(self._notify), "event": told}).encode() + b"\n"
+        document = {"event": event, "at": round(time.time(), 3), "text": text, "job": fields, **more}
+        request = json.dumps({"settings": to_builtins(self._notify), "event": document}).encode() + b"\n"
         self._sending.append(asyncio.ensure_future(_send(request)))
 
     async def finish(self) -> list[str]:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from node import job_folder
 from node.causes.cause import MOST_LINES
 from node.programs import CODE_DIR, PYTHON_OPTIONS, shim_words
-from node.protocol import SAVED_AT, STAGED, Container, JobHost, Order, OtherHost, RecordRole
+from node.protocol import SAVED_AT, STAGED, Container, HostSettings, JobHost, Order, RecordRole
 from node.setup import process_tree
 from node.supervisor.agents import Agent
 from node.wire import Exited, Reach, RoleOrder
@@ -110,8 +110,8 @@ class Processes:
         self.engine = ENGINES[order.train.launcher]
         self.all: list[JobProcess] = []
         self.use(order.hosts)
-        # The place of the cluster's nodes, in the same form as that of other hosts.
-        self._node = OtherHost(
+        # The settings of the cluster's nodes, in the same form as those of own hosts.
+        self._node = HostSettings(
             user="",
             port=SSH_PORT,
             python=order.spec.python,
@@ -244,9 +244,9 @@ class Processes:
     def order_of(self, process: JobProcess, launched: dict[str, str]) -> RoleOrder:
         """Returns the order of a process. The scheduler and launchers get no secrets."""
         order, host = self.order, self._by_name.get(process.host)
-        place = (host.place if host is not None else None) or self._node
+        settings = (host.own_host if host is not None else None) or self._node
         own = {"server": order.env_server, "worker": order.env_worker}.get(process.role, {})
-        env = {**self._env_at(place), **own}
+        env = {**self._env_at(settings), **own}
         if process.role not in ("scheduler", "launcher"):
             env = with_secrets(env, order.secrets)
         env.setdefault("CLUSTER_JOB_NAME", order.spec.name)
@@ -257,22 +257,22 @@ class Processes:
             gpus = order.gpus_per_worker[self.order_on_host(process)]
             env.setdefault("CUDA_VISIBLE_DEVICES", ",".join(str(gpu) for gpu in gpus))
         is_setup = process.role == "setup"
-        commands = self.preparation(place) if is_setup else (place.command,)
+        commands = self.preparation(settings) if is_setup else (settings.command,)
         if is_setup and host is not None and not host.workers:
             env = {name: value for name, value in env.items() if name not in (STAGED, SAVED_AT)}
         if is_setup and order.containers:  # it runs on the host, where the image's PATH is meaningless
-            env["PATH"] = f"{os.path.dirname(place.python)}:{HOST_PATH}"
+            env["PATH"] = f"{os.path.dirname(settings.python)}:{HOST_PATH}"
         container = self._container_of(process)
         if process.role == "launcher":
-            commands = (self._launcher_words(place, launched, in_image=container is not None),)
+            commands = (self._launcher_words(settings, launched, in_image=container is not None),)
         return RoleOrder(
             role=process.role,
-            python=place.python,
+            python=settings.python,
             address=host.ip if host is not None else None,
             launched=launched,
             commands=commands,
-            cwd=place.cwd,
-            folder=os.path.join(place.cwd, order.train.subfolder) if order.train.subfolder else place.cwd,
+            cwd=settings.cwd,
+            folder=os.path.join(settings.cwd, order.train.subfolder) if order.train.subfolder else settings.cwd,
             env=env,
             setup=order.spec.setup,
             container=container,
@@ -286,34 +286,36 @@ class Processes:
             return found if found is not None and not found.has_environment else None
         return found if process.role in JOB_ROLES else None
 
-    def _launcher_words(self, place: OtherHost, launched: Mapping[str, str], *, in_image: bool) -> tuple[str, ...]:
+    def _launcher_words(
+        self, settings: HostSettings, launched: Mapping[str, str], *, in_image: bool
+    ) -> tuple[str, ...]:
         """Returns the command line of a launcher on a host. in_image: whether it is the image's own launcher."""
         variables = self.engine.variables
         if in_image:
-            place = replace(place, python=IMAGES_PYTHON)
-        shim = shim_words(variables, python=place.python, code_dir=place.code_dir)
-        words = self.engine.launcher_words(place, launched, shim)
+            settings = replace(settings, python=IMAGES_PYTHON)
+        shim = shim_words(variables, python=settings.python, code_dir=settings.code_dir)
+        words = self.engine.launcher_words(settings, launched, shim)
         if not in_image:
             return words
         return tuple(word for word in words if word != PYTHON_OPTIONS)  # images may need their PYTHONPATH
 
-    def _env_at(self, place: OtherHost) -> dict[str, str]:
+    def _env_at(self, settings: HostSettings) -> dict[str, str]:
         """Returns the job's variables; on a host that is not a node, with that host's Python first on PATH."""
         env = dict(self.order.env)
-        if place is self._node:
+        if settings is self._node:
             return env
         ours = os.path.dirname(self.order.spec.python) + ":"
         if env.get("PATH", "").startswith(ours):
-            env["PATH"] = os.path.dirname(place.python) + ":" + env["PATH"][len(ours) :]
+            env["PATH"] = os.path.dirname(settings.python) + ":" + env["PATH"][len(ours) :]
         env.pop("CLUSTER_DATA_CREDENTIALS", None)  # without an instance profile it uses the head's credentials
         return env
 
-    def preparation(self, place: OtherHost | None = None) -> tuple[tuple[str, ...], ...]:
+    def preparation(self, settings: HostSettings | None = None) -> tuple[tuple[str, ...], ...]:
         """Returns the commands that a host (default: a node) runs before the job, the same number on each."""
-        place = place or self._node
-        path = os.path.dirname(place.python)
+        settings = settings or self._node
+        path = os.path.dirname(settings.python)
         commands: tuple[tuple[str, ...], ...]
-        commands = tuple(("bash", "-lc", SETUP, "setup", words, place.cwd, path) for words in self.order.train.setup)
+        commands = tuple(("bash", "-lc", SETUP, "setup", words, settings.cwd, path) for words in self.order.train.setup)
         if STAGED in self.order.env or SAVED_AT in self.order.env:  # the agent brings the data before the first command
             commands = (*commands, ("true",))
         return (*commands, self.engine.requirement) if self.engine.requirement else commands
@@ -361,19 +363,19 @@ class Processes:
     def is_node(self, host: str) -> bool:
         """Whether a host is a node of the cluster, not one of the user's own hosts."""
         known = self._by_name.get(host)
-        return known is None or known.place is None
+        return known is None or known.own_host is None
 
     def have_them_reach(self, running: Iterable[JobProcess]) -> None:
         """Has one process on each host try the ports of all others."""
         for process in {process.host: process for process in running}.values():
             process.blocked = ()
-            process.agent.put(Reach(process.number, self.places_of_others(process.host)))
+            process.agent.put(Reach(process.number, self.addresses_of_others(process.host)))
 
-    def places_of_others(self, host: str) -> tuple[tuple[str, int], ...]:
+    def addresses_of_others(self, host: str) -> tuple[tuple[str, int], ...]:
         """Returns the (address, port) pairs of all other hosts with processes, for a host to try."""
-        return tuple(place for name, place in self._places() if name != host)
+        return tuple(address for name, address in self._addresses() if name != host)
 
-    def _places(self) -> list[tuple[str, tuple[str, int]]]:
+    def _addresses(self) -> list[tuple[str, tuple[str, int]]]:
         """Returns [(host, (address, port)), ...]: ps-lite's ports, and that of ssh on nodes without a known one."""
         # The port of a process that has ended is closed.
         found = [(one.host, one.bound) for one in self.of_job() if one.bound and one.exit_code is None]
@@ -383,7 +385,7 @@ class Processes:
 
     def describe_unreachable(self) -> str:
         """Describes which hosts cannot reach which others, as the processes have reported; "" if all can."""
-        hosts = {f"{address}:{port}": (name, address, port) for name, (address, port) in self._places()}
+        hosts = {f"{address}:{port}": (name, address, port) for name, (address, port) in self._addresses()}
         ports: dict[tuple[str, str, str], set[int]] = {}
         for process in self.all:
             for name, address, port in (hosts[one] for one in process.blocked if one in hosts):

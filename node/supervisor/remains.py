@@ -55,7 +55,7 @@ def search_program(job: str, host: JobHost) -> RemoteCommand:
     """
     first, *more = ssh.words_on(host, "agent", "end", job, "--boot")
     program = run_program(first, "-B", *more)
-    if host.place is None:  # on a user's own host, sudo would report each attempt to its administrators
+    if host.own_host is None:  # on a user's own host, sudo would report each attempt to its administrators
         as_root = run_program("sudo", "-n", first, "-B", *more)
         program = RemoteCommand("if sudo -n true 2>/dev/null; then ", as_root, "; else ", program, "; fi")
     return program

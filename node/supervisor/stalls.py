@@ -26,7 +26,7 @@ from node.job.stacks import (
     describe_kv_store,
     describe_locations,
     describe_unseen,
-    group_places,
+    group_locations,
     list_nccl,
     list_stacks,
 )
@@ -140,7 +140,7 @@ class Stalls:
         self._used: dict[int, tuple[float, float, int, set[PidAndCommand]]] = {}
         # By a process's number: its stopped processes, if stopped in two looks without progress.
         self._stopped: dict[int, list[PidAndCommand]] = {}
-        self._places: dict[int, Location] = {}  # where workers without progress are, by their numbers
+        self._locations: dict[int, Location] = {}  # where workers without progress are, by their numbers
         self._seen: dict[int, Seen] = {}  # where silent workers are
         self._native_at: dict[int, float] = {}  # when their frames of C were last looked at
         self._reach_until: float | None = None
@@ -195,21 +195,21 @@ class Stalls:
                 self._note_progress(now, None if moves else process)
         self._used[process.number] = (now, use.cpu_s, use.bytes, stopped)
 
-    def on_location(self, process: JobProcess, place: Location) -> None:
+    def on_location(self, process: JobProcess, location: Location) -> None:
         """Handles a host's report of where a worker is. One that waits there since before has made no progress."""
         number, now = process.number, time.monotonic()
         known = self._seen.get(number)
-        place = self._places[number] = self.complete(process, place)
-        first_at = known.first_at if known is not None and known.text == place.text else now
-        seen = self._seen[number] = Seen(place.text, place.waits, first_at, now)
+        location = self._locations[number] = self.complete(process, location)
+        first_at = known.first_at if known is not None and known.text == location.text else now
+        seen = self._seen[number] = Seen(location.text, location.waits, first_at, now)
         if seen.waits and seen.stays and number in self._cpu_at and not self._has_servers:
             self._cpu_at[number] = min(self._cpu_at[number], seen.first_at)
 
-    def complete(self, process: JobProcess, place: Location) -> Location:
-        """Returns the place of a process, with what the frames of C have shown there."""
+    def complete(self, process: JobProcess, location: Location) -> Location:
+        """Returns the location of a process, with what the frames of C have shown there."""
         known = self._seen.get(process.number)
-        waits = known is not None and known.waits and known.text == place.text
-        return replace(place, waits=place.waits or waits)
+        waits = known is not None and known.waits and known.text == location.text
+        return replace(location, waits=location.waits or waits)
 
     def _may_spin(self, number: int, now: float) -> bool:
         """Whether a worker uses the CPU at one line of its program, and only the frames of C can tell whether it waits.
@@ -251,7 +251,7 @@ class Stalls:
             self._cpu_at[by_cpu_of.number] = now
         else:
             self._proven_at = now
-        self._places.clear()
+        self._locations.clear()
 
     # -- looking -------------------------------------------------------------------------------------------------
 
@@ -275,7 +275,9 @@ class Stalls:
             for process in silent:
                 is_worker, nccl = process.role == "worker", process is first
                 native = is_worker and self._may_spin(process.number, now)
-                process.agent.put(Inspect(process.number, place=is_worker, native=native, nccl=nccl, hosts=self._hosts))
+                process.agent.put(
+                    Inspect(process.number, location=is_worker, native=native, nccl=nccl, hosts=self._hosts)
+                )
         is_due = self._reach_until is None and (self._reached_at is None or now >= self._reached_at + REACH_AGAIN_S)
         if is_due and quiet_s >= patience_s("blocked", self._pace_s, self._limit_s):
             self._reach_until = now + REACH_S
@@ -315,7 +317,7 @@ class Stalls:
         ends = self._order.train.on_stall != "report"
         what = decide(quiet_s, self._pace_s, self._limit_s, kind, is_news=is_news, ends=ends)
         if what == "end":
-            self._keep(list_stacks(self._find_places()))
+            self._keep(list_stacks(self._find_locations()))
             limit = render_minutes(self._limit_s or 0.0)
             self._end(f"no worker made progress for {limit} (stall_timeout): {found}")
         elif what == "report":
@@ -323,7 +325,7 @@ class Stalls:
             explains = kind == "ended" or quiet_s < 2 * self._every_s
             text = found if explains else f"no worker has made progress for {render_minutes(quiet_s)}: {found}"
             self._report(text, quiet_s)
-            self._keep(list_stacks(self._find_places()))
+            self._keep(list_stacks(self._find_locations()))
 
     def _classify(self) -> str | None:
         """Returns what has been found, as in `patience_s`."""
@@ -333,12 +335,12 @@ class Stalls:
             return "blocked"
         if self._is_waiting():
             return "ended"
-        return "apart" if len(group_places(self._find_places())) > 1 else None
+        return "apart" if len(group_locations(self._find_locations())) > 1 else None
 
-    def _find_places(self) -> dict[str, Location]:
+    def _find_locations(self) -> dict[str, Location]:
         """Returns where workers are, as far as they have been looked at, by their names."""
-        known = ((one, self._places.get(one.number)) for one in self._running() if one.role == "worker")
-        return {one.short_name: place for one, place in known if place is not None}
+        known = ((one, self._locations.get(one.number)) for one in self._running() if one.role == "worker")
+        return {one.short_name: location for one, location in known if location is not None}
 
     def _is_waiting(self) -> bool:
         """Whether workers have ended, and no other has made progress since."""
@@ -375,10 +377,11 @@ class Stalls:
         elif kind is None:
             several = len({process.host for process in self._running()}) > 1
             parts.append(f"none of its processes is stopped{', and its nodes can reach each other' if several else ''}")
-        places = self._find_places()
+        locations = self._find_locations()
         is_kv_store = self._has_servers and self._order.spec.is_synchronous
-        parts += [describe_locations(places), describe_kv_store(places) if is_kv_store else "", describe_unseen(places)]
-        parts += list_nccl(places.values())
+        parts += [describe_locations(locations), describe_kv_store(locations) if is_kv_store else ""]
+        parts.append(describe_unseen(locations))
+        parts += list_nccl(locations.values())
         return "; ".join(filter(None, parts))
 
     def _describe_stopped(self, process: JobProcess) -> str:

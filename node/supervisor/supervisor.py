@@ -151,7 +151,7 @@ class Supervisor:
         """Handles SIGTERM, such as when this host shuts down: a job whose record is in S3 waits for another head."""
         order = self.order
         continues = order.train.on_node_loss == "requeue" or self.state == "queued"
-        if self.copying is None or not continues or order.hosts[0].place is not None:
+        if self.copying is None or not continues or order.hosts[0].own_host is not None:
             self.stop()
         elif self.attempt.started_at is not None:
             self.attempt.outcome.lose((self.head,), f"{self.head} shuts down")

@@ -157,9 +157,9 @@ def find_histories(clients: Clients, nodes: Iterable[LedgerNode]) -> Histories:
     for node in nodes:
         starts = [period.start for period in node.periods if period.usd is None]
         if node.market == "spot" and node.region == clients.region and starts:
-            place = (node.instance_type, node.zone)
-            since[place] = min(since.get(place, min(starts)), *starts)
-    return {place: find_spot_history(clients.ec2, *place, since=start) for place, start in since.items()}
+            key = (node.instance_type, node.zone)
+            since[key] = min(since.get(key, min(starts)), *starts)
+    return {key: find_spot_history(clients.ec2, *key, since=start) for key, start in since.items()}
 
 
 def _price_periods(nodes: Sequence[LedgerNode], histories: Histories) -> Iterable[tuple[tuple[str, float], float]]:

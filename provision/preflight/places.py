@@ -41,7 +41,7 @@ def describe_preflight(clients: Clients, world: World) -> Preflight:
     config, state, launching, least = world.request.config, world.state, len(world.missing), world.least_missing
     with aws_errors("checking the launch"):
         facts, skipped = keep_volume_zone(world, _describe_facts(clients, world.request, state))
-        places = list_places(config, facts, least=max(least, 1))
+        places = list_locations(config, facts, least=max(least, 1))
         places = replace(places, skipped=(*places.skipped, *skipped))
         with bounded_pool() as pool:
             quotas_asked = pool.submit(describe_quotas, clients, places.options, launching=launching)
@@ -166,7 +166,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     reservation: Reservation | None = None
 
 
-def list_places(config: ProvisionConfig, facts: Facts, *, least: int) -> Preflight:
+def list_locations(config: ProvisionConfig, facts: Facts, *, least: int) -> Preflight:
     """Lists every market, type and zone where the zone offers the type and the subnet has `least` free addresses. Pure.
 
     The reservation comes first, then the markets; the zone varies fastest. Raises ConfigError or AwsError when no way

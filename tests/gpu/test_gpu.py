@@ -22,7 +22,7 @@ from bootstrap.ssh.node_program import LOADER, read_program
 from foundation.decode import decode
 from node.health import Report, judge
 from node.programs import program_words, shim_words
-from node.protocol import OtherHost
+from node.protocol import HostSettings
 from node.wire import Announced, Exited, Started
 from node_agent import NodeAgent, home, run_agent
 from node_facts import run_shell
@@ -178,10 +178,10 @@ def environment(**more: str) -> dict[str, str]:
 def run_ranks(agent: NodeAgent, python: str, count: int, program: str) -> dict[int, int]:
     """Runs a program under torchrun (process 0), as processes 1 to `count`; returns their exit codes."""
     engine = ENGINES["torchrun"]
-    place = OtherHost(user="", port=22, python=python, code_dir=str(REPOSITORY), cwd="", command=(), tree="")
+    settings = HostSettings(user="", port=22, python=python, code_dir=str(REPOSITORY), cwd="", command=(), tree="")
     launched = {"GROUP_RANK": "0", "GROUP_WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": str(count)}
     launched |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
-    words = engine.launcher_words(place, launched, shim_words(engine.variables, python=python))
+    words = engine.launcher_words(settings, launched, shim_words(engine.variables, python=python))
     agent.start(*words, role="launcher", env=environment())
     for number in range(1, count + 1):
         shim = agent.read_until(Announced).shim

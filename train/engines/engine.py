@@ -15,7 +15,7 @@ from typing import Literal
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from node.protocol import JobHost, Order, OtherHost
+from node.protocol import HostSettings, JobHost, Order
 
 SSH_PORT = 22
 
@@ -143,7 +143,9 @@ class Engine(ABC):
     def plan_launches(self, order: Order, head: Head) -> tuple[Launch, ...]:
         """The launches for an order."""
 
-    def launcher_words(self, at: OtherHost, launched: Mapping[str, str], role_words: Sequence[str]) -> tuple[str, ...]:
+    def launcher_words(
+        self, at: HostSettings, launched: Mapping[str, str], role_words: Sequence[str]
+    ) -> tuple[str, ...]:
         """The command line of a launcher on a host (HostLaunch). role_words: the command line of one process there."""
         return tuple(role_words)
 
@@ -192,7 +194,7 @@ def assign_hosts(order: Order, granted: Sequence[JobHost]) -> None:
 
 def _entry(host: JobHost) -> str:
     """A host's line in the hostfile."""
-    return host.ip if host.place is None or host.place.port == SSH_PORT else f"{host.ip}:{host.place.port}"
+    return host.ip if host.own_host is None or host.own_host.port == SSH_PORT else f"{host.ip}:{host.own_host.port}"
 
 
 def hosts_by_rank(order: Order) -> tuple[JobHost, ...]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from msgspec.structs import replace
 
 from node.programs import program_words
-from node.protocol import JobHost, Order, OtherHost
+from node.protocol import HostSettings, JobHost, Order
 from train.engines.engine import (
     ADDRESSES,
     INIT_METHOD,
@@ -109,7 +109,9 @@ class TorchrunEngine(TorchEngine):
             for number, host, _ in nodes
         )
 
-    def launcher_words(self, at: OtherHost, launched: Mapping[str, str], role_words: Sequence[str]) -> tuple[str, ...]:
+    def launcher_words(
+        self, at: HostSettings, launched: Mapping[str, str], role_words: Sequence[str]
+    ) -> tuple[str, ...]:
         """The command line of torchrun. PyTorch 1.13 accepts its options only with underscores."""
         return (
             *program_words("torchrun", python=at.python, code_dir=at.code_dir),

@@ -110,22 +110,22 @@ _BY_HAND = "copy the folder that you need: cluster cp NODE:PATH ."
 # -- where the files go ------------------------------------------------------------------------------------------------
 
 
-def find_clash(places: Mapping[str, Collection[str]]) -> tuple[str, str, str] | None:
-    """Two places that have the same name, or a file where the other has a folder: (place, place, name). Pure.
+def find_clash(sources: Mapping[str, Collection[str]]) -> tuple[str, str, str] | None:
+    """Two places that have the same name, or a file where the other has a folder: (place, source, name). Pure.
 
-    places: the names of the files by place.
+    sources: the names of the files by place.
     """
     owners: dict[str, str] = {}
-    for place, names in places.items():
+    for source, names in sources.items():
         for name in names:
-            other = owners.setdefault(name, place)
-            if other != place:
-                return other, place, name
-    for place, names in places.items():
+            other = owners.setdefault(name, source)
+            if other != source:
+                return other, source, name
+    for source, names in sources.items():
         for name in names:
             for folder in _folders_above(name):
                 if folder in owners:
-                    return owners[folder], place, folder
+                    return owners[folder], source, folder
     return None
 
 

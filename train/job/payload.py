@@ -155,13 +155,13 @@ def _add_script(found: SyncFiles, script: Path, project_dir: Path) -> str:
     path = os.path.relpath(script, project_dir)
     if path.startswith("../"):
         path = script.name
-    place = script.resolve()
+    source = script.resolve()
     there = found.files.get(path)
     taken = path in found.folders or any(other.startswith(f"{path}/") for other in found.files)
-    if taken or (there is not None and there[0] != place):
+    if taken or (there is not None and there[0] != source):
         raise ConfigError(
             f'train.script = "{script}": [bootstrap] sync sends another {path} to the same path',
             hint="rename one of them, or move the script into the folder of cluster.toml",
         )
-    found.files[path] = (place, place.stat())
+    found.files[path] = (source, source.stat())
     return path

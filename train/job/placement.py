@@ -9,7 +9,7 @@ from msgspec import Struct, structs
 from bootstrap.apply import ReadyNode
 from bootstrap.ssh.host import Host
 from foundation.errors import ConfigError
-from node.protocol import JobHost, Machine, OtherHost
+from node.protocol import HostSettings, JobHost, Machine
 from train.engines import ENGINES
 
 SSH_PORT = "22"
@@ -124,8 +124,8 @@ def describe_hosts(
     words: the command of the job's processes on a host. folder: where they run. prices: see plan_job.
     """
 
-    def place_of(node: ReadyNode) -> OtherHost:
-        return OtherHost(
+    def settings_of(node: ReadyNode) -> HostSettings:
+        return HostSettings(
             user=node.host.user,
             port=node.host.port,
             python=node.python,
@@ -140,7 +140,7 @@ def describe_hosts(
             describe_host(node, prices),
             workers=placement.workers.get(node.host.name, 0),
             servers=placement.servers.get(node.host.name, 0),
-            place=place_of(node) if node.host.spec else None,
+            own_host=settings_of(node) if node.host.spec else None,
         )
         for node in placement.nodes
     )

@@ -106,8 +106,8 @@ def s3_probe(found: S3Url, access: S3Access, *, is_deep: bool = False) -> Probe:
 
 def _read_source(module: str) -> str:
     """Returns the source of a module of this project; for a package, the source of its __init__.py."""
-    place = Path(str(files("train"))).parent.joinpath(*module.split("."))
-    return (place / "__init__.py" if place.is_dir() else place.with_suffix(".py")).read_text(encoding="utf-8")
+    path = Path(str(files("train"))).parent.joinpath(*module.split("."))
+    return (path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text(encoding="utf-8")
 
 
 def check_s3(node: ReadyNode, result: ProbeResult, *, uri: str, endpoint: str) -> tuple[Check, ...]:

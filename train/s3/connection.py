@@ -262,8 +262,8 @@ class Connection:
             response: dict[str, Any] = getattr(self._client, method)(**request)
         except (ClientError, BotoCoreError, OSError) as error:
             raise explain(error, method, bucket=request.get("Bucket"), key=request.get("Key")) from error
-        if told := response["ResponseMetadata"]["HTTPHeaders"].get("x-amz-bucket-region"):
-            self._note_region(request["Bucket"], told)
+        if region := response["ResponseMetadata"]["HTTPHeaders"].get("x-amz-bucket-region"):
+            self._note_region(request["Bucket"], region)
         return response
 
     def read(self, url: S3Url, *, most_bytes: int | None = None, **request: Any) -> bytes:
@@ -276,11 +276,11 @@ class Connection:
             raise explain(error, "get_object", bucket=url.bucket, key=url.key) from error
         return content
 
-    def _note_region(self, bucket: str, told: str) -> None:
+    def _note_region(self, bucket: str, region: str) -> None:
         """Has obstore use the bucket's region: unlike botocore, it does not follow S3's redirects to another one."""
         with self._lock:
-            if told != self._find_region(bucket):
-                self._regions[bucket] = told
+            if region != self._find_region(bucket):
+                self._regions[bucket] = region
                 self._stores.pop(bucket, None)
 
     def _find_region(self, bucket: str) -> str:

@@ -105,11 +105,11 @@ def pack(app: App, /, *, source: Path, destination: str, replace: bool, create_b
             region=region,
             create_bucket=create_bucket,
             report=app.report,
-        ) as place,
+        ) as target,
     ):
         done = apply_pack(
             plan,
-            place,
+            target,
             processes=options["processes"] or os.cpu_count() or 1,
             skip_broken=options["skip_broken"],
             watch=watch,
@@ -207,9 +207,9 @@ def split(
             region=region,
             create_bucket=create_bucket,
             report=app.report,
-        ) as place,
+        ) as target,
     ):
-        written = split_shards(sources, found, place, shards=shards, shard_bytes=shard_size, watch=watch)
+        written = split_shards(sources, found, target, shards=shards, shard_bytes=shard_size, watch=watch)
     records = sum(shard.records for shard in written)
     app.message(f"split {len(found)} files, {records} records, into {_describe(written)}, in {destination}")
 

@@ -32,7 +32,7 @@ class TrainCommand(click.Command):
             known = [option for parameter in self.params for option in parameter.opts]
             if difflib.get_close_matches(error.option_name, known, n=1, cutoff=0.8):
                 raise  # with click's suggestion
-            at = next((place for place, word in enumerate(given) if word.startswith(error.option_name)), 0)
+            at = next((index for index, word in enumerate(given) if word.startswith(error.option_name)), 0)
             raise UsageError(
                 f"{ctx.command_path} has no option {error.option_name}",
                 hint=f"arguments of the script follow its name or --: {ctx.command_path} "

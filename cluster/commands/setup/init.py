@@ -234,7 +234,7 @@ def render_settings(
     """
     given = {("", "name"): name, ("", "cloud"): cloud, ("provision", "instance_type"): instance_type}
     chosen: dict[tuple[str, str], str | None] = {
-        place: json.dumps(value) for place, value in given.items() if value is not None
+        setting: json.dumps(value) for setting, value in given.items() if value is not None
     }
     # Data in S3 would need AWS credentials, and a lease cannot end existing hosts.
     if cloud == "hosts" or not has_data:
@@ -247,8 +247,8 @@ def render_settings(
         if (heading := _TABLE.match(line)) is not None:
             table = heading[1]
         found = _LINE.fullmatch(line)
-        place = (table, found["key"]) if found is not None else None
-        written.append(line if place not in chosen or found is None else _render_line(found, chosen.pop(place)))
+        setting = (table, found["key"]) if found is not None else None
+        written.append(line if setting not in chosen or found is None else _render_line(found, chosen.pop(setting)))
     return "".join(f"{line}\n" for line in written)
 
 

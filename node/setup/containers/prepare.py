@@ -159,9 +159,9 @@ class Node:
         except OSError as error:
             raise Failed(str(error)) from None
 
-    def do_load(self, place: str) -> None:
+    def do_load(self, name: str) -> None:
         """Loads the image in a file of the store."""
-        self._run([*self._engine, "load", "--quiet", "--input", os.path.join(archive.folder("files"), place)])
+        self._run([*self._engine, "load", "--quiet", "--input", os.path.join(archive.folder("files"), name)])
 
     def do_forget(self, sha256: str) -> None:
         """Removes a file from the store."""
@@ -208,8 +208,8 @@ def serve_credentials(login: Mapping[str, str]) -> Iterator[str]:
     names = [server] if server != "docker.io" else [server, "https://index.docker.io/v1/"]
     content = json.dumps({"auths": {name: {"auth": auth} for name in names}}).encode()
     over = threading.Event()
-    place = MEMORY if os.access(MEMORY, os.W_OK) else None
-    with tempfile.TemporaryDirectory(prefix="cluster-", dir=place, ignore_cleanup_errors=True) as folder:
+    parent = MEMORY if os.access(MEMORY, os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="cluster-", dir=parent, ignore_cleanup_errors=True) as folder:
         path = os.path.join(folder, "config.json")
         os.mkfifo(path, 0o600)
         thread = threading.Thread(target=_serve, args=(path, content, over), daemon=True)

@@ -262,14 +262,14 @@ class RunningAttempt:
         elif isinstance(message, Placed):
             self.on_location(process, message)
         else:
-            process.blocked = message.places
+            process.blocked = message.addresses
 
     def on_location(self, process: JobProcess, message: Placed) -> None:
         """Handles a report about where a process is."""
         if message.asked:
-            self.stacks.on_message(replace(message, place=self.stalls.complete(process, message.place)))
+            self.stacks.on_message(replace(message, location=self.stalls.complete(process, message.location)))
         else:
-            self.stalls.on_location(process, message.place)
+            self.stalls.on_location(process, message.location)
 
     def on_numbers(self, agent: Agent, message: Reported) -> None:
         """Handles the numbers that the job's program on a host has written."""

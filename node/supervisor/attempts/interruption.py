@@ -78,8 +78,8 @@ class Interruption:
             return
         is_first, self.saved = self.saved is None, saved
         if is_first:
-            place = f" of epoch {saved['epoch']}, batch {saved['batch']}" if {"epoch", "batch"} <= set(saved) else ""
-            self._message(f"{who} has saved a checkpoint{place}")
+            at = f" of epoch {saved['epoch']}, batch {saved['batch']}" if {"epoch", "batch"} <= set(saved) else ""
+            self._message(f"{who} has saved a checkpoint{at}")
         if self._order.train.on_node_loss != "fail":
             self._end()
 

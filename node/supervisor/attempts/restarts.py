@@ -53,7 +53,7 @@ def find_replaceable(order: Order, unhealthy: Collection[str]) -> tuple[str, ...
     """Returns the unhealthy hosts to replace: not the head, where this program runs, and not the user's own hosts."""
     if order.train.on_node_loss != "requeue":
         return ()
-    return tuple(host.name for host in order.hosts[1:] if host.place is None and host.name in unhealthy)
+    return tuple(host.name for host in order.hosts[1:] if host.own_host is None and host.name in unhealthy)
 
 
 def find_reason(reason: EndReason | None, lost: Collection[str], unhealthy: Collection[str]) -> EndReason | None:
@@ -76,7 +76,7 @@ def plan_next(order: Order, ending: Ending, lost: Sequence[str], left: Left, bef
     reasons = [attempt.reason for attempt in before]
     has_left = sum(reason in LOSSES for reason in reasons) < order.train.restarts
     if lost:
-        replaceable = {host.name for host in order.hosts if host.place is None}
+        replaceable = {host.name for host in order.hosts if host.own_host is None}
         return "wait" if order.train.on_node_loss == "requeue" and has_left and replaceable.issuperset(lost) else "end"
     if ending.reason == "stalled":
         return "again" if has_left else "end"
@@ -120,7 +120,7 @@ def replace_hosts(order: Order, new: Iterable[JobHost]) -> None:
     known = {host.ip: host for host in order.hosts}
     moved = {host.ip: by_name[host.name].ip for host in order.hosts if host.name in by_name}
     order.hosts = tuple(
-        replace(by_name[host.name], workers=host.workers, servers=host.servers, place=host.place)
+        replace(by_name[host.name], workers=host.workers, servers=host.servers, own_host=host.own_host)
         if host.name in by_name
         else host
         for host in order.hosts

@@ -44,4 +44,6 @@ class StackRequests:
 
 def _describe(process: JobProcess, asked: "asyncio.Future[Placed]") -> Stack:
     placed = asked.result() if asked.done() else Placed(process.number, Location(why=UNANSWERED))
-    return Stack(role=process.role, host=process.host, rank=process.rank, place=placed.place, programs=placed.programs)
+    return Stack(
+        role=process.role, host=process.host, rank=process.rank, location=placed.location, programs=placed.programs
+    )

@@ -239,9 +239,9 @@ def _publish(
     return image_id
 
 
-def _name(backend: EC2Backend, place: str, image_id: str, created: dt.datetime) -> None:
+def _name(backend: EC2Backend, folder: str, image_id: str, created: dt.datetime) -> None:
     """Adds an SSM parameter with an image's id."""
-    name = f"/aws/service/{place}/ami-id"
+    name = f"/aws/service/{folder}/ami-id"
     parameters = ssm_backends[DEFAULT_ACCOUNT_ID][backend.region_name]._parameters  # noqa: SLF001 -- moto refuses names that begin with /aws
     parameters[name].append(
         Parameter(  # type: ignore[abstract]  # moto creates them the same way

@@ -30,7 +30,7 @@ CONFIGURATION = "\n".join(page.read_text() for page in CONFIGURATION_PAGES)
 COMMANDS_PAGE = REPOSITORY / "docs" / "commands.md"
 GROUP_PAGES = sorted(COMMANDS_PAGE.with_suffix("").glob("*.md"))
 COMMAND_LINE = "\n".join(page.read_text() for page in (COMMANDS_PAGE, *GROUP_PAGES))
-NOTHING = Status(state=ClusterState(name="demo"), asked=2, now=datetime(2026, 11, 21, tzinfo=UTC))
+NOTHING = Status(state=ClusterState(name="demo"), wanted=2, now=datetime(2026, 11, 21, tzinfo=UTC))
 
 
 def commands(group: click.Group = cli) -> Iterator[tuple[str, click.Command]]:

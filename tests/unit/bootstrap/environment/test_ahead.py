@@ -33,7 +33,7 @@ def index(empty_index: Index) -> Index:
 def check(tmp_path: Path, *requirements: str, pythons: tuple[Version, ...] = ((3, 11),)) -> None:
     check_packages(
         NONE,
-        asked=Requirements(lines=requirements),
+        packages=Requirements(lines=requirements),
         machine="x86_64",
         gpu=None,
         pythons=pythons,
@@ -59,15 +59,15 @@ def test_only_what_no_likely_node_can_install_is_refused(tmp_path: Path, index: 
 
 def test_what_is_found_is_not_searched_again(tmp_path: Path, index: Index) -> None:
     check(tmp_path, "thing")
-    asked = len(index.asked)
+    packages = len(index.asked)
     choice = FrameworkChoice(framework="none", pythons=((3, 9), (3, 14)))
     target = choose_wheels(
         FACTS,
         python=choose_python(FACTS, setting="auto", node="n", choice=choice),
         mxnet="auto",
-        asked=Requirements(lines=("thing",)),
+        packages=Requirements(lines=("thing",)),
         node="n",
         choice=choice,
     )
     fetch_bundle(target, cache=tmp_path / "cache", report=silent)
-    assert len(index.asked) == asked
+    assert len(index.asked) == packages

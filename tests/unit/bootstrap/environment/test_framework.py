@@ -43,11 +43,11 @@ def locked(*requirements: str, python: str = "") -> Requirements:
 def choose(
     facts: NodeFacts,
     config: BootstrapConfig = PYTORCH,
-    asked: Requirements = Requirements(),  # noqa: B008 - frozen
+    packages: Requirements = Requirements(),  # noqa: B008 - frozen
 ) -> WheelTarget:
-    choice = choose_framework(facts, config=config, asked=asked, node="n")
-    python = choose_python(facts, setting=config.python, node="n", choice=choice, asked=asked)
-    return choose_wheels(facts, python=python, mxnet=config.mxnet, node="n", choice=choice, asked=asked)
+    choice = choose_framework(facts, config=config, packages=packages, node="n")
+    python = choose_python(facts, setting=config.python, node="n", choice=choice, packages=packages)
+    return choose_wheels(facts, python=python, mxnet=config.mxnet, node="n", choice=choice, packages=packages)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_where_pytorch_comes_from(
 
 
 def test_the_environment_of_a_base_keeps_its_python_and_numpy() -> None:
-    target = choose(replace(FACTS, frameworks=(AMI,)), asked=Requirements(lines=("pandas", "torch>=2")))
+    target = choose(replace(FACTS, frameworks=(AMI,)), packages=Requirements(lines=("pandas", "torch>=2")))
     assert (target.python_version, target.managed_python) == ((3, 12), False)
     assert (target.requirements, target.limits) == ((*NODE_PROGRAMS, "pandas"), ("numpy==2.1.0",))
 
@@ -116,7 +116,9 @@ def test_an_installed_mxnet() -> None:
 
 
 def test_a_locked_project_decides() -> None:
-    target = choose(replace(FACTS, frameworks=(DEBIAN,)), asked=locked("torch==2.4.1", "six==1.16.0", "numpy==1.26.4"))
+    target = choose(
+        replace(FACTS, frameworks=(DEBIAN,)), packages=locked("torch==2.4.1", "six==1.16.0", "numpy==1.26.4")
+    )
     assert target.base is None
     assert {"torch==2.4.1", "six==1.16.0", "numpy==1.26.4"} <= set(target.requirements)
     mxnet = BootstrapConfig()
@@ -125,16 +127,16 @@ def test_a_locked_project_decides() -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "asked", "message"),
+    ("config", "packages", "message"),
     [
         ({"mxnet": "mxnet==1.9.1"}, locked("mxnet==1.7.0.post2"), "which locks mxnet==1.7.0.post2"),
         ({"framework": "pytorch", "torch": "torch==2.8.0"}, locked("torch==2.4.1"), "which locks torch==2.4.1"),
         ({}, locked(python=">=3.13"), r"locked for >=3\.13"),
     ],
 )
-def test_a_lock_that_contradicts_is_refused(config: dict[str, str], asked: Requirements, message: str) -> None:
+def test_a_lock_that_contradicts_is_refused(config: dict[str, str], packages: Requirements, message: str) -> None:
     with pytest.raises(ClusterError, match=message):
-        choose(FACTS, BootstrapConfig(**config), asked)  # type: ignore[arg-type]
+        choose(FACTS, BootstrapConfig(**config), packages)  # type: ignore[arg-type]
 
 
 def bundle_of(*names: str, base: FoundFramework | None = None) -> Bundle:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from bootstrap.environment import fetches
 from bootstrap.environment.bundle import fetch_bundle
 from bootstrap.environment.fetches import bring_here
-from bootstrap.environment.file_cache import BundleFile, describe_file, find_place
+from bootstrap.environment.file_cache import BundleFile, cached_path, describe_file
 from bootstrap.environment.lock import NoSourceError, NoWheelError, check_hashes, lock_source, lock_wheels
 from bootstrap.environment.target import WheelTarget
 from bootstrap.environment.uv import find_settings, open_url
@@ -115,7 +115,7 @@ def thing(tmp_path: Path, index: Index, monkeypatch: pytest.MonkeyPatch) -> Bund
     monkeypatch.setattr(fetches, "FIRST_PAUSE_S", 0.01)
     described = describe_file(index.folder / THING)
     url = f"{index.url}/files/{THING.replace('+', '%2B')}"
-    return replace(described, path=find_place(tmp_path / "cache", described.sha256, THING), urls=(url,))
+    return replace(described, path=cached_path(tmp_path / "cache", described.sha256, THING), urls=(url,))
 
 
 EVIL = b"open(%r, 'w')\n"

@@ -71,7 +71,7 @@ def test_wheels_are_chosen_for_the_node(
 ) -> None:
     facts: NodeFacts = replace(FACTS, **change)
     python = ChosenPython(version=version, path="/usr/bin/python3")
-    target = choose_wheels(facts, python=python, mxnet=mxnet, asked=SIX, node="node-0")
+    target = choose_wheels(facts, python=python, mxnet=mxnet, packages=SIX, node="node-0")
     assert target.requirements[:2] == (first, numpy)
     assert target.requirements[-1] == "six==1.16.0"
     assert any("cudnn" in name for name in target.requirements) == (first == GPU_WHEEL.requirement)

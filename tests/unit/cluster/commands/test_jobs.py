@@ -72,7 +72,7 @@ def test_words_that_name_no_job_or_several(
 def test_a_stall_or_a_warning_of_a_running_job_is_shown(values: dict[str, Any], shown: str) -> None:
     one = make_running(1, **values)
     assert render_jobs([one], now=NOW).splitlines()[2] == f"    {shown}"
-    status = Status(state=ClusterState(name="demo"), asked=2, now=NOW, job=HeadJob(record=one))
+    status = Status(state=ClusterState(name="demo"), wanted=2, now=NOW, job=HeadJob(record=one))
     assert render_status(status).splitlines()[3] == f"       {shown}"
     job = status_document(status)["job"]
     assert job is not None
@@ -219,7 +219,7 @@ def test_the_cost_of_a_running_job_is_that_of_now() -> None:
     ],
 )
 def test_the_status_shows_the_running_job(job: HeadJob, line: str, shown: dict[str, Any]) -> None:
-    status = Status(state=ClusterState(name="demo"), asked=2, now=NOW, job=job)
+    status = Status(state=ClusterState(name="demo"), wanted=2, now=NOW, job=job)
     assert render_status(status).splitlines()[2] == line
     document = status_document(status)["job"]
     assert document is not None

@@ -46,7 +46,7 @@ def make_settings(**changes: Any) -> HeadSettings:
         "region": "eu-west-1",
         "line": "restrict ssh-ed25519 KEY cluster-internal",
         "ssh_address": "public",
-        "asked": Requirements(lines=("six>=1",)),
+        "packages": Requirements(lines=("six>=1",)),
         "public_key": "ssh-ed25519 USER",
         "launch_key": b"derived",
         "pins": "i-1 ssh-ed25519 ONE\n",
@@ -75,7 +75,7 @@ def test_the_heads_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     request = find_request(app)
     assert (request.config.ssh_address, request.config.nodes) == ("public", 3)  # the user reaches new nodes as before
     assert request.from_head == "restrict ssh-ed25519 KEY cluster-internal"
-    assert find_requirements(app) == make_settings().asked
+    assert find_requirements(app) == make_settings().packages
     known = app.files.known_instances()
     assert (known.instance_ids, known.public_key) == ({"i-1", "i-2"}, "ssh-ed25519 USER")
     app.files.note_instances(["i-3"])

@@ -11,13 +11,13 @@ LOADS = Location(text="data.py:88 in load()", stack="load (data.py:88)")
 WAITS = Location(text="train.py:120 (all_reduce)", waits=True, stack="all_reduce (c10d.py:3)")
 SERVES = Location(text="train.py:1 (KVStoreServer.run)", waits=True)
 SPEC = JobSpec(id="j", name="mine", workers=16, servers=2)
-RANKS = [Stack(role="worker", host=f"node-{rank // 2}", rank=rank, place=WAITS) for rank in range(16)]
-RANKS[5] = replace(RANKS[5], place=LOADS)
+RANKS = [Stack(role="worker", host=f"node-{rank // 2}", rank=rank, location=WAITS) for rank in range(16)]
+RANKS[5] = replace(RANKS[5], location=LOADS)
 
 
 def test_the_process_that_is_elsewhere_comes_first() -> None:
-    servers = [Stack(role="server", host="node-0", rank=rank, place=SERVES) for rank in range(2)]
-    dead = Stack(role="scheduler", host="node-0", place=Location(why="its node did not answer within 10 s"))
+    servers = [Stack(role="server", host="node-0", rank=rank, location=SERVES) for rank in range(2)]
+    dead = Stack(role="scheduler", host="node-0", location=Location(why="its node did not answer within 10 s"))
     assert render_stacks([dead, *servers, *RANKS], SPEC).split("\n") == [
         "worker 5 on node-2 is at data.py:88 in load()",
         "15 others wait at train.py:120 (all_reduce)",
@@ -25,7 +25,7 @@ def test_the_process_that_is_elsewhere_comes_first() -> None:
         "servers: server 0 on node-0, server 1 on node-0 wait at train.py:1 (KVStoreServer.run)",
         "no stack of scheduler on node-0: its node did not answer within 10 s",
     ]
-    asked = [replace(RANKS[0], place=replace(WAITS, nccl=("Missing data from 1 rank",))), *RANKS[1:]]
+    asked = [replace(RANKS[0], location=replace(WAITS, nccl=("Missing data from 1 rank",))), *RANKS[1:]]
     assert render_stacks(asked, SPEC).split("\n")[-1] == "NCCL: Missing data from 1 rank"
     assert render_rank(asked[0]).endswith("\n\nNCCL: Missing data from 1 rank")
     assert stack_documents(asked)[0]["nccl"] == ["Missing data from 1 rank"]
@@ -45,5 +45,6 @@ def test_a_rank_with_its_data_loader() -> None:
         *("process 8: python train.py", "  thread 8", "    read (/w/data.py:3)"),
     ]
     assert (
-        render_rank(Stack(role="worker", host="n", place=Location(why="no sudo"))) == "no stack of worker on n: no sudo"
+        render_rank(Stack(role="worker", host="n", location=Location(why="no sudo")))
+        == "no stack of worker on n: no sudo"
     )

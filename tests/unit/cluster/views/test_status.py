@@ -80,7 +80,7 @@ STARTED_AGAIN = {"started_at": LAUNCHED_AT + timedelta(hours=9)}
     ],
 )
 def test_the_state_of_a_cluster(state: ClusterState, at_work: int | None, wanted: str, why: str | None) -> None:
-    allocation = find_allocation(state, asked=2, at_work=at_work)
+    allocation = find_allocation(state, wanted=2, at_work=at_work)
     assert (allocation.state, allocation.why) == (wanted, why)
 
 
@@ -113,7 +113,7 @@ def make_bills(state: ClusterState) -> dict[str, NodeBill]:
 
 
 def make_status(state: ClusterState, **values: Any) -> Status:
-    return Status(**{"state": state, "asked": 2, "now": NOW, "bills": make_bills(state), **values})
+    return Status(**{"state": state, "wanted": 2, "now": NOW, "bills": make_bills(state), **values})
 
 
 def test_status_as_text() -> None:
@@ -252,7 +252,7 @@ def test_status_shows_the_heads_volume_and_its_cost() -> None:
         (make_state(make_node(0)), attached, "attached to node-0: $8.00 per month; cluster down deletes it"),
         (make_state(security_groups=()), kept, "us-east-1a: $8.00 per month; cluster down keeps it"),
     ):
-        shown = Status(state=state, asked=1, now=NOW, volumes=(volume,), volume_usd_per_gib_month=0.08)
+        shown = Status(state=state, wanted=1, now=NOW, volumes=(volume,), volume_usd_per_gib_month=0.08)
         assert f"volume vol-1, 100 GiB, {message}" in render_status(shown).splitlines()
         [document] = status_document(shown)["volumes"]
         assert (document["volume_id"], document["usd_per_month"], document["keep"]) == ("vol-1", 8.0, volume.keep)

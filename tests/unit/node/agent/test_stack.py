@@ -23,7 +23,7 @@ DELETE = Frame("KVStore.__del__", "/e/lib/python3.11/site-packages/mxnet/kvstore
 
 
 @pytest.mark.parametrize(
-    ("frames", "place"),
+    ("frames", "location"),
     [
         ((), ""),
         ((MAIN,), "train.py:11"),
@@ -39,8 +39,8 @@ DELETE = Frame("KVStore.__del__", "/e/lib/python3.11/site-packages/mxnet/kvstore
         ((Frame("load", "/w/data.py", 88, "data.py"), MAIN), "data.py:88 in load()"),
     ],
 )
-def test_the_programs_own_line_and_what_it_calls(frames: tuple[Frame, ...], place: str) -> None:
-    assert find_location(frames).text == place
+def test_the_programs_own_line_and_what_it_calls(frames: tuple[Frame, ...], location: str) -> None:
+    assert find_location(frames).text == location
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ FOUND = Location(text="/w/a.py:3", stack="<module> (/w/a.py:3)")
 
 
 @pytest.mark.parametrize(
-    ("answers", "place"),
+    ("answers", "location"),
     [
         ([STACK], FOUND),
         ([TORN, STACK], FOUND),
@@ -82,7 +82,7 @@ FOUND = Location(text="/w/a.py:3", stack="<module> (/w/a.py:3)")
     ],
 )
 def test_a_stack_or_the_reason_for_none(
-    monkeypatch: pytest.MonkeyPatch, answers: list[Ended | OSError], place: Location
+    monkeypatch: pytest.MonkeyPatch, answers: list[Ended | OSError], location: Location
 ) -> None:
     asked: list[str] = []
 
@@ -96,6 +96,6 @@ def test_a_stack_or_the_reason_for_none(
     monkeypatch.setattr(stack, "run", run)
     monkeypatch.setattr(process_tree, "read", lambda *_: b"1\n")
     monkeypatch.setattr(process_tree, "start_time", lambda _: 1)
-    assert asyncio.run(stack.take([(7, 1, "python a.py")]))[0] == place
+    assert asyncio.run(stack.take([(7, 1, "python a.py")]))[0] == location
     assert len(asked) == len(answers)
     assert ("sudo" in asked) == (REFUSED in answers)

@@ -4,11 +4,11 @@ import pytest
 
 from job_host import job_host
 from node.job.cost import cost_of
-from node.protocol import JobHost, OtherHost
+from node.protocol import HostSettings, JobHost
 
 __all__ = ["job_host"]
 
-OWN = OtherHost(user="ada", port=22, python="python3", code_dir="/c", cwd="/c", command=("true",))
+OWN = HostSettings(user="ada", port=22, python="python3", code_dir="/c", cwd="/c", command=("true",))
 
 
 @pytest.mark.parametrize(
@@ -18,7 +18,7 @@ OWN = OtherHost(user="ada", port=22, python="python3", code_dir="/c", cwd="/c", 
         ([JobHost(name="node-0", usd_per_hour=1.5), JobHost(name="node-1", usd_per_hour=0.5)], 4.0),
         ([JobHost(name="node-0", usd_per_hour=1.5), JobHost(name="node-0", usd_per_hour=1.5)], 3.0),  # a single node
         ([JobHost(name="node-0", usd_per_hour=1.5), JobHost(name="node-1")], None),  # an unknown price
-        ([JobHost(name="node-0", usd_per_hour=1.5), JobHost(name="ada@lab", place=OWN)], 3.0),
+        ([JobHost(name="node-0", usd_per_hour=1.5), JobHost(name="ada@lab", own_host=OWN)], 3.0),
         ([JobHost(name="node-0", usd_per_hour=0.0)], 0.0),
     ],
 )

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from foundation.remote_command import RemoteCommand
 from job_channels import make_agents, make_order
-from node.protocol import JobHost, OtherHost
+from node.protocol import HostSettings, JobHost
 from node.ssh import ssh_command
 from node.supervisor import remains
 from node.supervisor.agents import command
@@ -18,7 +18,7 @@ LAB = JobHost(
     name="lab",
     ip="10.9.0.1",
     instance_id="",
-    place=OtherHost(
+    own_host=HostSettings(
         port=2222,
         user="alice",
         python="/home/alice/e/bin/python",

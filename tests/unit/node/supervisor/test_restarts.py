@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from job_channels import make_order
 from job_forms import make_record
 from node.job.cost import find_cost
-from node.protocol import Attempt, EndReason, JobHost, Order, OtherHost
+from node.protocol import Attempt, EndReason, HostSettings, JobHost, Order
 from node.supervisor.attempts import restarts
 from node.supervisor.attempts.interruption import MARGIN_S, grace_s
 from node.supervisor.attempts.restarts import Ending
@@ -22,7 +22,7 @@ OWN = JobHost(
     name="mine",
     ip="10.0.0.9",
     workers=1,
-    place=OtherHost(user="me", port=2222, python="python", code_dir="/c", cwd="/", command=("true",)),
+    own_host=HostSettings(user="me", port=2222, python="python", code_dir="/c", cwd="/", command=("true",)),
 )
 DONE = Ending("done", 0, None, "done")
 STOPPED = Ending("stopped", 130, "stopped", "stopped")

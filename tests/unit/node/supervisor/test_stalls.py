@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from fake_timers import Timers, timers
 from job_channels import make_agents, make_order
 from node.job.stacks import Location, describe_locations
-from node.protocol import JobHost, OtherHost
+from node.protocol import HostSettings, JobHost
 from node.supervisor import stalls
 from node.supervisor.processes import Processes
 from node.wire import Inspect, Reach, Used
@@ -68,7 +68,7 @@ def test_whether_to_wait_tell_or_end(
 ADDRESSES = {"node-0": "10.0.0.4", "node-1": "10.0.0.5", "node-2": "10.0.0.6"}
 
 
-def place_of(text: str) -> Location:
+def location_of(text: str) -> Location:
     """One that waits for others if the text names a call."""
     return Location(text=text, waits=" (" in text, stack=f"stack at {text}")
 
@@ -89,13 +89,13 @@ class HostsAgent:
             self._job.looks += 1
             self._job.asked_nccl |= {process.name} if message.nccl else set()
             self._job.stalls.on_use(process, self._job.uses[process.name])
-            if message.place and process.name in self._job.places:
-                place = place_of(self._job.places[process.name])
+            if message.location and process.name in self._job.locations:
+                location = location_of(self._job.locations[process.name])
                 is_native = message.native and process.name in self._job.spins
-                self._job.stalls.on_location(process, replace(place, waits=True) if is_native else place)
+                self._job.stalls.on_location(process, replace(location, waits=True) if is_native else location)
         else:
             lost = {ADDRESSES[name] for name in self._job.lost.get(self._host, ())}
-            process.blocked = tuple(f"{ip}:{port}" for ip, port in message.places if ip in lost)
+            process.blocked = tuple(f"{ip}:{port}" for ip, port in message.addresses if ip in lost)
 
 
 class Job:
@@ -112,7 +112,7 @@ class Job:
         self.told: list[tuple[float, str]] = []
         self.ended: list[tuple[float, str]] = []
         self.lost: dict[str, list[str]] = {}
-        self.places: dict[str, str] = {}  # the lines at which workers are, by their names
+        self.locations: dict[str, str] = {}  # the lines at which workers are, by their names
         self.spins: set[str] = set()  # the workers whose frames of C show that they wait
         self.kept: list[tuple[str, ...]] = []
         self.asked_nccl: set[str] = set()
@@ -184,7 +184,7 @@ def test_workers_that_wait_at_different_lines_are_named_within_a_minute(job: Job
     """Such as those with different numbers of batches. One that polls is now here, now there."""
     job.run(100, prints_every_s=1.0)
     for step in range(30):
-        job.places = {
+        job.locations = {
             job.worker(0).name: f"train.py:{11 + step % 2} (all_reduce)",
             job.worker(1).name: "the end of the program (KVStore.__del__)",
         }
@@ -201,7 +201,7 @@ def test_workers_that_wait_at_different_lines_are_named_within_a_minute(job: Job
 
 
 @pytest.mark.parametrize(
-    ("places", "message"),
+    ("locations", "message"),
     [
         ("", ""),
         ("a", "w0 is at a"),
@@ -211,14 +211,16 @@ def test_workers_that_wait_at_different_lines_are_named_within_a_minute(job: Job
         ("a" + 5 * "b" + 9 * "c", "w0 is at a; 5 others are at b; 9 others are at c"),
     ],
 )
-def test_workers_apart_from_most_others_come_first(places: str, message: str) -> None:
-    assert describe_locations({f"w{rank}": Location(text=place) for rank, place in enumerate(places)}) == message
+def test_workers_apart_from_most_others_come_first(locations: str, message: str) -> None:
+    assert (
+        describe_locations({f"w{rank}": Location(text=location) for rank, location in enumerate(locations)}) == message
+    )
 
 
 def test_a_worker_that_spins_in_a_function_of_c_makes_no_progress(timers: Timers) -> None:
     job = Job(timers, servers=0)
     job.run(100, prints_every_s=1.0)
-    job.places = {job.worker(0).name: "train.py:31", job.worker(1).name: "data.py:88 in load()"}
+    job.locations = {job.worker(0).name: "train.py:31", job.worker(1).name: "data.py:88 in load()"}
     job.spins = {job.worker(0).name}
     job.run(300, cpu_share=1.0)
     at, text = job.told[0]
@@ -231,19 +233,19 @@ def test_a_worker_that_spins_in_a_function_of_c_makes_no_progress(timers: Timers
 def test_the_kv_store_waits_for_a_worker_but_not_while_one_computes(job: Job) -> None:
     """ps-lite waits without the CPU; MXNet's own engine, for which a program may wait too, computes with it."""
     job.run(100, prints_every_s=1.0)
-    job.places = {job.worker(0).name: "train.py:31 (wait_to_read)", job.worker(1).name: "data.py:88 in load()"}
+    job.locations = {job.worker(0).name: "train.py:31 (wait_to_read)", job.worker(1).name: "data.py:88 in load()"}
     job.run(300, cpu_share=1.0)
     assert job.told == []
     job.run(100)
     assert job.told[0][1].endswith("the kv-store waits for what worker 1 on node-2 pushes")
 
 
-@pytest.mark.parametrize("places", [("train.py:31 (all_reduce)", "train.py:32 (all_reduce)"), ("train.py:31",)])
-def test_a_worker_that_computes_makes_progress(job: Job, places: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("locations", [("train.py:31 (all_reduce)", "train.py:32 (all_reduce)"), ("train.py:31",)])
+def test_a_worker_that_computes_makes_progress(job: Job, locations: tuple[str, ...]) -> None:
     """Between two collectives, or in a long function of C."""
-    job.places = {job.worker(1).name: "train.py:40 (barrier)"}
+    job.locations = {job.worker(1).name: "train.py:40 (barrier)"}
     for step in range(300):
-        job.places[job.worker(0).name] = places[step // 10 % len(places)]
+        job.locations[job.worker(0).name] = locations[step // 10 % len(locations)]
         job.run(1, cpu_share=1.0)
     assert job.told == []
 
@@ -253,9 +255,9 @@ def test_what_nccl_says_is_told(timers: Timers) -> None:
     job = Job(timers, 2 * MIN)
     job.run(100, prints_every_s=1.0)
     job.asked_nccl.clear()
-    place = Location(text="train.py:31 (all_reduce)", waits=True, nccl=("Missing communicator data from 1 rank",))
+    location = Location(text="train.py:31 (all_reduce)", waits=True, nccl=("Missing communicator data from 1 rank",))
     for _ in range(10):
-        job.stalls.on_location(job.worker(0), place)
+        job.stalls.on_location(job.worker(0), location)
         job.run(10)
     assert job.told[0][1].endswith("; NCCL: Missing communicator data from 1 rank")
     assert job.asked_nccl == {job.worker(0).name}
@@ -411,12 +413,12 @@ def test_stall_timeout_none_turns_it_off(timers: Timers) -> None:
 
 
 def test_the_users_own_hosts_are_tried_only_at_ps_lites_ports() -> None:
-    place = OtherHost(user="me", port=22, python="/usr/bin/python3", code_dir="/c", cwd="/", command=())
+    settings = HostSettings(user="me", port=22, python="/usr/bin/python3", code_dir="/c", cwd="/", command=())
     nodes = (JobHost(name="node-0", ip="10.0.0.4"), JobHost(name="node-1", ip="10.0.0.5"))
-    order = make_order(hosts=(*nodes, JobHost(name="lab", ip="10.0.0.9", place=place)))
+    order = make_order(hosts=(*nodes, JobHost(name="lab", ip="10.0.0.9", own_host=settings)))
     known = Processes(order, make_agents(order))
     for host in ("node-0", "node-1", "lab"):
         known.add("worker", host)
-    assert known.places_of_others("node-0") == (("10.0.0.5", 22),)
+    assert known.addresses_of_others("node-0") == (("10.0.0.5", 22),)
     known.all[2].bound = ("10.0.0.9", 20000)
-    assert known.places_of_others("node-0") == (("10.0.0.9", 20000), ("10.0.0.5", 22))
+    assert known.addresses_of_others("node-0") == (("10.0.0.9", 20000), ("10.0.0.5", 22))

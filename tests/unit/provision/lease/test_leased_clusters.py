@@ -129,7 +129,7 @@ def test_start_begins_a_new_lease(world: World) -> None:
     state = world.describe()
     end = find_lease_end(state, now=world.time.time())
     assert (end or "").startswith("its lifetime ended at ")
-    assert find_allocation(state, asked=2, lease_end=end).why == f"{end}; cluster start starts it"
+    assert find_allocation(state, wanted=2, lease_end=end).why == f"{end}; cluster start starts it"
     config = make_lease_config(lifetime="2h", budget_usd=5.0, then="stop")
     spending = Spending(usd_per_hour=2.0, usd=1.0)
     plan = prepare_start(
@@ -168,7 +168,7 @@ def test_whether_the_lease_ended_the_cluster(
     assert (found is None) is (message is None)
     if message is not None and not nodes:
         shutting_down = replace(state, ending=tuple(ended))
-        assert find_allocation(shutting_down, asked=2, lease_end=found).state == "ended"
-        allocation = find_allocation(state, asked=2, lease_end=found)
+        assert find_allocation(shutting_down, wanted=2, lease_end=found).state == "ended"
+        allocation = find_allocation(state, wanted=2, lease_end=found)
         assert allocation.state == "ended"
         assert "cluster down removes what is left, free of charge" in (allocation.why or "")

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from job_channels import make_order
-from node.protocol import JobHost, OtherHost
+from node.protocol import HostSettings, JobHost
 from train.engines import ENGINES, REFUSED, check_launcher
 from train.engines.engine import Head, HeadLaunch, HostLaunch, NewProcess, Rendezvous
 
 HEAD = Head("/jobs/j/hosts", mpi_ssh="/jobs/j/bin/mpi-ssh", role_words=("python", "role", "launched"), port=29500)
 HOSTS = tuple(JobHost(name=f"node-{index}", ip=f"10.0.0.{4 + index}") for index in range(3))
-PLACE = OtherHost(user="me", port=22, python="/e/bin/python", code_dir="/c", cwd="/p", command=("train",))
+PLACE = HostSettings(user="me", port=22, python="/e/bin/python", code_dir="/c", cwd="/p", command=("train",))
 TORCHRUN = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "10.0.0.4", "MASTER_PORT": "29500"}
 
 

@@ -40,7 +40,7 @@ def test_workers_servers_and_threads(config: TrainConfig, nodes: int, workers: i
     order = plan(config, nodes).order
     assert (order.spec.workers, order.spec.servers, order.env["OMP_NUM_THREADS"]) == (workers, servers, threads)
     there = order.hosts[0]
-    assert (there.name, there.ip, there.instance_id, there.place) == ("node-0", "10.0.0.4", "i-0", None)
+    assert (there.name, there.ip, there.instance_id, there.own_host) == ("node-0", "10.0.0.4", "i-0", None)
     assert sum(host.workers for host in order.hosts) == workers
     assert sum(host.servers for host in order.hosts) == servers
     assert len(order.hosts) == (nodes if servers else 1)
