@@ -17,7 +17,7 @@ from pathlib import Path
 from bench.support.command import CLUSTER
 from bench.support.jobs import Cluster, Job, clusters, measure, render_table
 from bootstrap.runtime.code import SCRIPTS_DIR
-from train.engines.torch import PORTS
+from node.engines.torch import PORTS
 
 BOOTSTRAP = 'framework = "pytorch"\ntorch = "torch==2.13.0"'
 TRAIN = [CLUSTER, "train"]

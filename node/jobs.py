@@ -44,6 +44,7 @@ from typing import IO, Any
 from foundation.decode import decode
 from foundation.file_lock import FileLock
 from node import health, job_folder, wire
+from node.engines.schedulers import SCHEDULERS
 from node.job.samples import find_since
 from node.programs import program_words
 from node.protocol import (
@@ -59,7 +60,6 @@ from node.protocol import (
 from node.setup import process_tree, setup_env
 from node.supervisor import follow, job_log, recovery
 from node.wire import Message, News, Replace, Stop, TakeStacks, Watch
-from train.engines.schedulers import SCHEDULERS
 
 SUBMIT_TIMEOUT_S = 60.0  # the longest wait for another submission
 STOP_TIMEOUT_S = 30.0

@@ -28,8 +28,6 @@ CODE = (
     "node",
     "node/notebook/jupyter_server_config.json",
     "node/notebook/kernels/python3/kernel.json",
-    "train/__init__.py",
-    "train/engines",
     SCRIPTS_DIR,
 )
 """The parts of this project that the nodes get: files, and all Python files in folders."""

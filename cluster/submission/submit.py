@@ -27,10 +27,10 @@ from cluster.submission.preparation import Preparation, Submission
 from cluster.submission.request import TrainRequest, check_first_line, find_cwd, read, read_store, read_words
 from foundation.errors import UsageError
 from foundation.progress import Event
+from node.engines import find_engine
+from node.engines.schedulers import SCHEDULERS
 from node.protocol import Order
 from provision.aws.clients import find_credentials
-from train.engines import find_engine
-from train.engines.schedulers import SCHEDULERS
 from train.job.checks import check_framework
 from train.job.defaults import render_settings
 from train.job.job_plan import Job, new_job_id

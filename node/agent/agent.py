@@ -40,6 +40,8 @@ from node.agent.notice import PROGRESS, SAVED, NoticeFile, place_of
 from node.agent.notice import watch as watch_notices
 from node.agent.process import MARK, JobProcess
 from node.agent.volumes import watch as watch_volumes
+from node.engines import ENGINES
+from node.engines.scheduler import HEARTBEAT
 from node.protocol import Container, NewFiles
 from node.samples import Sample
 from node.setup import process_tree
@@ -68,8 +70,6 @@ from node.wire import (
     Used,
     VolumeDead,
 )
-from train.engines import ENGINES
-from train.engines.scheduler import HEARTBEAT
 
 PING_EVERY_S = 2.0
 LOOK_FOR_CHECKPOINT_S = 0.1

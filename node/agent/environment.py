@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from foundation.thread_pool import map_in_threads
 from node import job_folder
 from node.agent import container, notice
+from node.engines import ENGINES
+from node.engines.engine import IDENTITY, Engine, NewProcess
 from node.setup import process_tree, setup_env
 from node.setup.interfaces import find_interface
 from node.wire import AgentOrder, RoleOrder
-from train.engines import ENGINES
-from train.engines.engine import IDENTITY, Engine, NewProcess
 
 REACH_TIMEOUT_S = 2.0
 CONNECT_TIMEOUT_S = 5.0

@@ -15,10 +15,10 @@ from node.agent import environment
 from node.agent.container import Contained
 from node.agent.output import Item, OutputLines
 from node.agent.volumes import AFTER_FAILURE_S, LIMIT_S, find_dead
+from node.engines import ENGINES
 from node.setup import process_tree
 from node.staging.words import replace_urls
 from node.wire import Bar, Exited, Joined, Output, Start, Started
-from train.engines import ENGINES
 
 if TYPE_CHECKING:
     from node.agent.agent import Agent

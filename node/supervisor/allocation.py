@@ -1,6 +1,6 @@
 """Requests a job's nodes from a batch scheduler, waits for them, watches them, and releases them.
 
-The head submits a batch script that only holds the nodes (train/engines/scheduler.py).
+The head submits a batch script that only holds the nodes (node/engines/scheduler.py).
 """
 
 import asyncio
@@ -13,9 +13,7 @@ from msgspec.structs import replace
 
 from node import job_folder
 from node.children import run
-from node.protocol import AllocationRequest, JobHost
-from node.setup import setup_env
-from train.engines.scheduler import (
+from node.engines.scheduler import (
     REACHED_WALLTIME,
     AllocatedNode,
     AllocationState,
@@ -24,6 +22,8 @@ from train.engines.scheduler import (
     count_nodes,
     render_clock,
 )
+from node.protocol import AllocationRequest, JobHost
+from node.setup import setup_env
 
 POLL_EVERY_S = 3.0
 ANSWER_TIMEOUT_S = 30.0

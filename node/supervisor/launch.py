@@ -22,9 +22,9 @@ import threading
 from typing import Any
 
 from node import ports, wire
+from node.engines.launch_py import LAUNCHER_FOLDER
 from node.setup import process_tree
 from node.wire import Launch, NotStarted
-from train.engines.launch_py import LAUNCHER_FOLDER
 
 PORTS = range(9091, 9999)  # launch.py's
 SSH = "ssh "

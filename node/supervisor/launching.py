@@ -5,11 +5,11 @@ import shutil
 import socket
 
 from node import job_folder, ports
+from node.engines import ENGINES
+from node.engines.engine import Head
 from node.programs import CODE_DIR, SHIM, SHIM_OPTIONS, shim_words
 from node.protocol import Order
 from node.setup import process_tree, setup_env
-from train.engines import ENGINES
-from train.engines.engine import Head
 
 
 def prepare(order: Order) -> tuple[Head, socket.socket | None]:

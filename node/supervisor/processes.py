@@ -10,13 +10,13 @@ from msgspec.structs import replace
 
 from node import job_folder
 from node.causes.cause import MOST_LINES
+from node.engines import ENGINES
+from node.engines.engine import ADDRESSES, HeadLaunch
 from node.programs import CODE_DIR, PYTHON_OPTIONS, shim_words
 from node.protocol import SAVED_AT, STAGED, Container, HostSettings, JobHost, Order, RecordRole
 from node.setup import process_tree
 from node.supervisor.agents import Agent
 from node.wire import Exited, Reach, RoleOrder
-from train.engines import ENGINES
-from train.engines.engine import ADDRESSES, HeadLaunch
 
 SSH_PORT = 22
 IMAGES_PYTHON = "python3"

@@ -8,11 +8,11 @@ from msgspec.structs import replace
 
 from foundation.file_lock import FileLock, is_held
 from node import job_folder
+from node.engines.schedulers import SCHEDULERS
 from node.job.cost import cost_of, find_cost
 from node.protocol import Attempt, EndReason, JobHost, JobResult, Left, Record
 from node.supervisor import job_log, launching
 from node.supervisor.publish import Copying
-from train.engines.schedulers import SCHEDULERS
 
 RECOVERY_TIMEOUT_S = 30.0
 COPY_S = 15.0

@@ -18,6 +18,9 @@ from msgspec.structs import replace
 
 from foundation.file_lock import FileLock
 from node import instance_credentials, job_folder, wire
+from node.engines.engine import assign_hosts
+from node.engines.scheduler import Scheduler
+from node.engines.schedulers import SCHEDULERS
 from node.job.cost import find_cost
 from node.job.samples import SampleFile
 from node.protocol import AllocationRequest, JobState, Left, NewFiles, Order, Record, Stall
@@ -30,9 +33,6 @@ from node.supervisor.clients import Clients
 from node.supervisor.notifier import Notifier
 from node.tasks import Tasks
 from node.wire import Launch, Message, NotStarted, Replace, Reply, RunProgram, TakeStacks
-from train.engines.engine import assign_hosts
-from train.engines.scheduler import Scheduler
-from train.engines.schedulers import SCHEDULERS
 
 TURN_EVERY_S = 0.2
 RECORD_EVERY_S = 0.5

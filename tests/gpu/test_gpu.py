@@ -20,6 +20,7 @@ import pytest
 from bootstrap.environment.facts import parse_facts, render_facts_script
 from bootstrap.ssh.node_program import LOADER, read_program
 from foundation.decode import decode
+from node.engines import ENGINES
 from node.health import Report, judge
 from node.programs import program_words, shim_words
 from node.protocol import HostSettings
@@ -27,7 +28,6 @@ from node.wire import Announced, Exited, Started
 from node_agent import NodeAgent, home, run_agent
 from node_facts import run_shell
 from project import REPOSITORY
-from train.engines import ENGINES
 from train.job.placement import share_gpus
 from waits import until
 

@@ -16,7 +16,7 @@ BELOW = {
     "train": {"bootstrap", "provision", "node", "foundation", "mxnet_cluster"},
     "bootstrap": {"provision", "node", "foundation", "mxnet_cluster"},
     "provision": {"node", "foundation"},
-    "node": {"train", "foundation"},  # train.engines alone
+    "node": {"foundation"},
     "ec2_sandbox": set(),  # a distribution of its own
     "foundation": {"mxnet_cluster"},
     "mxnet_cluster": {"cluster"},  # only in its main, which starts the command
@@ -145,8 +145,7 @@ DOCUMENT = (REPOSITORY / "docs" / "architecture.md").read_text()
 PATH = re.compile(r"`((?:cluster|train|bootstrap|provision|foundation|sandbox|docs|tests)/[\w/.-]*)`")
 STEP = re.compile(r"^\d+\. `([\w/.]+)`:(.*(?:\n   .*)*)", re.MULTILINE)
 FLOWS = DOCUMENT.partition("## Three flows")[2].partition("## What is stored")[0]
-ORDER = ["cluster", "train", "bootstrap", "provision"]
-ENGINES_OF = {"node": "train"}  # node/ asks train/engines, until they are in it
+ORDER = ["cluster", "train", "bootstrap", "provision", "node"]
 
 
 def test_the_document_names_files_that_are_there() -> None:
@@ -168,11 +167,10 @@ def test_what_a_step_of_a_list_names_is_in_its_file() -> None:
 
 
 @pytest.mark.parametrize("flow", [block for block in FLOWS.split("\n\n") if STEP.search(block)])
-def test_a_flow_has_ten_files_at_most_and_goes_downwards(flow: str) -> None:
+def test_a_flow_has_eight_files_at_most_and_goes_downwards(flow: str) -> None:
     paths = [path for path, _ in STEP.findall(flow)]
-    assert 5 <= len(paths) <= 10
-    tops = [path.partition("/")[0] for path in paths]
-    packages = [ORDER.index(ENGINES_OF.get(top, top)) for top in tops]
+    assert 5 <= len(paths) <= 8
+    packages = [ORDER.index(path.partition("/")[0]) for path in paths]
     assert packages == sorted(packages)
 
 

@@ -7,9 +7,9 @@ from msgspec import Struct
 
 from bootstrap.apply import ReadyNode
 from foundation.errors import ConfigError
+from node.engines import ENGINES
+from node.engines.engine import Framework
 from provision.model import count
-from train.engines import ENGINES
-from train.engines.engine import Framework
 from train.job.config import TrainConfig
 from train.job.data_checks import Problem, find_problems
 from train.job.defaults import KV_STORE_OPTION, find_option, script_options

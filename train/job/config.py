@@ -8,8 +8,8 @@ from msgspec import Meta
 
 from foundation.durations import parse_duration, render_exact
 from foundation.setting_types import Settings, Shape, finite
+from node.engines import check_launcher
 from node.train_settings import ProcessCount, TrainSettings, Word
-from train.engines import check_launcher
 from train.job.selection import check_nodes
 from train.s3.url import check_place, is_s3
 

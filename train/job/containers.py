@@ -7,9 +7,9 @@ from typing import Literal
 from bootstrap.apply import ReadyNode
 from bootstrap.container.config import ContainerConfig, parse_mount, parse_size
 from bootstrap.container.prepare import PreparedImage
+from node.engines.engine import Framework
 from node.protocol import Container
 from node.setup.containers import engine
-from train.engines.engine import Framework
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """The PATH for images that set none."""

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from foundation.durations import render_exact
+from node.engines.schedulers import SCHEDULERS
 from node.protocol import SHELL, Order
 from provision.model import count
-from train.engines.schedulers import SCHEDULERS
 from train.job.config import TrainConfig
 from train.job.placement import Placement, share_gpus
 from train.job.reading import render_reading

@@ -9,8 +9,8 @@ from msgspec import Struct, structs
 from bootstrap.apply import ReadyNode
 from bootstrap.ssh.host import Host
 from foundation.errors import ConfigError
+from node.engines import ENGINES
 from node.protocol import HostSettings, JobHost, Machine
-from train.engines import ENGINES
 
 SSH_PORT = "22"
 

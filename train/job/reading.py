@@ -11,11 +11,11 @@ from msgspec import Struct
 
 from foundation.durations import render_minutes
 from foundation.errors import ConfigError
+from node.engines.engine import Framework
 from node.protocol import SAVED_AT, STAGED
 from node.staging.words import find_urls, is_below
 from provision.aws.iam_policy import S3Scope
 from provision.oracle.tables import find_wheel
-from train.engines.engine import Framework
 from train.job.config import DataConfig, TrainConfig
 from train.s3.environment import S3Access
 

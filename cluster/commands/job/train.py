@@ -13,8 +13,8 @@ import click
 from cluster.app import App, pass_app
 from cluster.completion import SCRIPT
 from foundation.errors import UsageError
+from node.engines import LAUNCHERS, REFUSED
 from node.train_settings import KvStore
-from train.engines import LAUNCHERS, REFUSED
 
 
 class TrainCommand(click.Command):

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from node import protocol
 from node.causes.cause import LONGEST, find_cause
+from node.engines.engine import HostLaunch
 from node.job.cost import cost_of
 from node.protocol import Left, Order
 from node.supervisor import launching, remains
@@ -46,7 +47,6 @@ from node.wire import (
     Used,
     VolumeDead,
 )
-from train.engines.engine import HostLaunch
 
 if TYPE_CHECKING:
     from node.supervisor.supervisor import Supervisor

@@ -27,9 +27,9 @@ import pytest
 
 from job_forms import nest_order
 from node import jobs
+from node.engines import ENGINES
 from node.programs import program_words
 from node.setup import process_tree
-from train.engines import ENGINES
 from waits import until
 
 TRACKER = """

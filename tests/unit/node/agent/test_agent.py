@@ -13,11 +13,11 @@ import pytest
 
 from foundation.file_lock import FileLock
 from node import job_folder, wire
+from node.engines import ENGINES
 from node.programs import shim_words
 from node.setup import process_tree, setup_env
 from node.wire import Announced, Booted, Exited, Refuse, Started
 from node_agent import NodeAgent, end_from_outside, home, run_agent
-from train.engines import ENGINES
 from waits import until
 
 pytestmark = pytest.mark.usefixtures("home")

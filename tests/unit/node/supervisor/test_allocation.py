@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from fake_slurm import FakeSlurm, make_slurm
+from node.engines.scheduler import AllocatedNode, AllocationState, Scheduler
+from node.engines.schedulers import SCHEDULERS
+from node.engines.sge import VAGUE
 from node.protocol import AllocationRequest, JobHost
 from node.supervisor import allocation
 from node.supervisor.allocation import Allocation, Client, match_hosts
-from train.engines.scheduler import AllocatedNode, AllocationState, Scheduler
-from train.engines.schedulers import SCHEDULERS
-from train.engines.sge import VAGUE
 
 JOB = "20260101-000000-abcdef"
 HOSTS = tuple(JobHost(name=f"node-{number}", ip=f"10.0.0.{4 + number}") for number in range(3))

@@ -11,13 +11,13 @@ from foundation.decode import decode
 from job_channels import make_agents, make_order
 from node import ports
 from node.agent.shim import render_program
+from node.engines import ENGINES
+from node.engines.engine import Head, HeadLaunch
 from node.protocol import Container, JobHost
 from node.supervisor import launching
 from node.supervisor.launch import parse_ssh
 from node.supervisor.processes import Processes
 from node.wire import Launch, Request, RunProgram
-from train.engines import ENGINES
-from train.engines.engine import Head, HeadLaunch
 
 HOSTS = tuple(JobHost(name=f"node-{i}", ip=f"10.0.0.{4 + i}", instance_id=f"i-{i}") for i in range(3))
 

@@ -15,10 +15,10 @@ from cluster.config import parse_config
 from cluster.containers import find_login
 from foundation.errors import ConfigError
 from job_world import CODE_DIR, SCRIPT, cpus, gpus, plan
+from node.engines.engine import Framework, Head, HeadLaunch
+from node.engines.launch_py import SshLaunchPy
 from node.protocol import Container
 from provision.aws.clients import Clients
-from train.engines.engine import Framework, Head, HeadLaunch
-from train.engines.launch_py import SshLaunchPy
 from train.job.checks import check_framework
 from train.job.config import TrainConfig
 from train.job.containers import shell_words

@@ -6,8 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from node.protocol import Order
-from train.engines.engine import (
+from node.engines.engine import (
     LOCAL_RANK,
     RANK,
     WORLD_SIZE,
@@ -20,7 +19,8 @@ from train.engines.engine import (
     hosts_by_rank,
     take_turns,
 )
-from train.engines.launch_py import LaunchPy
+from node.engines.launch_py import LaunchPy
+from node.protocol import Order
 
 
 class MpiEngine(LaunchPy):

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from train.engines.scheduler import Response, parse_clock, render_clock, render_holder
-from train.engines.schedulers import SCHEDULERS
+from node.engines.scheduler import Response, parse_clock, render_clock, render_holder
+from node.engines.schedulers import SCHEDULERS
 from waits import until
 
 JOB = "20260101-000000-abcdef"

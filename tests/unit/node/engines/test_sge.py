@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from node.engines.scheduler import AllocatedNode, AllocationState, Response
+from node.engines.sge import VAGUE, SgeScheduler
 from node.protocol import AllocationRequest
-from train.engines.scheduler import AllocatedNode, AllocationState, Response
-from train.engines.sge import VAGUE, SgeScheduler
 
 SGE = SgeScheduler()
 QUEUES = """\

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from node.engines.pbs import PbsScheduler
+from node.engines.scheduler import AllocatedNode, Response
 from node.protocol import AllocationRequest
-from train.engines.pbs import PbsScheduler
-from train.engines.scheduler import AllocatedNode, Response
 
 PBS = PbsScheduler()
 QUEUES = """\

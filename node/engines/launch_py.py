@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from node.programs import program_words
-from node.protocol import Order
-from train.engines import ps_lite
-from train.engines.engine import (
+from node.engines import ps_lite
+from node.engines.engine import (
     RANK,
     WORLD_SIZE,
     Engine,
@@ -22,6 +20,8 @@ from train.engines.engine import (
     Started,
     take_turns,
 )
+from node.programs import program_words
+from node.protocol import Order
 
 MXNET_ROLES = ("scheduler", "server", "worker")
 LAUNCHER_FOLDER = "CLUSTER_LAUNCHER_FOLDER"

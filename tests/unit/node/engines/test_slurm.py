@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from node.engines.scheduler import AllocatedNode, AllocationState, Response
+from node.engines.slurm import SlurmScheduler
 from node.protocol import AllocationRequest
-from train.engines.scheduler import AllocatedNode, AllocationState, Response
-from train.engines.slurm import SlurmScheduler
 
 SLURM = SlurmScheduler()
 PARTITIONS = """\

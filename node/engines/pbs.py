@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 
-from node.protocol import AllocationRequest
-from train.engines.scheduler import (
+from node.engines.scheduler import (
     REACHED_WALLTIME,
     AllocatedNode,
     AllocationState,
@@ -16,6 +15,7 @@ from train.engines.scheduler import (
     parse_clock,
     parse_count,
 )
+from node.protocol import AllocationRequest
 
 NAME_LENGTH = 15  # of Torque and older versions of PBS
 _UNKNOWN_JOB = 153  # qstat's exit code

@@ -4,10 +4,10 @@ import re
 
 import pytest
 
+from node.engines import ps_lite
+from node.engines.engine import Report
 from provision.oracle.tables import WHEELS
 from ps_lite_lines import LINES
-from train.engines import ps_lite
-from train.engines.engine import Report
 
 
 def test_every_cpu_wheel_of_the_oracle_has_its_lines_here() -> None:

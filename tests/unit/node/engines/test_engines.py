@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from job_channels import make_order
+from node.engines import ENGINES, REFUSED, check_launcher
+from node.engines.engine import Head, HeadLaunch, HostLaunch, NewProcess, Rendezvous
 from node.protocol import HostSettings, JobHost
-from train.engines import ENGINES, REFUSED, check_launcher
-from train.engines.engine import Head, HeadLaunch, HostLaunch, NewProcess, Rendezvous
 
 HEAD = Head("/jobs/j/hosts", mpi_ssh="/jobs/j/bin/mpi-ssh", role_words=("python", "role", "launched"), port=29500)
 HOSTS = tuple(JobHost(name=f"node-{index}", ip=f"10.0.0.{4 + index}") for index in range(3))

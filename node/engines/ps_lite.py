@@ -2,7 +2,7 @@
 
 import re
 
-from train.engines.engine import Report
+from node.engines.engine import Report
 
 # The path depends on how MXNet was compiled: "src/van.cc" up to 1.7, "../3rdparty/ps-lite/src/van.cc" since 1.8.
 VERBOSE = re.compile(r"\[\d\d:\d\d:\d\d\] (?:.*/)?(?:van|\w+_van)\.(?:cc|h):\d+: (.*)")

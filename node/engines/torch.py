@@ -7,9 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from node.programs import program_words
-from node.protocol import HostSettings, JobHost, Order
-from train.engines.engine import (
+from node.engines.engine import (
     ADDRESSES,
     INIT_METHOD,
     LOCAL_RANK,
@@ -26,6 +24,8 @@ from train.engines.engine import (
     hosts_by_rank,
     take_turns,
 )
+from node.programs import program_words
+from node.protocol import HostSettings, JobHost, Order
 
 PORTS, PROBE_PORT = range(29500, 29999), 29999
 """torchrun's default port is 29500; Linux uses none of these for outgoing connections. Nodes try to reach each other on

@@ -6,8 +6,7 @@ import re
 
 from msgspec.structs import replace
 
-from node.protocol import AllocationRequest
-from train.engines.scheduler import (
+from node.engines.scheduler import (
     REACHED_WALLTIME,
     AllocatedNode,
     AllocationState,
@@ -17,6 +16,7 @@ from train.engines.scheduler import (
     parse_clock,
     parse_count,
 )
+from node.protocol import AllocationRequest
 
 # https://slurm.schedmd.com/squeue.html#SECTION_JOB-STATE-CODES
 _WAITING = frozenset(

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from node.protocol import AllocationRequest
-from train.engines.scheduler import (
+from node.engines.scheduler import (
     REACHED_WALLTIME,
     AllocatedNode,
     AllocationState,
@@ -20,6 +19,7 @@ from train.engines.scheduler import (
     parse_clock,
     parse_count,
 )
+from node.protocol import AllocationRequest
 
 _JOB = re.compile(r"<job_list[^>]*>(.*?)</job_list>", re.DOTALL)
 _FIELD = re.compile(r"<(JB_job_number|state|queue_name|master)>([^<]*)</")

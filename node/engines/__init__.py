@@ -1,10 +1,10 @@
 """The ways to start a job's processes, by [train] launcher. To add one, add a module like these and a line here."""
 
-from train.engines.engine import Engine, Framework
-from train.engines.launch_py import LocalLaunchPy, SshLaunchPy
-from train.engines.mpi import MpiEngine
-from train.engines.schedulers import SCHEDULERS
-from train.engines.torch import EnvEngine, TorchrunEngine
+from node.engines.engine import Engine, Framework
+from node.engines.launch_py import LocalLaunchPy, SshLaunchPy
+from node.engines.mpi import MpiEngine
+from node.engines.schedulers import SCHEDULERS
+from node.engines.torch import EnvEngine, TorchrunEngine
 
 ENGINES: dict[str, Engine] = {
     engine.name: engine for engine in (SshLaunchPy(), LocalLaunchPy(), MpiEngine(), TorchrunEngine(), EnvEngine())
