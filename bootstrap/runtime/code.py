@@ -13,7 +13,7 @@ from bootstrap.transfer.tree import Tree, file_of_bytes, make_tree
 
 FOLDER = "runtime"
 """Its folder in ~/.cluster."""
-PACKAGES = ("msgspec==0.22.0", "nvidia-ml-py==13.615.71", "obstore==0.11.1", "py-spy==0.4.3")
+PACKAGES = ("msgspec==0.22.0", "nvidia-ml-py==13.615.71", "obstore==0.11.1", "psutil==7.2.2", "py-spy==0.4.3")
 """obstore 0.11 is the last that has wheels for Python 3.10."""
 SCRIPTS_DIR = "train/scripts"
 CODE = (

@@ -17,6 +17,7 @@ Secrets come with the orders and go into the processes' environment, never to a 
 import asyncio
 import contextlib
 import glob
+import importlib
 import json
 import os
 import shutil
@@ -33,7 +34,7 @@ from msgspec.structs import replace
 from foundation.decode import decode
 from foundation.file_lock import is_held
 from node import children, job_folder, wire
-from node.agent import clues, environment, nccl_ras, sampler, stack, traffic, work_folder
+from node.agent import clues, environment, nccl_ras, stack, traffic, work_folder
 from node.agent.container import EnginesLast, Mount, find_mounts, remove_all, start_container
 from node.agent.data import JobData
 from node.agent.notice import PROGRESS, SAVED, NoticeFile, place_of
@@ -156,7 +157,7 @@ class Agent(asyncio.Protocol):
             self._tasks.begin(watch_notices(lambda notice: self.send(Noticed(notice)), self.order.metadata))
         self.data_received(received)
         self._tasks.begin(self._ping())
-        self._tasks.begin(sampler.watch(self.order.spec.id, self.order.host, MARK, self._send_sample))
+        self._tasks.begin(self._watch_samples())
         await self._is_over.wait()
 
     # -- messages ------------------------------------------------------------------------------------------------
@@ -240,6 +241,11 @@ class Agent(asyncio.Protocol):
             patience_s = self.order.patience_s
             if patience_s is not None and time.monotonic() > self._received_at + patience_s:
                 self._lose()  # the supervisor should notice first
+
+    async def _watch_samples(self) -> None:
+        # To import psutil takes 20 ms; the job starts meanwhile.
+        sampler = await asyncio.to_thread(importlib.import_module, "node.agent.sampler")
+        await sampler.watch(self.order.spec.id, self.order.host, MARK, self._send_sample)
 
     def _send_sample(self, sample: Sample) -> None:
         if not self._output.get_write_buffer_size():  # otherwise the supervisor has enough to read

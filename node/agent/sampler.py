@@ -1,4 +1,4 @@
-"""Samples this node and its processes of the job every few seconds, from /proc and, with GPUs, by NVML.
+"""Samples this node, by psutil, and its processes of the job every few seconds; GPUs by NVML.
 
 It costs at most MOST_SHARE of a core: a node with very many threads is sampled less often.
 """
@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import psutil
+
 from node import job_folder
 from node.samples import GpuSample, ProcessSample, Sample
 from node.setup import process_tree
@@ -20,7 +22,6 @@ MOST_SHARE = 0.004
 GPUS_TIMEOUT_S = 2.0
 REVISE_EVERY = 12  # samples: a process may have been seen between its fork and its exec, with another environment
 NVIDIA = "/dev/nvidiactl"
-SECTOR_BYTES = 512  # of /proc/diskstats, whatever the disk's own are
 PARTS = ("loop", "ram", "zram", "dm-", "md")  # devices whose bytes are memory's, or those of others again
 MOST_PROCESSES = 1 << 15  # ProcessNumber
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -29,12 +30,13 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 async def watch(job: str, host: str, mark: str, send: Callable[[Sample], None]) -> None:
     """Samples until it is cancelled. mark: the variable with the job and the number of the process (JobProcess)."""
-    with contextlib.suppress(OSError, ValueError, IndexError):  # other texts of a kernel cost the job nothing
+    with contextlib.suppress(OSError, ValueError, NotImplementedError):  # an unusual kernel costs the job nothing
         await _sample(job, host, mark, send)
 
 
 async def _sample(job: str, host: str, mark: str, send: Callable[[Sample], None]) -> None:
-    sampler, has_gpus = Sampler(job, host, mark), await asyncio.to_thread(os.path.exists, NVIDIA)
+    sampler = await asyncio.to_thread(Sampler, job, host, mark)
+    has_gpus = await asyncio.to_thread(os.path.exists, NVIDIA)
     gpus: asyncio.Future[tuple[GpuSample, ...]] | None = None
     pause_s = EVERY_S
     while True:
@@ -53,8 +55,8 @@ async def _read_gpus() -> tuple[GpuSample, ...]:
     return await asyncio.to_thread(read_gpus)
 
 
-Counters = Mapping[str, int]
-"""A node's counters: `busy` and `all` of its CPUs, in ticks; the others in bytes, since the boot."""
+Counters = Mapping[str, float]
+"""A node's counters since its boot: `busy` and `all` of its CPUs, in seconds; the others in bytes."""
 
 
 class Sampler:
@@ -85,46 +87,31 @@ class Sampler:
         return sample, time.thread_time() - began
 
     def _read_counters(self) -> Counters:
-        read = process_tree.read
-        cpus, disks = parse_cpus(read(".", "stat")), parse_disks(read(".", "diskstats"), self._disks)
-        return {**cpus, **disks, **parse_interfaces(read("net", "dev"))}
+        times = psutil.cpu_times()
+        busy_s = times.user + times.nice + times.system + times.irq + times.softirq + times.steal
+        by_disk, by_interface = psutil.disk_io_counters(perdisk=True), psutil.net_io_counters(pernic=True)
+        disks = [counters for name, counters in by_disk.items() if name in self._disks]
+        interfaces = [counters for name, counters in by_interface.items() if name != "lo"]
+        return {
+            "busy": busy_s,
+            "all": busy_s + times.idle + times.iowait,
+            "read": sum(disk.read_bytes for disk in disks),
+            "written": sum(disk.write_bytes for disk in disks),
+            "received": sum(interface.bytes_recv for interface in interfaces),
+            "sent": sum(interface.bytes_sent for interface in interfaces),
+        }
 
 
 def find_rates(before: Counters, now: Counters, over_s: float) -> dict[str, float]:
     """Returns the rates of a Sample between two readings. Pure. A counter that begins again counts as 0."""
     grown = {name: max(0, value - before[name]) for name, value in now.items()}
-    cpu = 100 * grown.pop("busy") / max(1, grown.pop("all"))
+    cpu = 100 * grown.pop("busy") / max(0.01, grown.pop("all"))
     return {"cpu": round(min(cpu, 100.0), 1), **{name: round(value / over_s) for name, value in grown.items()}}
 
 
-def parse_cpus(text: bytes) -> dict[str, int]:
-    """Returns the ticks in /proc/stat: user nice system idle iowait irq softirq steal. Pure."""
-    ticks = [int(word) for word in text.partition(b"\n")[0].split()[1:9]]
-    return {"busy": sum(ticks) - sum(ticks[3:5]), "all": sum(ticks)}
-
-
-def parse_disks(text: bytes, disks: frozenset[str]) -> dict[str, int]:
-    """Returns the bytes in /proc/diskstats that were read from these disks and written to them. Pure."""
-    rows = [row for line in text.splitlines() if (row := line.split())[2].decode() in disks]
-    return {name: SECTOR_BYTES * sum(int(row[at]) for row in rows) for name, at in (("read", 5), ("written", 9))}
-
-
-def parse_interfaces(text: bytes) -> dict[str, int]:
-    """Returns the bytes in /proc/net/dev of all interfaces but the loopback. Pure."""
-    named = [line.partition(b":") for line in text.splitlines()[2:]]
-    rows = [words.split() for name, _, words in named if name.strip() != b"lo"]
-    return {name: sum(int(row[at]) for row in rows) for name, at in (("received", 0), ("sent", 8))}
-
-
-def parse_memory(text: bytes) -> dict[str, int]:
-    """Returns the bytes of memory in /proc/meminfo. Pure."""
-    kib = {name: int(words.split()[0]) for name, _, words in (line.partition(b":") for line in text.splitlines()[:8])}
-    total = kib.get(b"MemTotal", 0)
-    return {"memory": (total - kib.get(b"MemAvailable", total)) << 10, "memory_total": total << 10}
-
-
 def _read_levels() -> dict[str, Any]:
-    levels: dict[str, int] = parse_memory(process_tree.read(".", "meminfo"))
+    memory = psutil.virtual_memory()
+    levels = {"memory": memory.total - memory.available, "memory_total": memory.total}
     for name, path in (("shm", "/dev/shm"), ("disk", job_folder.root())):  # noqa: S108 - only asked for its size
         try:
             found = os.statvfs(path)

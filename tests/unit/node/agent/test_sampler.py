@@ -10,14 +10,7 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from node.agent.process import MARK
-from node.agent.sampler import (
-    Processes,
-    find_rates,
-    parse_cpus,
-    parse_disks,
-    parse_interfaces,
-    parse_memory,
-)
+from node.agent.sampler import Processes, find_rates
 from node.samples import ProcessSample
 from node.wire import Sampled
 from node_agent import home, run_agent
@@ -25,28 +18,7 @@ from waits import until
 
 __all__ = ["home"]
 
-DISKS = b""" 259  0 nvme0n1 10 0 100 5 20 0 200 5 0 5 10
- 259  1 nvme0n1p1 10 0 100 5 20 0 200 5 0 5 10
-   7  0 loop0 10 0 100 5 20 0 200 5 0 5 10
-"""
-NETWORK = b"""Inter-|   Receive            |  Transmit
- face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls
-    lo: 5 1 0 0 0 0 0 0 5 1 0 0 0 0 0 0
-  ens5:1000 1 0 0 0 0 0 0 30 1 0 0 0 0 0 0
-  ens6: 200 1 0 0 0 0 0 0 4 1 0 0 0 0 0 0
-"""
 SPIN = "while True: pass"
-
-
-def test_the_kernels_texts_are_parsed() -> None:
-    stat = b"cpu  10 1 20 300 40 2 3 4 5 0\ncpu0 1 1 1 1 1 1 1 1 1 0\n"
-    assert parse_cpus(stat) == {"busy": 40, "all": 380}
-    assert parse_disks(DISKS, frozenset(["nvme0n1"])) == {"read": 51200, "written": 102400}
-    assert parse_interfaces(NETWORK) == {"received": 1200, "sent": 34}
-    meminfo = b"MemTotal:  1000 kB\nMemFree:  100 kB\nMemAvailable:  400 kB\n"
-    assert parse_memory(meminfo) == {"memory": 600 << 10, "memory_total": 1000 << 10}
-    assert parse_cpus(b"") == {"busy": 0, "all": 0}
-    assert parse_memory(b"") == {"memory": 0, "memory_total": 0}
 
 
 @pytest.mark.parametrize(
