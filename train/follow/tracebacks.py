@@ -23,6 +23,12 @@ class _Seen(Struct, kw_only=True):
     processes: list[Process]
     lines: list[str] = field(default_factory=list)
 
+    @property
+    def message(self) -> str:
+        """The error. With MXNet 1.7 and later, it begins with a traceback of MXNet's own, and its words come last."""
+        rest = (line for line in self.lines if line and not line[0].isspace())
+        return next(rest, self.error) if self.error.endswith(BEGIN) else self.error
+
 
 class _Following(Struct, kw_only=True):
     """A process after its traceback. position: in the lines of the one that was shown; None: it is that one."""
@@ -75,7 +81,7 @@ class Tracebacks:
             if count > 1:
                 names = ", ".join(process.tag for process in seen.processes[:MOST_NAMED])
                 more = f" and {count - MOST_NAMED} more" if count > MOST_NAMED else ""
-                yield f"the same traceback on {count} processes ({names}{more}): {seen.error}"
+                yield f"the same traceback on {count} processes ({names}{more}): {seen.message}"
 
     def _complete(self, held: list[Event], process: Process) -> list[Event]:
         lines = tuple(_normal(event.text) for event in held)
