@@ -63,8 +63,12 @@ class User:
         return {**kept, "HOME": str(self.home), "USER": self.name, "LOGNAME": self.name, "PYTHONPATH": paths}
 
     def sudo_environment(self, *, keeps_home: bool = True) -> dict[str, str]:
-        """Returns the environment of `sudo -E`; without keeps_home, that of plain sudo."""
+        """Returns the environment of `sudo -E`; without keeps_home, that of plain sudo.
+
+        Nothing is compiled, as by the installed command, mxnet_cluster.main.
+        """
         made = {**self.environment(), "SUDO_UID": str(self.uid), "SUDO_GID": str(self.gid), "SUDO_USER": self.name}
+        made["PYTHONDONTWRITEBYTECODE"] = "1"
         return made if keeps_home else {**made, "HOME": "/root", "USER": "root", "LOGNAME": "root"}
 
     def command(self, *words: str) -> list[str]:
@@ -117,6 +121,9 @@ def account() -> Iterator[User]:
         shutil.rmtree(home)
 
 
+HIDDEN = shutil.ignore_patterns(".*")
+
+
 @pytest.fixture
 def user(account: User) -> Iterator[User]:
     account.place_code()
@@ -128,11 +135,12 @@ def user(account: User) -> Iterator[User]:
 @pytest.mark.slow
 def test_what_is_written_under_sudo_is_the_callers(user: User) -> None:
     user.sudo("init", "--name", "demo")
+    assert user.root_owned() == []
     description = user.project / "cluster.toml"
     description.write_text(description.read_text().replace("nodes = 2", "nodes = 1"))
     bucket = "s3://cluster-demo/"
     cache_folder().mkdir(parents=True, exist_ok=True)
-    shutil.copytree(cache_folder(), user.home / CACHE, symlinks=True, ignore=shutil.ignore_patterns(".*"))
+    shutil.copytree(cache_folder(), user.home / CACHE, symlinks=True, dirs_exist_ok=True, ignore=HIDDEN)
     subprocess.run(["chown", "-R", f"{user.uid}:{user.gid}", str(user.home / ".cache")], check=True)
     sandbox = user.home / STATE / f"sandbox-{json.loads(user.sudo('sandbox', 'status', '--json').stdout)['id']}"
     assert user.root_owned() == []

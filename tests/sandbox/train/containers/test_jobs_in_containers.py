@@ -120,7 +120,7 @@ def test_digits_with_the_images_mxnet(nodes: ContainerNodes) -> None:
 def test_digits_with_a_mounted_environment(nodes: ContainerNodes, plain: str) -> None:
     """`framework = "mxnet"`: the nodes' environment is mounted into an image that has only Python."""
     with nodes.configured(plain, framework="mxnet"):
-        done = nodes.project.run("train", "--kv-store", "dist_sync", "--", *EPOCHS)
+        done = nodes.project.run("train", "-n", "2", "--kv-store", "dist_sync", "--", *EPOCHS)
     assert accuracy(done.stdout + done.stderr) > 0.8
 
 
