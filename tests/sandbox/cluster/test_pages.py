@@ -72,6 +72,7 @@ import mxnet as mx
 parser = argparse.ArgumentParser()
 parser.add_argument("--kv-store", default="local")
 parser.add_argument("--epochs", "--lr", default="1")
+parser.add_argument("records", nargs="?")
 args = parser.parse_args()
 store = mx.kv.create(args.kv_store)
 print("trained by", store.rank, "of", store.num_workers)
@@ -204,7 +205,7 @@ PAGES: dict[str, Callable[[Project], None]] = {
     "../README.md": have_the_shipped_file,
     "data.md": have_data,
     "install.md": have_the_shipped_file,
-    "sandbox.md": have_the_shipped_file,
+    "sandbox.md": have_mxnet_nodes,
     "scripts.md": have_mxnet_nodes,
     "how-to/existing-hosts.md": have_hosts,
     "how-to/baked-images.md": lambda project: project.write(PLAIN),
