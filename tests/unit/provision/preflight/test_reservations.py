@@ -62,16 +62,11 @@ def test_the_end_of_a_block() -> None:
 # -- launches ----------------------------------------------------------------------------------------------------------
 
 
-def reserve(world: World, count: int, *, is_block: bool = False) -> str:
-    backend = world.sandbox.backend.capacity_reservations
-    asked = {"InstanceType": "c5.xlarge", "AvailabilityZone": ZONE}
-    made = backend.create(asked, count=count, reservation_type="capacity-block" if is_block else "default")
-    return str(made.id)
-
-
 def test_nodes_launch_in_the_block_first(world: World) -> None:
     """No zone has other capacity, and the account has no quota."""
-    reservation = reserve(world, 2, is_block=True)
+    given = {"InstanceType": "c5.xlarge", "AvailabilityZone": ZONE}
+    backend = world.sandbox.backend.capacity_reservations
+    reservation = backend.create(given, count=2, reservation_type="capacity-block").id
     text = render_plan(world.prepare(make_config(reservation=reservation, nodes=3)))
     assert "it has room for 2 more instances, 3 are needed" in " ".join(text.split())
     world.sandbox.book.arm("capacity")
@@ -85,7 +80,10 @@ def test_nodes_launch_in_the_block_first(world: World) -> None:
 
 def test_the_markets_follow_a_reservation_that_is_full(world: World) -> None:
     """It fills between plan and launch. Every answer is printed in the order of the attempts."""
-    reservation = reserve(world, 2)
+    given: Any = {"InstanceType": "c5.xlarge", "InstancePlatform": "Linux/UNIX", "AvailabilityZone": ZONE}
+    made = world.clients.ec2.create_capacity_reservation(**given, InstanceCount=2)["CapacityReservation"]
+    assert (made["State"], made["AvailableInstanceCount"]) == ("active", 2)
+    reservation = made["CapacityReservationId"]
     config = make_config(reservation=reservation, market=["spot", "on-demand"])
     world.sandbox.book.arm("capacity market=spot")
     lines: list[str] = []
@@ -102,6 +100,9 @@ def test_the_markets_follow_a_reservation_that_is_full(world: World) -> None:
     assert answers[0].endswith("(ReservationCapacityExceeded)")
     zones = [f"{REGION}{letter}" for letter in "abcdf"]
     assert [answer.partition(":")[0] for answer in answers[1:]] == [f"c5.xlarge on spot in {zone}" for zone in zones]
+    world.clients.ec2.cancel_capacity_reservation(CapacityReservationId=reservation)
+    (found,) = world.clients.ec2.describe_capacity_reservations()["CapacityReservations"]
+    assert (found["State"], found["AvailableInstanceCount"]) == ("cancelled", 0)
 
 
 # -- settings ----------------------------------------------------------------------------------------------------------
