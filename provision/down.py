@@ -60,7 +60,7 @@ class ForgetFiles(Step):
         return True
 
 
-class Ending(Struct, frozen=True, kw_only=True):
+class DownPlan(Struct, frozen=True, kw_only=True):
     """The plan of `down` and its context; false when nothing of the cluster exists.
 
     local_files: this machine has files of the cluster.
@@ -82,7 +82,7 @@ def prepare_down(
     request: Request,
     files: ClusterFiles,
     report: Report,
-) -> Ending:
+) -> DownPlan:
     """Plans what `down` will do. Only reads.
 
     After an interrupted `up` it may wait: see wait_for_interrupted_launches. A refused read in IAM is not an
@@ -91,7 +91,7 @@ def prepare_down(
     wait_for_interrupted_launches(clients.ec2, name=request.name, files=files, report=report)
     wait_for_what_was_made(files=files, is_listed=lambda kind: _is_listed(kind, clients, request), report=report)
     state = _describe(clients, request, files)
-    return Ending(
+    return DownPlan(
         plan=plan_down(state, local_files=files.exist),
         request=request,
         local_files=files.exist,
@@ -123,7 +123,7 @@ def plan_down(state: ClusterState, *, local_files: bool = False) -> Plan:
     return Plan(cluster=state.name, steps=(*steps, ForgetFiles()) if steps or local_files else ())
 
 
-def down(ending: Ending, *, clients: Clients, files: ClusterFiles, report: Report) -> Receipt:
+def down(ending: DownPlan, *, clients: Clients, files: ClusterFiles, report: Report) -> Receipt:
     """Applies the plan of prepare_down, then looks for more, and deletes that too.
 
     Returns the receipt. Raises the same errors as `apply`.

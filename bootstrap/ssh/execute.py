@@ -33,7 +33,7 @@ class Sink(Protocol):
         """Stops showing output, and releases the threads that wait in `take`."""
 
 
-class Ending(Struct, frozen=True, kw_only=True):
+class ExitStatus(Struct, frozen=True, kw_only=True):
     """How the command ended on one node.
 
     exit_code: 128 + the signal's number if a signal ended it; None if it is unknown, for the reason in `error`.
@@ -53,7 +53,7 @@ def execute(
     *,
     open_connection: Callable[[Host], NodeConnection],
     sink: Sink,
-) -> tuple[Ending, ...]:
+) -> tuple[ExitStatus, ...]:
     """Runs a command on all hosts in parallel, and waits until it has ended everywhere.
 
     words: the words of the command, or those of each host's command, by the host's name.
@@ -81,7 +81,7 @@ def execute(
     return tuple(run.ending for run in runs if run.ending is not None)
 
 
-def choose_exit_code(endings: Sequence[Ending]) -> int:
+def choose_exit_code(endings: Sequence[ExitStatus]) -> int:
     """1 if a node's result is unknown, else the code of the process that failed first, else 0. Pure."""
     if any(ending.exit_code is None for ending in endings):
         return 1
@@ -116,7 +116,7 @@ class _Run:
         changed: threading.Condition,
     ) -> None:
         self.host = host
-        self.ending: Ending | None = None
+        self.ending: ExitStatus | None = None
         self.broken: BaseException | None = None
         self.left: Sequence[int] = ()
         self._words = words
@@ -137,7 +137,7 @@ class _Run:
         try:
             self._finish(ending=self._run())
         except ClusterError as error:
-            self._finish(ending=Ending(node=self.host.name, error=error))
+            self._finish(ending=ExitStatus(node=self.host.name, error=error))
         except BaseException as error:  # noqa: BLE001 - passed to the caller's thread, which raises it
             self._finish(broken=error)
 
@@ -148,12 +148,12 @@ class _Run:
             if self._program is not None:
                 self._program.end_input()
 
-    def _finish(self, *, ending: Ending | None = None, broken: BaseException | None = None) -> None:
+    def _finish(self, *, ending: ExitStatus | None = None, broken: BaseException | None = None) -> None:
         with self._changed:
             self.ending, self.broken = ending or self.ending, broken or self.broken
             self._changed.notify_all()
 
-    def _run(self) -> Ending:
+    def _run(self) -> ExitStatus:
         connection = self._open_connection(self.host)
         with self._lock:
             if self._stopped.is_set():
@@ -169,7 +169,7 @@ class _Run:
                         self._pass_on(stream, text.encode(OUTPUT_ENCODING, "replace"))
                 if piece.exit is not None:
                     self.left = piece.left
-                    return Ending(
+                    return ExitStatus(
                         node=self.host.name, exit_code=piece.exit, signal=piece.signal, ended_at=time.monotonic()
                     )
         raise AssertionError  # messages never ends by itself

@@ -28,7 +28,7 @@ IDLE_TIMEOUT_S = 60.0  # for an idle node to start serving files
 SECRET_BYTES = 32
 
 
-class Agent(NodeProgram):
+class SetUpAgent(NodeProgram):
     """The agent on one node: the only program that runs there without the runtime, which it places."""
 
     def __init__(self, connection: NodeConnection, *, python: str, order: Mapping[str, Any]) -> None:
@@ -130,7 +130,7 @@ class Distribution:
         self._secret = secrets.token_hex(SECRET_BYTES)
         self.peers = Peers()
         self._lock = threading.Lock()
-        self._agents: list[Agent] = []
+        self._agents: list[SetUpAgent] = []
         self._idle: list[tuple[NodeConnection, SetUp]] = []
 
     def __enter__(self) -> Self:
@@ -146,7 +146,7 @@ class Distribution:
         Raises ConnectError if the node is lost, and ClusterError (NodeCommandError) for failures on the node.
         """
         self.sources.expect(wanted.files)
-        agent = Agent(connection, python=wanted.python, order=self._order(connection, wanted))
+        agent = SetUpAgent(connection, python=wanted.python, order=self._order(connection, wanted))
         with self._lock:
             self._agents.append(agent)
         _Conversation(agent, wanted, self).follow()
@@ -168,7 +168,7 @@ class Distribution:
             # Another node waits for it, so it waits only briefly for another command that is setting it up.
             order = {**self._order(connection, has), "lock_timeout_s": IDLE_LOCK_TIMEOUT_S}
             try:
-                agent = Agent(connection, python=has.python, order=order)
+                agent = SetUpAgent(connection, python=has.python, order=order)
                 with self._lock:
                     self._agents.append(agent)
                 port = agent.find_port(time.monotonic() + IDLE_TIMEOUT_S)
@@ -194,7 +194,7 @@ class Distribution:
 class _Conversation:
     """The conversation with one agent."""
 
-    def __init__(self, agent: Agent, wanted: SetUp, distribution: Distribution) -> None:
+    def __init__(self, agent: SetUpAgent, wanted: SetUp, distribution: Distribution) -> None:
         self._agent = agent
         self._host = agent.connection.host
         self._wanted = wanted

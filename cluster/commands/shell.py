@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from bootstrap.ssh.execute import Ending, Sink, Stream, choose_exit_code, execute
+from bootstrap.ssh.execute import ExitStatus, Sink, Stream, choose_exit_code, execute
 from bootstrap.ssh.host import Host
 from cluster.app import App, pass_app
 from cluster.completion import NODE
@@ -63,22 +63,22 @@ def exec_(app: App, *, names: tuple[str, ...], as_json: bool, words: tuple[str, 
     return choose_exit_code(endings)
 
 
-def _run(app: App, nodes: Nodes, names: Sequence[str], words: Sequence[str], sink: Sink) -> tuple[Ending, ...]:
+def _run(app: App, nodes: Nodes, names: Sequence[str], words: Sequence[str], sink: Sink) -> tuple[ExitStatus, ...]:
     chosen = nodes.choose(names)
     hosts: list[Host] = []
-    endings: dict[str, Ending] = {}
+    endings: dict[str, ExitStatus] = {}
     for name in chosen:
         try:
             hosts.append(nodes.find_host(name))
         except ClusterError as error:
-            endings[name] = Ending(node=name, error=error)
+            endings[name] = ExitStatus(node=name, error=error)
     with open_connections(app, nodes) as connections:
         done = execute(hosts, words, open_connection=connections.get, sink=sink)
     endings |= {ending.node: ending for ending in done}
     return tuple(endings[name] for name in chosen)
 
 
-def render_failures(endings: Sequence[Ending]) -> str:
+def render_failures(endings: Sequence[ExitStatus]) -> str:
     """Renders every node on which the command failed or could not be run; empty without failures. Pure."""
     failed = [ending for ending in endings if ending.exit_code != 0]
     if not failed:
@@ -160,7 +160,7 @@ class Collector:
     def drop(self) -> None:
         """Does nothing: all output is printed at the end."""
 
-    def describe(self, ending: Ending) -> dict[str, Any]:
+    def describe(self, ending: ExitStatus) -> dict[str, Any]:
         """Returns one node's result, for --json. Bytes that are not UTF-8 are replaced."""
         kept = {stream: self._kept[ending.node, stream] for stream in ("stdout", "stderr")}
         is_cut = ending.node in self._cut or any(len(data) > KEPT_BYTES for data in kept.values())

@@ -12,7 +12,7 @@ from cluster.jobs import BRIEF_PATIENCE_S, PATIENCE_S, ask_for_job, end_jobs, re
 from cluster.session import describe, find_request, unmount_before
 from foundation.errors import AwsError, ClusterError
 from provision.aws.clients import Clients, make_clients
-from provision.down import Ending, Receipt, add_receipts, prepare_down, receipt_document, render_receipt
+from provision.down import DownPlan, Receipt, add_receipts, prepare_down, receipt_document, render_receipt
 from provision.down import down as carry_out
 from provision.files import ClusterFiles
 from provision.model import bake_name
@@ -63,7 +63,7 @@ class _Part(Struct, frozen=True, kw_only=True):
 
     clients: Clients
     files: ClusterFiles
-    ending: Ending
+    ending: DownPlan
 
 
 def _prepare_elsewhere(app: App) -> list[_Part]:

@@ -59,7 +59,7 @@ class Failed(Exception):
         self.report = dict(more, what=str(what), exit_code=exit_code, output=list(output))
 
 
-class Agent(object):
+class SetUpAgent(object):
     """One set-up, from the order to the end of stdin."""
 
     def __init__(self, control, order):
@@ -330,6 +330,6 @@ def leave():
 def main():
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     control = sys.stdin.buffer
-    agent = Agent(control, json.loads(control.readline().decode("utf-8")))
+    agent = SetUpAgent(control, json.loads(control.readline().decode("utf-8")))
     start_thread(agent.run)
     agent.follow_control()

@@ -24,7 +24,7 @@ LAST_WORDS_S = 5.0  # from the end of ssh's output to its exit
 LONGEST_MESSAGE = 1 << 20
 
 
-class Agent:
+class HostAgent:
     """A connection to the agent on a host, from its start. child: the agent, or the ssh to it."""
 
     def __init__(self, host: JobHost, child: "subprocess.Popen[bytes]", *, is_here: bool) -> None:
@@ -80,13 +80,13 @@ class Agents:
 
     def __init__(
         self,
-        on_message: Callable[[Agent, Any], None],
-        lose: Callable[[Agent, str], None],
+        on_message: Callable[[HostAgent, Any], None],
+        lose: Callable[[HostAgent, str], None],
         fail: Callable[[BaseException], None],
     ) -> None:
         self._on_message, self._lose = on_message, lose
         self._tasks = Tasks(asyncio.get_running_loop(), fail)
-        self.by_host: dict[str, Agent] = {}
+        self.by_host: dict[str, HostAgent] = {}
 
     async def start(self, order: Order, attempt: int) -> None:
         """Starts the agents of a job's hosts. Raises OSError."""
@@ -100,13 +100,13 @@ class Agents:
                 stderr=subprocess.PIPE,
                 outlives=is_here,  # to end its processes
             )
-            agent = self.by_host[host.name] = Agent(host, child, is_here=is_here)
+            agent = self.by_host[host.name] = HostAgent(host, child, is_here=is_here)
             output, errors = await agent.open()
             agent.put(order_of(order, host, number, attempt, is_here=is_here))
             self._tasks.begin(self._attend(agent, output, self._tasks.begin(listen(agent, errors))))
         self._tasks.begin(self._ping())
 
-    async def _attend(self, agent: Agent, output: asyncio.StreamReader, listening: "asyncio.Task[None]") -> None:
+    async def _attend(self, agent: HostAgent, output: asyncio.StreamReader, listening: "asyncio.Task[None]") -> None:
         """Hears an agent until the connection ends."""
         lines = wire.LineBuffer(limit=LONGEST_MESSAGE)
         while data := await output.read(1 << 16):
@@ -148,7 +148,7 @@ async def wait_for(work: "Sequence[asyncio.Future[Any]]", timeout_s: float) -> N
         await asyncio.wait(work, timeout=timeout_s)
 
 
-async def listen(agent: Agent, errors: asyncio.StreamReader) -> None:
+async def listen(agent: HostAgent, errors: asyncio.StreamReader) -> None:
     """Keeps the end of what ssh prints."""
     while data := await errors.read(1 << 16):
         agent.output = (agent.output + data)[-OUTPUT_BYTES:]

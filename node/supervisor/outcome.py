@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from foundation.durations import render_exact
 from node.causes.cause import is_of_peer
 from node.protocol import Order
-from node.supervisor.agents import Agent
+from node.supervisor.agents import HostAgent
 from node.supervisor.attempts import kv_store
-from node.supervisor.attempts.restarts import Ending
+from node.supervisor.attempts.restarts import AttemptEnd
 from node.supervisor.processes import JobProcess, Processes
 from node.tasks import Tasks
 from node.wire import Exited
@@ -38,7 +38,7 @@ class Outcome:
         self,
         order: Order,
         processes: Processes,
-        agents: Mapping[str, Agent],
+        agents: Mapping[str, HostAgent],
         tasks: Tasks,
         *,
         message: Callable[[str], None],
@@ -49,7 +49,7 @@ class Outcome:
         self._failed: list[JobProcess] = []
         self.culprit: JobProcess | None = None  # the process whose failure has ended the attempt
         self._has_trained = False  # a worker has reported progress
-        self.decided: Ending | None = None
+        self.decided: AttemptEnd | None = None
         self.is_decided = asyncio.Event()
         self._start_limit: asyncio.TimerHandle | None = None
         self._early: asyncio.TimerHandle | None = None
@@ -59,7 +59,7 @@ class Outcome:
         self.silent_hosts: set[str] = set()
         self.lost_hosts: dict[str, str] = {}  # the reason, by the host's name
 
-    def decide(self, ending: Ending) -> None:
+    def decide(self, ending: AttemptEnd) -> None:
         """Ends the attempt with this outcome, unless another one has already been decided."""
         known = self.decided
         # The loss of nodes explains errors of processes, and nothing follows a reason of the supervisor's own.
@@ -73,20 +73,20 @@ class Outcome:
             self.is_decided.set()
 
     def fail(self, error: str, *, final: bool = False) -> None:
-        """Fails the attempt for a reason other than the exit code of one of its processes. final: see Ending."""
-        self.decide(Ending("failed", 1, error, "error", final=final))
+        """Fails the attempt for a reason other than the exit code of one of its processes. final: see AttemptEnd."""
+        self.decide(AttemptEnd("failed", 1, error, "error", final=final))
 
     def stop(self) -> None:
         """Ends the job at the user's request."""
-        self.decide(Ending("stopped", STOPPED, "stopped", "stopped"))
+        self.decide(AttemptEnd("stopped", STOPPED, "stopped", "stopped"))
 
     def interrupt(self, hosts: tuple[str, ...], error: str) -> None:
         """Ends the attempt because these nodes will end."""
-        self.decide(Ending("failed", 1, error, "notice", lost=hosts))
+        self.decide(AttemptEnd("failed", 1, error, "notice", lost=hosts))
 
     def lose(self, hosts: tuple[str, ...], error: str) -> None:
         """Ends the attempt because these nodes are lost, even if an error of its processes was noticed first."""
-        self.decide(Ending("failed", 1, error, "lost", lost=hosts))
+        self.decide(AttemptEnd("failed", 1, error, "lost", lost=hosts))
 
     # -- start ---------------------------------------------------------------------------------------------------
 
@@ -152,12 +152,12 @@ class Outcome:
 
     def expire(self, error: str) -> None:
         """Ends the job because its time is over: max_duration, or the walltime of a batch scheduler."""
-        self.decide(Ending("failed", OVERTIME, error, "overtime"))
+        self.decide(AttemptEnd("failed", OVERTIME, error, "overtime"))
 
     def end_stalled(self, error: str) -> None:
         """Ends the attempt because no worker has made progress for stall_timeout."""
         is_loss = self._order.train.on_stall == "requeue"
-        self.decide(Ending("failed", OVERTIME, error, "stalled" if is_loss else "error"))
+        self.decide(AttemptEnd("failed", OVERTIME, error, "stalled" if is_loss else "error"))
 
     # -- connections between ps-lite's processes -------------------------------------------------------------------
 
@@ -215,7 +215,7 @@ class Outcome:
         """Ends the attempt: all workers are done, but none has told the servers to stop."""
         if self.awaits_kv_store():
             self._warn_of_unused()
-        self.decide(Ending("done", 0, None, "done"))
+        self.decide(AttemptEnd("done", 0, None, "done"))
 
     # -- ends ----------------------------------------------------------------------------------------------------
 
@@ -249,7 +249,7 @@ class Outcome:
         """Ends the attempt if this was the last process that counts."""
         is_last = self._order.train.ends_with == "rank 0" and process.role == "worker" and process.rank == 0
         if (is_last and process.exit_code == 0) or (is_done and self._processes.all_ended()):
-            self.decide(Ending("done", 0, None, "done"))
+            self.decide(AttemptEnd("done", 0, None, "done"))
         elif is_done:
             if self._early is not None:
                 self._early.cancel()
@@ -274,10 +274,10 @@ class Outcome:
         code = message.exit_code
         is_crash = code - 128 in CRASHES  # of it, or of the program of its shell
         how = f"was killed by signal {code - 128}" if is_crash else f"ended with exit code {code}"
-        ending = Ending("failed", code, f"mpirun's daemon (orted) on {host} {how}", "error")
+        ending = AttemptEnd("failed", code, f"mpirun's daemon (orted) on {host} {how}", "error")
         self._tasks.later(GATHER_S if is_crash else ENDED_GRACE_S, lambda: self.decide(ending))
 
-    def note_lost(self, agent: Agent, why: str) -> None:
+    def note_lost(self, agent: HostAgent, why: str) -> None:
         """Handles an agent whose connection has ended before the attempt."""
         host = agent.host.name
         self.suspects.add(host)
@@ -291,4 +291,4 @@ class Outcome:
         failed.sort(key=lambda process: (process.signal not in CRASHES, is_of_peer(process.last_lines)))
         if self.decided is None:
             self.culprit = failed[0]
-        self.decide(Ending("failed", failed[0].exit_code or 1, self._processes.describe_failures(failed), "error"))
+        self.decide(AttemptEnd("failed", failed[0].exit_code or 1, self._processes.describe_failures(failed), "error"))

@@ -15,7 +15,7 @@ from node.engines.engine import ADDRESSES, HeadLaunch
 from node.programs import CODE_DIR, PYTHON_OPTIONS, shim_words
 from node.protocol import SAVED_AT, STAGED, Container, HostSettings, JobHost, Order, RecordRole
 from node.setup import process_tree
-from node.supervisor.agents import Agent
+from node.supervisor.agents import HostAgent
 from node.wire import Exited, Reach, RoleOrder
 
 SSH_PORT = 22
@@ -53,7 +53,7 @@ class JobProcess:
     bound: ps-lite's address and port. blocked: ports that it cannot reach.
     """
 
-    def __init__(self, number: int, role: str, host: str, agent: Agent, *, title: str = "") -> None:
+    def __init__(self, number: int, role: str, host: str, agent: HostAgent, *, title: str = "") -> None:
         self.number, self.role, self.host, self.agent = number, role, host, agent
         self.title = title or role
         self.rank: int | None = None
@@ -105,7 +105,7 @@ class Processes:
     agents: by their hosts' names. first: the number of the first process.
     """
 
-    def __init__(self, order: Order, agents: Mapping[str, Agent], first: int = 0) -> None:
+    def __init__(self, order: Order, agents: Mapping[str, HostAgent], first: int = 0) -> None:
         self.order, self._agents, self.first = order, agents, first
         self.engine = ENGINES[order.train.launcher]
         self.all: list[JobProcess] = []

@@ -16,10 +16,10 @@ from node.engines.engine import HostLaunch
 from node.job.cost import cost_of
 from node.protocol import Left, Order
 from node.supervisor import launching, remains
-from node.supervisor.agents import Agent, Agents, wait_for
+from node.supervisor.agents import Agents, HostAgent, wait_for
 from node.supervisor.attempts import kv_store, restarts
 from node.supervisor.attempts.interruption import Interruption
-from node.supervisor.attempts.restarts import Ending
+from node.supervisor.attempts.restarts import AttemptEnd
 from node.supervisor.attempts.stacks import StackRequests
 from node.supervisor.outcome import Outcome
 from node.supervisor.processes import JOB_ROLES, JobProcess, Processes
@@ -133,7 +133,7 @@ class RunningAttempt:
 
     # -- messages ------------------------------------------------------------------------------------------------
 
-    def on_message(self, agent: Agent, message: Any) -> None:
+    def on_message(self, agent: HostAgent, message: Any) -> None:
         """Handles a message of an agent."""
         if isinstance(message, Output):
             self.on_output(message)
@@ -201,7 +201,7 @@ class RunningAttempt:
         if kv_store.is_progress(text) and self.outcome.awaits_kv_store():
             self.outcome.note_progress()
 
-    def announce(self, agent: Agent, message: Announced) -> None:
+    def announce(self, agent: HostAgent, message: Announced) -> None:
         """Starts a process that a launcher on a host has announced, if the job has one more there."""
         role = message.launched.get("DMLC_ROLE", "worker")
         if self.is_over or not self.processes.lacks(role, agent.host.name):
@@ -271,7 +271,7 @@ class RunningAttempt:
         else:
             self.stalls.on_location(process, message.location)
 
-    def on_numbers(self, agent: Agent, message: Reported) -> None:
+    def on_numbers(self, agent: HostAgent, message: Reported) -> None:
         """Handles the numbers that the job's program on a host has written."""
         if message.progress is not None:
             self.interruption.note_progress(message.progress)
@@ -313,7 +313,7 @@ class RunningAttempt:
         if process in set_up and len(set_up) == len(self.order.hosts):
             self.launch()
 
-    def lose(self, agent: Agent, why: str) -> None:
+    def lose(self, agent: HostAgent, why: str) -> None:
         """Handles the loss of an agent."""
         if not self.is_over:
             self.outcome.note_lost(agent, why)
@@ -321,9 +321,9 @@ class RunningAttempt:
     # -- end -----------------------------------------------------------------------------------------------------
 
     @property
-    def ending(self) -> Ending:
+    def ending(self) -> AttemptEnd:
         """How it has ended. If the end of a node was announced, this explains all later failures."""
-        found = self.outcome.decided or Ending("failed", 1, None, "error")
+        found = self.outcome.decided or AttemptEnd("failed", 1, None, "error")
         if found.reason == "error" and not found.final and self.interruption.hosts:
             return replace(found, reason="notice", lost=self.interruption.hosts)
         return found

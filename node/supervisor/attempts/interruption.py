@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from node.protocol import Order
-from node.supervisor.agents import Agent
+from node.supervisor.agents import HostAgent
 from node.tasks import Tasks
 from node.wire import Notice, SaveCheckpoint
 
@@ -28,7 +28,7 @@ class Interruption:
     def __init__(
         self,
         order: Order,
-        agents: Mapping[str, Agent],
+        agents: Mapping[str, HostAgent],
         tasks: Tasks,
         message: Callable[[str], None],
         interrupt: Callable[[tuple[str, ...], str], None],
@@ -46,7 +46,7 @@ class Interruption:
         """The nodes that will be interrupted."""
         return tuple(self._notices)
 
-    def note_notice(self, agent: Agent, notice: Notice) -> None:
+    def note_notice(self, agent: HostAgent, notice: Notice) -> None:
         """Handles the notice that a node will be interrupted."""
         host = agent.host.name
         if host in self._notices:

@@ -21,7 +21,7 @@ RESUMED = re.compile(r"Resumed from epoch (\d{1,9}) batch (\d{1,9})")
 BEGUN_ANEW = re.compile(r"No complete checkpoint .*: training begins with epoch 0")
 
 
-class Ending(Struct, frozen=True):
+class AttemptEnd(Struct, frozen=True):
     """Why an attempt ends: the first cause.
 
     lost: the nodes that are known to be lost. final: whether the job cannot continue for a reason of the supervisor's
@@ -39,7 +39,9 @@ class Ending(Struct, frozen=True):
 Next = Literal["end", "wait", "again"]
 
 
-def find_lost(ending: Ending, suspects: Collection[str], left: Left, rebooted: Collection[str] = ()) -> tuple[str, ...]:
+def find_lost(
+    ending: AttemptEnd, suspects: Collection[str], left: Left, rebooted: Collection[str] = ()
+) -> tuple[str, ...]:
     """Returns the hosts that an attempt has lost, sorted.
 
     left: the processes that could not be ended. A host is lost if the connection to it had been lost before, and it
@@ -63,7 +65,7 @@ def find_reason(reason: EndReason | None, lost: Collection[str], unhealthy: Coll
     return "lost" if lost else "unhealthy"
 
 
-def plan_next(order: Order, ending: Ending, lost: Sequence[str], left: Left, before: Iterable[Attempt]) -> Next:
+def plan_next(order: Order, ending: AttemptEnd, lost: Sequence[str], left: Left, before: Iterable[Attempt]) -> Next:
     """Returns what follows an attempt: the "end" of the job, "wait" for new nodes, or "again" on the same hosts.
 
     left: the processes that remain on its hosts; if any remain on a host that is not lost, the job ends. before: the

@@ -38,7 +38,7 @@ from provision.aws.clients import Clients
 from provision.config import ProvisionConfig
 from provision.cost.bill import NodeBill
 from provision.describe import describe_cluster
-from provision.down import Ending, Receipt, down, prepare_down
+from provision.down import DownPlan, Receipt, down, prepare_down
 from provision.files import ClusterFiles
 from provision.lease.config import NO_LEASE, LeaseConfig
 from provision.model import Caller, ClusterState, KeyPair, LaunchOption, Node, Preflight, SecurityGroup
@@ -266,11 +266,11 @@ class World:
 
         return up(prepare(), clients=self.clients, files=self.files, report=report, replan=prepare)
 
-    def prepare_down(self) -> Ending:
+    def prepare_down(self) -> DownPlan:
         request = self.request(make_config())
         return prepare_down(self.clients, request=request, files=self.files, report=silent)
 
-    def down(self, ending: Ending | None = None, *, report: Report = silent) -> Receipt:
+    def down(self, ending: DownPlan | None = None, *, report: Report = silent) -> Receipt:
         ending = self.prepare_down() if ending is None else ending
         return down(ending, clients=self.clients, files=self.files, report=report)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bootstrap.ssh.execute import Ending
+from bootstrap.ssh.execute import ExitStatus
 from bootstrap.ssh.host import ACTIVATE, RUN_WORDS
 from cluster.commands.shell import KEPT_BYTES, Collector, LinePrinter
 
@@ -36,7 +36,7 @@ def test_the_end_of_long_output_is_kept() -> None:
     for _ in range(5):
         collector.take("a", "stdout", b"x" * KEPT_BYTES)
     collector.take("a", "stdout", b"end\xff")
-    long, short = (collector.describe(Ending(node=name, exit_code=0)) for name in ("a", "b"))
+    long, short = (collector.describe(ExitStatus(node=name, exit_code=0)) for name in ("a", "b"))
     text = long["stdout"]
     assert (len(text), text[-4:], long["cut"]) == (KEPT_BYTES, "end\N{REPLACEMENT CHARACTER}", True)
     assert (short["stderr"], short["cut"]) == ("", False)

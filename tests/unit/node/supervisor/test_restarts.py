@@ -11,7 +11,7 @@ from node.job.cost import find_cost
 from node.protocol import Attempt, EndReason, HostSettings, JobHost, Order
 from node.supervisor.attempts import restarts
 from node.supervisor.attempts.interruption import MARGIN_S, grace_s
-from node.supervisor.attempts.restarts import Ending
+from node.supervisor.attempts.restarts import AttemptEnd
 from node.wire import Notice
 
 HOSTS = (
@@ -24,13 +24,13 @@ OWN = JobHost(
     workers=1,
     own_host=HostSettings(user="me", port=2222, python="python", code_dir="/c", cwd="/", command=("true",)),
 )
-DONE = Ending("done", 0, None, "done")
-STOPPED = Ending("stopped", 130, "stopped", "stopped")
-ERROR = Ending("failed", 7, "worker 0 failed", "error")
-OVERTIME = Ending("failed", 124, "too long", "overtime")
-NOTICE = Ending("failed", 1, "node-1: interrupted", "notice", lost=("node-1",))
-STALLED = Ending("failed", 124, "no worker made progress", "stalled")
-FULL = Ending("failed", 1, "no space left", "error", final=True)
+DONE = AttemptEnd("done", 0, None, "done")
+STOPPED = AttemptEnd("stopped", 130, "stopped", "stopped")
+ERROR = AttemptEnd("failed", 7, "worker 0 failed", "error")
+OVERTIME = AttemptEnd("failed", 124, "too long", "overtime")
+NOTICE = AttemptEnd("failed", 1, "node-1: interrupted", "notice", lost=("node-1",))
+STALLED = AttemptEnd("failed", 124, "no worker made progress", "stalled")
+FULL = AttemptEnd("failed", 1, "no space left", "error", final=True)
 GONE = {"node-1": [(0, "could not be searched: no answer")]}
 STUCK = {"node-0": [(77, "python train.py")]}
 
@@ -85,7 +85,7 @@ def before(*reasons: EndReason) -> list[Attempt]:
     ],
 )
 def test_what_follows_an_attempt(
-    *, ending: Ending, lost: Any, left: Any, reasons: Any, changes: dict[str, Any], follows: str
+    *, ending: AttemptEnd, lost: Any, left: Any, reasons: Any, changes: dict[str, Any], follows: str
 ) -> None:
     assert restarts.plan_next(order(**changes), ending, lost, left, before(*reasons)) == follows
 
@@ -103,7 +103,7 @@ def test_what_follows_an_attempt(
         (NOTICE, ("node-0",), {"node-0": [(0, "no answer")]}, (), ("node-0", "node-1")),
     ],
 )
-def test_which_nodes_are_lost(ending: Ending, suspects: Any, left: Any, rebooted: Any, lost: Any) -> None:
+def test_which_nodes_are_lost(ending: AttemptEnd, suspects: Any, left: Any, rebooted: Any, lost: Any) -> None:
     assert restarts.find_lost(ending, suspects, left, rebooted) == lost
 
 
