@@ -57,7 +57,8 @@ class ReadyNode(Struct, frozen=True, kw_only=True):
     torch: its PyTorch, whichever framework [bootstrap] names; None if it has none, or only among the user's own files.
     hardware: the hardware of its instance type, None if unknown. bundle: its environment's files. client: on the head,
     the words that run this project's own command; () on other nodes, and on a head without that command. home: the id
-    of the first node with the same home folder.
+    of the first node with the same home folder. changed: it lacked something. is_new: it lacked the runtime, or what
+    set-up commands do, so that programs that started there before are of no use.
     """
 
     host: Host
@@ -68,6 +69,7 @@ class ReadyNode(Struct, frozen=True, kw_only=True):
     project_dir: str | None
     setup: str | None
     changed: bool
+    is_new: bool = False
     framework: Framework = "mxnet"
     library: str = ""
     torch: Torch | None = None
@@ -171,6 +173,7 @@ class _Bootstrap(Struct, frozen=True, kw_only=True):
         self.package_builds.offer(connection, facts, python)
         bundle = self._find_bundle(facts, python, choice=choice, node=host.name)
         setup = setup_digest(self.config.setup)
+        is_new = facts.runtimes != found.runtimes or bool(first)
         plan = plan_node(
             facts,
             bundle=bundle,
@@ -198,7 +201,8 @@ class _Bootstrap(Struct, frozen=True, kw_only=True):
             code_dir=runtime_path(facts.home),
             project_dir=f"{home}/tree/{self.project.digest}" if self.project is not None else None,
             setup=setup,
-            changed=facts.runtimes != found.runtimes or bool(first or plan),
+            changed=is_new or bool(plan),
+            is_new=is_new,
             framework=choice.framework,
             library=bundle.library,
             torch=bundle.torch,

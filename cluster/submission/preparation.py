@@ -112,12 +112,14 @@ class Submission:
     def take(self, head: Head, node: ReadyNode) -> NodeProgram:
         """Returns the program on the head, which may have been started; node: the head's. Raises as Head.open.
 
-        One that started before this command changed the node may lack what the set-up commands export.
+        One that started before the set-up commands lacks what they export.
         """
         early = self._early
-        if early is None or early.connection is not node.connection or node.changed:
-            return head.open(*self._words)
-        return early
+        if early is not None and early.connection is node.connection and not node.is_new:
+            return early
+        if early is not None:
+            early.close()
+        return head.open(*self._words)
 
 
 def _find_access(app: App, clients: Clients | None, scope: S3Scope, keys_s: int | None) -> S3Access:

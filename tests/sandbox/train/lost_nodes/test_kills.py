@@ -92,7 +92,8 @@ class Row:
     def kill_in_staging(self) -> None:
         cause(self.project, "link", f"instance={self.hosts['node-1'].instance_id}", "mbit=8")
         self.start()
-        until(lambda: self.hosts[self.victim].programs("stage"), "nothing is staged")
+        arriving = self.hosts["node-1"].root / "home/ubuntu/.cluster/data/incoming"
+        until(lambda: list(arriving.glob("*")), "nothing is staged")
         self.strike()
         if self.victim == "node-0":
             cause(self.project, "link", f"instance={self.hosts['node-1'].instance_id}", "mbit=0")

@@ -14,14 +14,16 @@ STARTED = b'{"job":"j1","state":"starting"}\n'
 
 
 @pytest.mark.parametrize(
-    ("is_same", "changed", "asked"), [(True, False, 1), (True, True, 2), (False, False, 2)], ids=str
+    ("is_same", "is_new", "asked"), [(True, False, 1), (True, True, 2), (False, False, 2)], ids=str
 )
-def test_a_submission_begins_before_its_order(*, is_same: bool, changed: bool, asked: int) -> None:
-    """Not on another node than the head, nor on a head that this command changes."""
+def test_a_submission_begins_before_its_order(*, is_same: bool, is_new: bool, asked: int) -> None:
+    """Not on another node than the head, nor on a head where set-up commands have run since; then it ends."""
     fake, other = FakeHead(lambda _: channel(STARTED)), FakeHead(lambda _: channel(STARTED))
     submission = Submission(follow=True)
     submission.begin(cast("Any", fake if is_same else other))
-    head = replace(node(0), connection=cast("Any", fake), changed=changed)
+    head = replace(node(0), connection=cast("Any", fake), is_new=is_new)
     program = submission.take(fake.make(), head)
     assert submit(fake.make(), make_order(), follow=True, program=program).id == "j1"
     assert [*fake.asked, *other.asked] == [["submit", "--follow"]] * asked
+    early = (fake if is_same else other).channels[0]
+    assert early.closed == (asked == 2)
