@@ -61,12 +61,16 @@ def strike(project: Project, ec2: "EC2Client", instance_id: str, how: str) -> No
 
 
 class Row:
-    """A training, and a kill at a moment. which: "head" or "worker"; how: "end" or "stop"."""
+    """A training, and a kill at a moment. which: "head" or "worker".
 
-    def __init__(self, project: Project, ec2: "EC2Client", name: str, which: str, how: str) -> None:
-        self.project, self.ec2, self.how = project, ec2, how
+    With a role, workers are terminated and heads stopped; without one, the other way round.
+    """
+
+    def __init__(self, project: Project, ec2: "EC2Client", name: str, which: str) -> None:
+        self.project, self.ec2 = project, ec2
         self.name, self.victim = name, "node-0" if which == "head" else "node-1"
         self.has_role = 'instance_profile = "auto"' in (project.directory / "cluster.toml").read_text()
+        self.how = "end" if (which == "worker") == self.has_role else "stop"
         self.hosts = hosts_of(project, again=True)
         self.key = f"results/models/{name}"  # where a role may write
         self.words = ("train", "--detach", "--", *SHAPE, f"s3://cluster-demo/{self.key}/m")
@@ -161,7 +165,6 @@ class Row:
         return self.state(), done.stderr
 
 
-@pytest.mark.parametrize("how", ["end", "stop"])
 @pytest.mark.parametrize("which", ["worker", "head"])
 @pytest.mark.parametrize("moment", ["set_up", "staging", "saving", "replacement", "twice"])
 def test_kills(
@@ -171,13 +174,12 @@ def test_kills(
     *,
     moment: str,
     which: str,
-    how: str,
 ) -> None:
     ec2 = ec2_of(cluster, monkeypatch)
     for job in json.loads(cluster.run("jobs", "--json").stdout):
         if job["state"] not in ENDED:  # an earlier row has failed
             cluster.run("stop", job["id"], code=None)
-    row = Row(cluster, ec2, f"{moment}-{which}-{how}", which, how)
+    row = Row(cluster, ec2, f"{moment}-{which}", which)
 
     getattr(row, f"kill_in_{moment}" if moment != "twice" else "kill_twice")()
     for words in (("status", "--json"), ("jobs", "--json"), ("logs", "--json", *([row.job] if row.job else []))):
