@@ -5,6 +5,7 @@
 
 import json
 import random
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
@@ -95,9 +96,11 @@ class Row:
 
     def kill_in_staging(self) -> None:
         cause(self.project, "link", f"instance={self.hosts['node-1'].instance_id}", "mbit=8")
+        cache = self.hosts["node-1"].root / "home/ubuntu/.cluster/data"
+        for staged in (cache / "objects").glob("*"):  # by earlier jobs
+            shutil.rmtree(staged)
         self.start()
-        arriving = self.hosts["node-1"].root / "home/ubuntu/.cluster/data/incoming"
-        until(lambda: list(arriving.glob("*")), "nothing is staged")
+        until(lambda: list((cache / "incoming").glob("*")), "nothing is staged")
         self.strike()
         if self.victim == "node-0":
             cause(self.project, "link", f"instance={self.hosts['node-1'].instance_id}", "mbit=0")
