@@ -37,57 +37,32 @@ def seen(data: Data | None, *, mode: str = "auto", **more: Any) -> dict[str, Any
         # A single worker has no other to exchange gradients with. The number of workers counts, not that of nodes.
         ({}, cpus(1), {}, 'kv_store = "dist_sync" needs two or more workers'),
         ({"workers": 1, "kv_store": "dist_async"}, cpus(2), {}, 'kv_store = "dist_async" needs two'),
-        ({"hosts": ("node-1",)}, cpus(2), {}, "needs two or more workers"),
         ({}, cpus(1), COMMAND, None),
         ({"kv_store": "local"}, cpus(1), {}, None),
         # Several workers, each with its own store.
         ({"kv_store": "local"}, cpus(2), {}, "would train 2 separate models"),
-        ({"kv_store": "device", "workers": 4}, cpus(1), {}, "would train 4 separate models"),
         # Gradient compression and P3.
         ({"p3": True}, cpus(2), {}, None),
         ({"p3": True, "kv_store": "dist_async"}, cpus(2), {}, "p3 = true needs kv_store"),
-        ({"p3": True, "kv_store": "local", "workers": 1}, cpus(2), {}, 'not "local"'),
         ({"p3": True, "gc_type": "2bit"}, cpus(2), {}, "does not support gradient compression"),
         # Options among the script's own arguments. The options that are appended to them take precedence.
-        (
-            {"args": ("--kv-store", "dist_async")},
-            cpus(2),
-            {},
-            "train.args: --kv-store dist_async has no effect: train.kv_store adds --kv-store dist_sync",
-        ),
-        (
-            {"args": ("--kv-store=local",)},
-            with_files(cpus(2)),
-            OWN,
-            "--kv-store local has no effect: train.kv_store adds",
-        ),
-        (
-            {"args": ("--kvstore", "device"), "kv_store_option": "--kvstore"},
-            with_files(cpus(2)),
-            OWN,
-            "--kvstore device has no effect: train.kv_store adds --kvstore dist_sync",
-        ),
+        ({"args": ("--kv-store", "dist_async")}, cpus(2), {}, "train.kv_store adds --kv-store dist_sync"),
+        ({"args": ("--kv-store=local",)}, with_files(cpus(2)), OWN, "train.args: --kv-store local has no effect: "),
+        ({"args": ("--store", "x"), "kv_store_option": "--store"}, with_files(cpus(2)), OWN, "adds --store dist_sync"),
         ({"args": ("--kvstore", "device"), "kv_store_option": ""}, with_files(cpus(2)), OWN, None),
         ({"args": ("--kv-store=x", "--kv-store", "dist_sync")}, cpus(2), {}, None),  # the appended option is the same
         ({"args": ("--kv-store", "local")}, cpus(2), COMMAND, None),
         ({"args": ("--gc-type", "none"), "gc_type": "2bit"}, cpus(2), {}, "train.gc_type adds --gc-type 2bit"),
-        (
-            {"args": ("--gc-threshold", "1"), "gc_type": "2bit"},
-            cpus(2),
-            {},
-            "train.gc_threshold adds --gc-threshold 0.5",
-        ),
+        ({"args": ("--gc-threshold", "1"), "gc_type": "2bit"}, cpus(2), {}, "adds --gc-threshold 0.5"),
         ({"args": ("--gc-threshold=.50",), "gc_type": "2bit"}, cpus(2), {}, None),
         ({"args": ("--gc-threshold", "1", "--gc-type", "2bit")}, cpus(2), {}, None),  # no option is appended
         ({"args": ("--gc-type=2bit",), "kv_store": "dist_async"}, with_files(cpus(2)), OWN, None),
         # Hosts.
-        ({"hosts": ("node-1", "node-0")}, cpus(2), {}, None),
         ({"hosts": ("10.0.0.5", "10.0.0.4:22")}, cpus(2), {}, None),
         ({"hosts": ("node-0", "node-7")}, cpus(2), {}, '"node-7" is not a node of this cluster; did you mean'),
         ({"hosts": ("node-0:2222",)}, cpus(2), {}, "port 22"),
         ({"hosts": ("10.0.0.4:22", "node-0"), "launcher": "local"}, cpus(2), {}, None),
         # GPUs.
-        ({"workers": 4}, gpus(4, 4), {}, None),
         ({"workers": 6}, gpus(4, 4), {}, "the 4 GPUs of node-0 cannot be shared equally among its 3 workers"),
         ({"workers": 4, "gpus": "none"}, gpus(1, 1), {}, None),
         ({"workers": 4, "gpus": (0,)}, gpus(1, 1), {}, None),
@@ -101,7 +76,6 @@ def seen(data: Data | None, *, mode: str = "auto", **more: Any) -> dict[str, Any
         ({"env": {"DMLC_ROLE": "worker"}}, cpus(2), {}, "train.env: DMLC_ROLE is reserved"),
         ({"env_server": {"DMLC_PS_ROOT_PORT": "1"}}, cpus(2), {}, "train.env_server: DMLC_PS_ROOT_PORT"),
         # Data.
-        ({}, cpus(2), seen(Data(objects=0, exists=False)), "there is no such bucket"),
         ({}, cpus(2), seen(Data(objects=0)), "there is nothing to read"),
         ({}, cpus(2), seen(Data(objects=0), **COMMAND), None),
         ({"args": ("--data-train", "x.rec")}, cpus(2), seen(Data(objects=0)), None),
@@ -140,25 +114,13 @@ def test_all_errors_are_reported_at_once() -> None:
     ("keys", "nodes", "more", "messages"),
     [
         ({}, cpus(2), {}, []),
-        ({}, gpus(4, 4), {}, []),
         ({}, gpus(1, 1), {"mxnet": "mxnet==1.9.1"}, ["mxnet==1.9.1 has no GPU support"]),
         ({"gc_type": "2bit", "gpus": (0,)}, gpus(1, 1), COMMAND, ["train.gc_type and train.gpus not passed on"]),
         # The kv-store that a command's arguments name.
-        (
-            {},
-            cpus(2),
-            names("--kv-store", "local"),
-            ["--kv-store local in the command: 2 workers would train 2 separate"],
-        ),
-        (
-            {"args": ("--kvstore", "device"), "kv_store_option": ""},
-            with_files(cpus(2)),
-            OWN,
-            ["--kvstore device in train.args: 2 workers would train 2 separate models"],
-        ),
+        ({"args": ("--kvstore", "device"), "kv_store_option": ""}, with_files(cpus(2)), OWN, ["device in train.args"]),
         ({}, cpus(2), names("--kvstore=device", "-x"), ["--kvstore device in the command: 2 workers"]),
         ({}, cpus(2), names("--kv_store", "nccl"), ["nccl in the command: 2 workers would train 2 separate models"]),
-        ({}, cpus(2), SHELL, ["--kv-store local in the command: 2 workers would train 2 separate models"]),
+        ({}, cpus(2), SHELL, ["--kv-store local in the command"]),
         ({"kv_store": "local"}, cpus(1), names("--kv-store", "dist_sync"), ['"local" starts no servers']),
         ({"kv_store": "local"}, cpus(1), names("--kv-store", "device"), []),
         ({}, cpus(2), names("--kv-store", "local", "--kv-store", "dist_sync"), []),  # the last one counts
@@ -173,19 +135,9 @@ def test_all_errors_are_reported_at_once() -> None:
         ({"args": ("--model-prefix", "auto")}, cpus(2), {}, ["one node, since [data] results is not set"]),
         ({"args": ("--model-prefix", "auto")}, cpus(2), {"data": DataConfig(results="s3://bucket/r/")}, []),
         ({"args": ("--model-prefix", "auto"), "on_node_loss": "fail"}, cpus(2), {}, []),
-        (
-            {"args": ("--model-prefix=models/m",)},
-            cpus(2),
-            {},
-            ["--model-prefix models/m saves"],
-        ),
+        ({"args": ("--model-prefix=models/m",)}, cpus(2), {}, ["--model-prefix models/m saves"]),
         ({"args": ("--model-prefix", "/shared/m")}, cpus(2), {"volumes": ["/shared"]}, []),
-        (
-            {"args": ("--model-prefix", "/shared2/m")},
-            cpus(2),
-            {"volumes": ["/shared"]},
-            ["starts again from epoch 0"],
-        ),
+        ({"args": ("--model-prefix", "/shared2/m")}, cpus(2), {"volumes": ["/shared"]}, ["again from epoch 0"]),
         ({"args": ("--model-prefix", "s3://bucket/m")}, cpus(2), {}, []),
         ({"args": ("--model-prefix", "m"), "kv_store": "local"}, cpus(1), {}, []),
         ({"args": ("--model-prefix", "m")}, with_files(cpus(2)), OWN, []),

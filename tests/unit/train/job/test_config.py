@@ -114,7 +114,6 @@ def test_every_key_of_train_is_a_key_of_a_job_file() -> None:
     [
         ("worker = 3", 'job.toml: worker: unknown key; did you mean "workers"?'),
         ("comand = ['x']", 'comand: unknown key; did you mean "command"?'),
-        ("workers = 0", "job.toml: workers = 0"),
         ("max_duration = '90x'", 'max_duration = "90x"'),
         ("command = 'python x.py'", "command = "),
         ("command = ['x']\nscript = 'y.py'", "job.toml: command replaces script and args"),
@@ -137,12 +136,9 @@ def test_a_missing_job_file(given: Given) -> None:
     ("words", "message", "hint"),
     [
         (["--env", "1A=hush"], '--env "1A=...": must be NAME=VALUE or NAME', None),
-        (["--env", "A\n=hush"], "must be NAME=VALUE", None),
         (["--env", "MY-TOKEN:hush"], "--env: must be NAME=VALUE or NAME", None),
-        (["--env", "hush-hush"], "--env: must be NAME=VALUE or NAME", None),
         (["--env-worker", "hush/aHVzaA=="], "--env-worker: must be NAME=VALUE or NAME", None),
         (["--env", "NOT_SET"], '--env "NOT_SET": this variable is not set here', "export NOT_SET first; or --env NOT_"),
-        (["--env-server", "NOT_SET"], '--env-server "NOT_SET": this variable is not set here', "--env-server NOT_SET="),
         (["--env-worker", "A:hush"], '--env-worker "A:..."', "--env-worker A=... (launch.py's NAME:VALUE"),
         (["--gpus", "0-3"], '--gpus "0-3": must be numbers', "cluster train --gpus 0,1"),
         (["-H", "nowhere"], "--hostfile nowhere: cannot be read: No such file", "correct the path after -H"),
@@ -167,16 +163,13 @@ def test_invalid_options(
         ("gpus = [0, 0]", "train.gpus"),
         ("gc_threshold = 0", "train.gc_threshold = 0"),
         ("gc_type = '1bit'", 'train.gc_type = "1bit"'),
-        ("launcher = 'yarn'", 'train.launcher = "yarn"'),
         ("hosts = ['-x']", 'train.hosts[0] = "-x"'),
         ("name = 'my job'", 'train.name = "my job"'),
         ("sync_dst_dir = 'here'", 'train.sync_dst_dir = "here"'),
         ("setup = ['']", "train.setup[0]"),
-        ("start_timeout_s = 1", "train.start_timeout_s = 1"),
         ("max_duration = 0", "train.max_duration = 0: must be from 1 second to 30 days"),
         ("stall_timeout = 'soon'", 'train.stall_timeout = "soon"'),
         ("env_server = {'a b' = '3'}", "train.env_server"),
-        ("queue = 'yes'", "train.queue"),
     ],
 )
 def test_invalid_values(given: Given, text: str, message: str) -> None:
@@ -186,8 +179,7 @@ def test_invalid_values(given: Given, text: str, message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "seconds"),
-    [("none", None), ("45s", 45), ("90m", 5400), ("2h", 7200), ("1d", 86400), ("30d", 2592000), (1, 1), (3600, 3600)],
+    ("value", "seconds"), [("none", None), ("45s", 45), ("90m", 5400), ("2h", 7200), ("30d", 2592000), (3600, 3600)]
 )
 def test_durations(value: str | int, seconds: int | None) -> None:
     assert parse_duration(value) == seconds
@@ -219,7 +211,6 @@ def test_an_invalid_value_names_its_source(given: Given) -> None:
 @pytest.mark.parametrize(
     ("words", "job", "command"),
     [
-        (("python my.py",), "", ("bash", "-c", "python my.py")),
         (("--", "python my.py --lr 0.1"), "", ("bash", "-c", "python my.py --lr 0.1")),
         (("python 'a b.py' \"$HOME\" && echo 'done'",), "", ("bash", "-c", "python 'a b.py' \"$HOME\" && echo 'done'")),
         (("--", "hostname"), "", ("hostname",)),
@@ -250,13 +241,15 @@ VOLUMES = [{"mount": "/shared", "source": "nas:/export"}, {"mount": "/data", "so
         ({"url": "shared/data"}, "not an S3 URL"),
     ],
 )
-def test_paths_that_are_refused(data: dict[str, str], message: str) -> None:
+def test_paths_on_volumes(data: dict[str, str], message: str) -> None:
+    good = {
+        "name": "demo",
+        "cloud": "aws",
+        "volumes": VOLUMES,
+        "data": {"url": "/data/x/", "results": "/shared/results"},
+    }
+    config = parse_config(good, source="cluster.toml")
+    assert (config.data.url, config.data.s3_url, config.data.s3_results) == ("/data/x/", None, None)
     with pytest.raises(ConfigError) as raised:
-        parse_config({"name": "demo", "cloud": "aws", "volumes": VOLUMES, "data": data}, source="cluster.toml")
+        parse_config({**good, "data": data}, source="cluster.toml")
     assert message in raised.value.message
-
-
-def test_paths_on_volumes() -> None:
-    data = {"url": "/data/digits/", "results": "/shared/results"}
-    config = parse_config({"name": "demo", "cloud": "aws", "volumes": VOLUMES, "data": data}, source="cluster.toml")
-    assert (config.data.url, config.data.s3_url, config.data.s3_results) == ("/data/digits/", None, None)

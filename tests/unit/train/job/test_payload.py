@@ -1,6 +1,7 @@
 """The files that a job sends to the nodes."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,8 +12,8 @@ from train.job.payload import Payload, choose_folders, collect_trees, find_shado
 OWN = "data = mx.gluon.data.vision.ImageRecordDataset(url)"
 
 
-def collect(script: str, project: Path, *sync: str, exclude: tuple[str, ...] = ()) -> Payload:
-    return collect_trees(script, sync=sync, exclude=exclude, project_dir=project, report=silent)
+def collect(script: str, project: Path, *sync: str, **more: Any) -> Payload:
+    return collect_trees(script, **{"sync": sync, "exclude": (), **more}, project_dir=project, report=silent)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +46,6 @@ def test_the_users_files_keep_their_paths(
         ("a/x.py", (), "", (".",), ("a/x.py",)),  # its arguments may name b/y.py
         ("a/x.py", (), "b", ("a", "b"), ("a/x.py",)),
         ("a/x.py", (), "a", ("a",), ("a/x.py",)),
-        ("a/x.py", (), "gone", ("a",), ("a/x.py",)),
         ("../outside.py", (), "", (), ()),
         (None, (), "a", (), ()),  # a script that ships
     ],
@@ -90,11 +90,11 @@ def test_the_script_is_sent_even_if_excluded(tmp_path: Path) -> None:
     assert [file.path for file in payload.project.files] == ["my/net.py", "my/train.py"]
 
 
-@pytest.mark.parametrize("taken", ["outside.py", "outside.py/x", "outside.py/"])
+@pytest.mark.parametrize("taken", ["outside.py", "outside.py/x"])
 def test_two_files_with_the_same_path_are_refused(tmp_path: Path, taken: str) -> None:
     project = make_project(tmp_path)
     (project / taken).parent.mkdir(exist_ok=True)
-    (project / taken).mkdir() if taken.endswith("/") else (project / taken).touch()
+    (project / taken).touch()
     with pytest.raises(ConfigError, match=r"sync sends another outside\.py to the same path"):
         collect("../outside.py", project, ".", exclude=("link.py",))
 
@@ -110,9 +110,7 @@ def test_the_users_script_hides_a_shipped_one(tmp_path: Path) -> None:
     (tmp_path / "train_mnist.py").touch()
     (tmp_path / "train.py").touch()
     assert find_shadowed("train.py", project_dir=tmp_path) is None
-    message = find_shadowed("train_mnist.py", project_dir=tmp_path)
-    assert message is not None
-    assert str(tmp_path / "train_mnist.py") in message
+    assert str(tmp_path / "train_mnist.py") in str(find_shadowed("train_mnist.py", project_dir=tmp_path))
 
 
 def test_files_with_settings_are_not_sent(tmp_path: Path) -> None:
@@ -120,14 +118,6 @@ def test_files_with_settings_are_not_sent(tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
     (tmp_path / "secret.toml").write_text('env = { TOKEN = "x" }')
     for command in ((), ("true",)):
-        payload = collect_trees(
-            "train.py",
-            sync="auto",
-            exclude=(),
-            project_dir=tmp_path,
-            report=silent,
-            command=command,
-            settings=[tmp_path / "secret.toml"],
-        )
+        payload = collect("train.py", tmp_path, sync="auto", command=command, settings=[tmp_path / "secret.toml"])
         assert payload.project is not None
         assert [file.path for file in payload.project.files] == ["train.py"]

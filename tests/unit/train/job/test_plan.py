@@ -28,7 +28,6 @@ from train.job.survey import Survey
     [
         (TrainConfig(), 2, 2, 2, "4"),
         (TrainConfig(workers=4, servers=1), 2, 4, 1, "2"),
-        (TrainConfig(workers=8), 2, 8, 8, "1"),
         (TrainConfig(workers=40), 2, 40, 2, "1"),
         (TrainConfig(workers=6, launcher="local"), 1, 6, 2, "1"),
         (TrainConfig(workers=10, hosts=("node-1", "node-1", "node-2")), 3, 10, 6, "1"),
@@ -58,12 +57,8 @@ def test_what_the_machines_are_is_recorded() -> None:
 
 
 def test_the_users_environment_overrides_the_jobs() -> None:
-    job = plan(
-        TrainConfig(env={"OMP_NUM_THREADS": "3", "A": "1"}),
-        2,
-        access=dataclasses.replace(NO_ACCESS, env={"A": "0", "B": "2"}),
-        data=DataConfig(url="s3://bucket/x/"),
-    )
+    access, data = dataclasses.replace(NO_ACCESS, env={"A": "0", "B": "2"}), DataConfig(url="s3://bucket/x/")
+    job = plan(TrainConfig(env={"OMP_NUM_THREADS": "3", "A": "1"}), 2, access=access, data=data)
     wanted = {"OMP_NUM_THREADS": "3", "A": "1", "B": "2", "CLUSTER_DATA_URL": "s3://bucket/x/"}
     assert {key: job.order.env[key] for key in wanted} == wanted
     assert "CLUSTER_RESULTS_URL" not in job.order.env
@@ -90,7 +85,6 @@ def test_jobs_of_the_same_files_run_in_folders_of_their_own() -> None:
         ({"workers": 4}, gpus(4, 4), SCRIPT, "0,1", ((0, 1), (2, 3))),
         ({"workers": 3}, gpus(4, 4), SCRIPT, "0,1", ((0, 1), (2, 3))),
         ({"gpus": "none"}, gpus(4, 4), SCRIPT, None, ()),
-        ({"gpus": (1, 3)}, gpus(4, 4), SCRIPT, "1,3", ()),
         ({"gpus": (1, 3)}, gpus(4, 4), OWN_SCRIPT, "1,3", ()),
         ({}, gpus(4, 4), OWN_SCRIPT, None, ()),
         ({"workers": 4}, gpus(4, 4), OWN_SCRIPT, None, ((0, 1), (2, 3))),
@@ -180,31 +174,30 @@ def test_a_job_runs_in_a_subfolder() -> None:
 
 def test_the_order_as_json() -> None:
     keys: dict[str, Any] = {"env_server": {"A": "1"}, "env_worker": {"A": "2", "A_TOKEN": "hush"}}
-    config = TrainConfig(max_duration="2h", queue=True, setup=("true",), open_files=4096, **keys)
+    config = TrainConfig(max_duration="2h", queue=True, **keys)
     survey = Survey(owner="arn:aws:iam::1:user/me")
-    order = plan(config, 2, survey=survey, data=DataConfig(results="s3://bucket/y"))
+    document = to_builtins(plan(config, 2, survey=survey, data=DataConfig(results="s3://bucket/y")).order)
     env = {"CLUSTER_OUTPUT_URL": "s3://bucket/y/j/", "CLUSTER_JOB_NAME": "train_mnist"}
     env |= {"CLUSTER_RESULTS_URL": "s3://bucket/y"}
-    document = to_builtins(order.order)
-    assert {key: document[key] for key in keys} == keys
-    assert (document["tree"], document["secrets"]) == (None, {})
-    assert {key: document["env"][key] for key in env} == env
+    assert document.items() >= {**keys, "tree": None, "secrets": {}}.items()
+    assert document["env"].items() >= env.items()
     assert "CLUSTER_DATA_URL" not in document["env"]
     spec = document["spec"]
-    wanted: dict[str, Any] = {
-        "id": "j",
-        "name": "train_mnist",
-        "owner": survey.owner,
+    wanted: dict[str, Any] = {"id": "j", "name": "train_mnist", "owner": survey.owner}
+    wanted |= {
         "output_url": env["CLUSTER_OUTPUT_URL"],
+        "library": "mxnet==1.7.0.post2",
+        "code": "cd",
+        "project": None,
+        "workers": 2,
+        "servers": 2,
     }
-    wanted |= {"library": "mxnet==1.7.0.post2", "code": "cd", "project": None, "workers": 2, "servers": 2}
-    assert {key: spec[key] for key in wanted} == wanted
-    shown = {**document["env"], "A (servers)": "1", "A (workers)": "2", "A_TOKEN (workers)": "***"}
-    assert spec["env"] == shown
-    settled = {"name": "train_mnist", "queue": True, "launcher": "ssh", "max_duration": "2h", "open_files": 4096}
-    settled |= {"workers": 2, "servers": 2, "hosts": ("node-0", "node-1"), "setup": ("true",), "nodes": "current"}
+    assert spec.items() >= wanted.items()
+    assert spec["env"] == {**document["env"], "A (servers)": "1", "A (workers)": "2", "A_TOKEN (workers)": "***"}
+    settled = {"name": "train_mnist", "queue": True, "launcher": "ssh", "max_duration": "2h", "workers": 2}
+    settled |= {"servers": 2, "hosts": ("node-0", "node-1"), "nodes": "current"}
     settled |= {"env_server": {"A": "1"}, "env_worker": {"A": "2", "A_TOKEN": "***"}}
-    assert {key: spec["train"][key] for key in settled} == settled
+    assert spec["train"].items() >= settled.items()
 
 
 @pytest.mark.parametrize(
@@ -215,14 +208,10 @@ def test_the_order_as_json() -> None:
         ("auto", ("python", "my/train.py", "--x"), "train"),
         ("auto", ("/usr/bin/python3.11", "-u", "my/train.py"), "train"),
         ("auto", ("python", "-m", "my.pack"), "my.pack"),
-        ("auto", ("python", "-c", "print()"), "python"),
         ("auto", ("python",), "python"),
         ("auto", ("bash", "-c", "echo $'it\\'s' python"), "echo"),
         ("auto", ("/usr/bin/env", "-i", "A=b", "python", "my/train.py"), "train"),
-        ("auto", ("sh", "-c", "cd my && exec python train.py"), "train"),
         ("auto", ("bash", "-c", "if [ $RANK = 0 ]; then ray start; fi"), "bash"),
-        ("auto", ("bash", "-c", "echo hello"), "echo"),
-        ("auto", ("bash", "-c", "python my/train.py --x 'a b'"), "train"),
         ("auto", ("bash", "-c", "cd my && PS_VERBOSE=2 python3.11 -u train.py"), "train"),
         ("auto", ("./tr äin it.sh",), "tr-ain-it.sh"),
         ("auto", ("python", "Größe ö.py"), "Grosse-o"),
@@ -238,12 +227,8 @@ def test_the_name_of_a_job(name: str, command: tuple[str, ...], wanted: str) -> 
 def test_defaults_are_shown_with_their_reasons() -> None:
     env = {"S3_REGION": "eu-west-1", "S3_ENDPOINT": "s3.eu-west-1.amazonaws.com"}
     reading = "read from files staged on the nodes (mxnet-cu112==1.9.1 cannot read s3://)"
-    job = plan(
-        TrainConfig(workers=4),
-        gpus(4, 4),
-        access=dataclasses.replace(NO_ACCESS, env=env),
-        credentials="credentials: temporary",
-    )
+    access = dataclasses.replace(NO_ACCESS, env=env)
+    job = plan(TrainConfig(workers=4), gpus(4, 4), access=access, credentials="credentials: temporary")
     assert render_settings(job) == [
         "job j: 4 workers, 4 servers on 2 nodes, kv_store dist_sync: train_mnist",
         "  script: train_mnist.py (ships with cluster)",

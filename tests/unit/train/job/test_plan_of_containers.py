@@ -115,9 +115,6 @@ def test_a_shell_has_a_jobs_mounts() -> None:
     assert "PATH=/home/ubuntu/.cluster/env/ab/bin:/opt/bin:/usr/bin" in words
 
 
-# -- the nodes that pull -----------------------------------------------------------------------------------------------
-
-
 def app_with(tmp_path: Path, **container: Any) -> App:
     app = App(config_path=tmp_path / "cluster.toml")
     app.__dict__["config"] = parse_config({"name": "a", "container": container}, source="x")

@@ -27,7 +27,6 @@ def workers_of(job: Job) -> dict[str, int]:
     ("config", "nodes", "workers"),
     [
         (TrainConfig(), 2, {"node-0": 1, "node-1": 1}),
-        (TrainConfig(), gpus(4, 4), {"node-0": 4, "node-1": 4}),
         (TrainConfig(), gpus(8, 4), {"node-0": 8, "node-1": 4}),
         (TrainConfig(gpus="none"), gpus(4, 4), {"node-0": 1, "node-1": 1}),
         (TrainConfig(gpus=(0, 1)), gpus(4, 4), {"node-0": 2, "node-1": 2}),

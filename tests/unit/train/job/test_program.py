@@ -18,7 +18,6 @@ OWN = "print('own')"
         ("train_mnist.py", (), ""),  # this script ships with the project
         ("train_mnist.py", ("python3", "-u", "own.py", "--lr", "1"), OWN),
         ("own.py", ("python", "-m", "pkg.own"), OWN),
-        ("own.py", ("python", "-m", "pytest"), ""),
         ("own.py", ("bash", "own.py.txt"), ""),
         ("train_mnist.py", ("sh", "-c", "cd pkg && exec python below.py"), OWN),
         ("train_mnist.py", ("env", "A=1", "bash", "-lc", "cd pkg; python -m below"), OWN),
@@ -50,13 +49,8 @@ def test_a_programs_text_includes_its_own_modules(tmp_path: Path) -> None:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     found = read_program("own.py", command=(), project_dir=tmp_path)
-    assert {word for word in ("FIT", "DATA", "HELPERS", "PACKAGE", "BELOW", "OTHER") if word in found} == {
-        "FIT",
-        "DATA",
-        "HELPERS",
-        "PACKAGE",
-        "BELOW",
-    }
+    assert [word for word in ("FIT", "DATA", "HELPERS", "PACKAGE", "BELOW") if word not in found] == []
+    assert "OTHER" not in found
     assert found.count("HELPERS") == 1
 
 
@@ -79,7 +73,6 @@ def test_the_option_of_the_kv_store(option: str, program: str, chosen: str) -> N
 @pytest.mark.parametrize(
     ("name", "text", "command"),
     [
-        ("own.py", "print(1)", ()),
         ("own.py", "#!/usr/bin/env python3\nprint(1)", ()),
         ("own", "#!/usr/bin/python3.11 -u\nprint(1)", ()),
         ("run.sh", "echo", ("sh", "run.sh", "--lr", "1")),
@@ -106,7 +99,6 @@ def test_what_runs_a_script(tmp_path: Path, name: str, *, text: str | None, comm
         ("own.py", "a = 1\nprint 'x'\n", "own.py, line 2: Missing parentheses in call to 'print'"),
         ("own.py", "def f():\n\treturn 1\n        return 2", "own.py, line 3: inconsistent use of tabs"),
         ("own.py", "a = 1\0", "null bytes"),
-        ("own.py", "return 1", "own.py, line 1: 'return' outside function"),
     ],
 )
 def test_scripts_that_cannot_run(tmp_path: Path, name: str, text: str, message: str) -> None:

@@ -25,8 +25,6 @@ from train.job.reading import (
 from train.s3.environment import S3Access
 
 READS, CANNOT = "mxnet==1.7.0.post2", "mxnet==1.9.1"
-
-
 INDEXED = "data = mx.gluon.data.vision.ImageRecordDataset(url)"
 
 
@@ -45,10 +43,10 @@ INDEXED = "data = mx.gluon.data.vision.ImageRecordDataset(url)"
 def test_how_workers_read(mode: Any, library: str, program: str, chosen: str, why: str) -> None:
     reading = plan_reading(DataConfig(mode=mode), NO_ACCESS, library=library, program=program)
     assert (reading.mode, reading.why) == (chosen, why)
-    message = (
-        'data.mode = "native": ImageRecordDataset, which the program uses, cannot read s3://: set [data] mode = "stage"'
+    warnings = reading_warnings(reading, TrainConfig(), NO_ACCESS)
+    assert ["ImageRecordDataset, which the program uses, cannot" in one for one in warnings] == (
+        [True] if mode == "native" and program else []
     )
-    assert reading_warnings(reading, TrainConfig(), NO_ACCESS) == ([message] if mode == "native" and program else [])
 
 
 D = "s3://bkt/d/"
@@ -113,12 +111,9 @@ def test_where_a_job_saves() -> None:
 def test_a_job_saves_by_files_in_every_mode() -> None:
     data = DataConfig(mode="native", results="s3://bkt/results/")
     saved = {SAVED_AT: "s3://bkt/m/net", "CLUSTER_DATA_CREDENTIALS": "instance"}
-    env = reading_environment(
-        plan_reading(data, NO_ACCESS, library=READS),
-        DataConfig(),
-        dataclasses.replace(NO_ACCESS, of_nodes=True),
-        saved=plan_saved(data, ("--model-prefix", "s3://bkt/m/net")),
-    )
+    reading, access = plan_reading(data, NO_ACCESS, library=READS), dataclasses.replace(NO_ACCESS, of_nodes=True)
+    words = ("--model-prefix", "s3://bkt/m/net")
+    env = reading_environment(reading, DataConfig(), access, saved=plan_saved(data, words))
     assert saved.items() <= env.items()
 
 
@@ -138,12 +133,6 @@ def test_shipped_scripts_without_mxnet_read_files() -> None:
         assert plan_staged(data, "pytorch", words, is_shipped=True) == ["s3://other/mnist/"]
 
 
-def test_the_data_of_a_program_with_a_python_reader_is_staged() -> None:
-    data = DataConfig(url="s3://bucket/d/")
-    assert plan(TrainConfig(), 2, data=data, program=INDEXED).reading.mode == "stage"
-    assert plan(TrainConfig(), 2, data=data).reading.mode == "native"
-
-
 def test_the_reading_is_shown_with_its_limit() -> None:
     reading = Reading(mode="native", why="it can", limit_s=43199.5)
     assert render_reading(reading) == "read by MXNet itself (it can), for at most 11 h 59 min"
@@ -159,7 +148,7 @@ def test_native_mode_needs_an_mxnet_that_reads_s3() -> None:
     ("max_duration", "options", "message"),
     [
         ("none", {"left_s": 3600.0}, "end in 1 h"),
-        ("none", {"left_s": 2 * 3600.0}, None),  # not a warning; the plan shows it with S3's address
+        ("none", {"left_s": 2 * 3600.0}, None),  # the plan shows it with S3's address
         ("2h", {"left_s": 3600.0}, "after 1 h"),
         ("2h", {}, None),
         ("7h", {"of_nodes": True}, "after 6 h"),
@@ -194,11 +183,9 @@ def test_a_plan_has_the_variables_and_warnings() -> None:
     data = DataConfig(url="s3://bucket/d/", mode="stage")
     made = plan(TrainConfig(args=("s3://bucket/d/x",)), 2, data=data)
     assert made.order.env[STAGED] == "s3://bucket/d/x"
+    assert plan(TrainConfig(), 2, data=DataConfig(url="s3://bucket/d/"), program=INDEXED).reading.mode == "stage"
     messages = plan(TrainConfig(max_duration="2h"), 2, access=dataclasses.replace(NO_ACCESS, left_s=60.0)).warnings
     assert [line for line in messages if 'set [provision] instance_profile = "auto"' in line]
-
-
-# -- what a job's credentials allow ------------------------------------------------------------------------------------
 
 
 DATA = DataConfig(url="s3://data/digits/", results="s3://results/models")
@@ -214,7 +201,6 @@ def test_without_other_urls_a_job_may_use_what_data_names() -> None:
     [
         (["--data-train", "s3://more/train.rec"], ["s3://more/train.rec"]),
         (["--data-train=s3://more/a.rec;s3://more/b.rec"], ["s3://more/a.rec", "s3://more/b.rec"]),
-        (["s3://more/a,s3://other/b"], ["s3://more/a", "s3://other/b"]),
         (["sh", "-c", "train --data 's3://more/it is/' && ls \"s3://other/b/\""], ["s3://more/it", "s3://other/b/"]),
         (["s3://more/a/", "s3://more/a/b", "s3://more/a"], ["s3://more/a"]),  # a prefix of the others
         (["s3://more", "s3://moreover/a"], ["s3://more/", "s3://moreover/a"]),
@@ -265,22 +251,13 @@ SCOPE = S3Scope(data_url="s3://a/b/", results_url="s3://c/", also_read=("s3://d/
         (
             S3Access(env={}, secrets=SECRETS, left_s=36 * 3600 - 2),
             SCOPE,
-            "credentials: temporary for 36 h, to read s3://a/b/, s3://d/e and write s3://c/",
+            "temporary for 36 h, to read s3://a/b/, s3://d/e and write s3://c/",
         ),
-        (  # variables may be secrets
-            S3Access(env={}, secrets=SECRETS),
-            S3Scope(read_secretly=("s3://d/e",)),
-            "credentials: temporary, to read the URLs in your variables",
-        ),
-        (S3Access(env={}, secrets=SECRETS), S3Scope(data_url="s3://a/b/"), "credentials: temporary, to read s3://a/b/"),
+        (S3Access(env={}, secrets=SECRETS), S3Scope(read_secretly=("s3://d/e",)), "to read the URLs in your variables"),
         (S3Access(env={}, secrets=SECRETS, left_s=3600, warning="x"), SCOPE, "credentials: yours for 1 h, not limited"),
         (S3Access(env={}, secrets={}, of_nodes=True), SCOPE, "credentials: those of the nodes' instance profile"),
-        (
-            S3Access(env={}, secrets={}),
-            S3Scope(),
-            "credentials: none, because neither [data] nor the job's arguments and variables name an S3 URL",
-        ),
+        (S3Access(env={}, secrets={}), S3Scope(), "credentials: none, because neither [data] nor the job's arguments"),
     ],
 )
 def test_credentials_are_shown_before_the_start(access: S3Access, scope: S3Scope, message: str) -> None:
-    assert render_access(access, scope) == message
+    assert message in render_access(access, scope)

@@ -26,7 +26,6 @@ def test_the_nodes_of_a_job(selection: int | str, names: str) -> None:
     [
         ("requested", NODES, "needs 4 nodes, and the cluster has 3"),
         (4, NODES, "needs 4 nodes, and the cluster has 3"),
-        ("4..", NODES, "needs 4 nodes, and the cluster has 3"),
         ("spot", NODES[:1], "needs 1 spot node, and the cluster has none"),
         ("on-demand", NODES[1:], "needs 1 on-demand node, and the cluster has none"),
     ],

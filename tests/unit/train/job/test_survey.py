@@ -38,7 +38,6 @@ def clients() -> Iterator[Clients]:
 @pytest.mark.parametrize(
     ("url", "wanted"),
     [
-        ("s3://bucket/x/", FOUND),
         ("s3://bucket/x", FOUND),
         ("s3://bucket/x/train/", Data(objects=3)),
         ("s3://bucket", Data(objects=7)),

@@ -8,19 +8,17 @@ import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from getpass import getpass
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
 from botocore.credentials import AssumeRoleProvider
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from botocore.exceptions import ClientError
 from msgspec.structs import replace
 
 from folders import read_files, write_files
 from foundation.errors import AwsError
 from foundation.progress import silent
-from http_server import Asked, Refusal, judging_proxy, serve_http, serve_metadata
+from http_server import Asked, Refusal, judging_proxy, serve_metadata
 from provision.aws.clients import make_clients
 from provision.describe import describe_nodes
 from provision.membership import KnownInstances
@@ -28,6 +26,7 @@ from s3_server import REGION, S3Server, serve_s3_alone
 from train.s3 import operations as s3
 from train.s3 import transfer
 from train.s3.connection import find_endpoint
+from train.s3.errors import explain
 from train.s3.transfer import PART_BYTES
 
 BUCKET = "datasets"
@@ -213,51 +212,23 @@ def test_missing_credentials_are_explained(
         assert hint in (getattr(caught.value, "hint", None) or "")
 
 
-class RefusingSignIn(BaseHTTPRequestHandler):
-    """The service that renews the tokens of `aws login`, and refuses."""
-
-    def do_POST(self) -> None:
-        body = b'{"error": "INSUFFICIENT_PERMISSIONS", "message": "no"}'
-        self.rfile.read(int(self.headers["Content-Length"]))
-        self.send_response(403)
-        self.send_header("x-amzn-ErrorType", "AccessDeniedException")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-def test_a_refused_renewal_is_explained(server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    key = ec.generate_private_key(ec.SECP256R1())
-    pem = key.private_bytes(Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption()).decode()
-    [path] = tmp_path.glob("*.json")
-    token = json.loads(path.read_text())
-    token |= {"dpopKey": pem, "accessToken": token["accessToken"] | {"expiresAt": at(-60)}}
-    path.write_text(json.dumps(token))
-    monkeypatch.setenv("AWS_PROFILE", "login")
-    with serve_http(RefusingSignIn) as url:
-        monkeypatch.setenv("AWS_ENDPOINT_URL_SIGNIN", url)
-        with pytest.raises(AwsError) as caught:
-            s3.ls(f"s3://{BUCKET}/", region=REGION)
-    assert caught.value.hint == "sign in again: aws login"
-
-
-def test_a_denied_role_is_explained(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    def judge(asked: Asked) -> Refusal | None:
-        words = f"User: base is not authorized to perform: sts:AssumeRole on resource: {ROLE_ARN}"
-        return Refusal(status=403, code="AccessDenied", message=words, of_s3=False) if asked.path == "/" else None
-
-    with judging_proxy(server.url, judge):
-        monkeypatch.setenv("AWS_PROFILE", "role")
-        for run in (
-            lambda: s3.get([f"s3://{BUCKET}/x"], "x", region=REGION),
-            lambda: s3.ls(f"s3://{BUCKET}/", region=REGION),
-        ):
-            with pytest.raises(AwsError, match="not authorized to perform: sts:AssumeRole") as caught:
-                run()
-            assert "permission sts:AssumeRole" in (caught.value.hint or "")
+@pytest.mark.parametrize(
+    ("operation", "code", "words", "hint"),
+    [
+        ("CreateOAuth2Token", "ValidationException", "no", "sign in again: aws login"),
+        (
+            "AssumeRole",
+            "AccessDenied",
+            "not authorized to perform: sts:AssumeRole on resource: x",
+            "permission sts:AssumeRole",
+        ),
+    ],
+)
+def test_refused_credentials_are_explained(operation: str, code: str, words: str, hint: str) -> None:
+    refused = ClientError({"Error": {"Code": code, "Message": words}}, operation)
+    error = explain(refused, "list_objects_v2", bucket=BUCKET, key=None)
+    assert words in error.message
+    assert hint in (error.hint or "")
 
 
 def test_keys_that_expire_meanwhile_are_renewed(

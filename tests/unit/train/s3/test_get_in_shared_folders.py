@@ -24,37 +24,19 @@ FIRST_HELD = 8 * MIB
 
 
 @contextmanager
-def holding_proxy(target_url: str, first: int) -> Iterator[tuple[str, threading.Event]]:
-    """(the URL of a proxy that holds requests for ranges from this byte on, an event that releases them)."""
-    release = threading.Event()
-
-    def hold(asked: Asked) -> None:
-        if (asked.from_byte or 0) >= first:
-            release.wait()
-
-    with judging_proxy(target_url, hold) as proxy:
-        try:
-            yield proxy.url, release
-        finally:
-            release.set()
-
-
-@pytest.fixture
-def victim(tmp_path: Path) -> Path:
-    """A file that must not be overwritten."""
-    path = tmp_path / "victim"
-    path.write_bytes(b"precious")
-    return path
-
-
-@contextmanager
 def held_get(
     project: Project, folder: Path, *words: str
 ) -> Iterator[tuple["subprocess.Popen[bytes]", set[Path], Callable[[], None]]]:
     """Yields a `cluster data get` that waits for the rest of an object, its temporary files, and a release function."""
     before = set(folder.iterdir()) if folder.is_dir() else set()
-    with holding_proxy(project.env["AWS_ENDPOINT_URL"], FIRST_HELD) as (url, release):
-        env = project.environment() | {"AWS_ENDPOINT_URL": url}
+    release = threading.Event()
+
+    def hold(asked: Asked) -> None:
+        if (asked.from_byte or 0) >= FIRST_HELD:
+            release.wait()
+
+    with judging_proxy(project.env["AWS_ENDPOINT_URL"], hold) as proxy:
+        env = project.environment() | {"AWS_ENDPOINT_URL": proxy.url}
         command = [CLUSTER, "data", "get", *words]
         process = subprocess.Popen(command, cwd=project.directory, env=env, stderr=subprocess.PIPE)
         try:
@@ -63,6 +45,7 @@ def held_get(
             yield process, set(folder.iterdir()) - before, release.set
         finally:
             process.kill()
+            release.set()
             process.wait()
             if process.stderr is not None:
                 process.stderr.close()
@@ -71,7 +54,7 @@ def held_get(
 def has_bytes(folder: Path, before: set[Path]) -> bool:
     """Whether a new file has at least its first MiB."""
     new = set(folder.iterdir()) - before if folder.is_dir() else ()
-    return any(path.is_file() and read_begin(path) == LARGE[:MIB] for path in new)
+    return any(path.is_file() and path.read_bytes()[:MIB] == LARGE[:MIB] for path in new)
 
 
 def test_only_the_owner_can_read_a_temporary_file(project: Project, server: S3Server) -> None:
@@ -101,8 +84,10 @@ def test_a_folder_that_is_a_link_is_an_error(project: Project, server: S3Server,
     assert not (project.directory / "missing").exists()
 
 
-def test_the_destination_may_be_a_link(project: Project, server: S3Server, victim: Path) -> None:
+def test_the_destination_may_be_a_link(project: Project, server: S3Server) -> None:
     server.put("bucket", {"in/a": b"a", "in/sub/b": b"b"})
+    victim = project.directory / "victim"
+    victim.write_bytes(b"precious")
     (project.directory / "disk" / "real").mkdir(parents=True)
     (project.directory / "out").symlink_to("disk")
     (project.directory / "disk" / "real" / "a").symlink_to(victim)
@@ -120,8 +105,3 @@ def test_ctrl_c_while_s3_does_not_answer(project: Project, server: S3Server) -> 
         _, output = process.communicate(timeout=60)
     hint = "to copy what is missing, run again: cluster data get s3://bucket/large out/"
     assert (process.returncode, output.decode()) == (130, f"\nerror: interrupted\n  try: {hint}\n")
-
-
-def read_begin(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return file.read(MIB)

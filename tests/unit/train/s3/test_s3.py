@@ -69,25 +69,16 @@ AWKWARD = {
 
 
 def test_a_folder_comes_back_as_it_was(server: S3Server, tmp_path: Path) -> None:
-    write_files(tmp_path / "data", AWKWARD)
-    watching = Watching()
-    put(str(tmp_path / "data"), f"s3://{BUCKET}/in/", create_bucket=True, watch=watching.watch)
-    assert server.read(BUCKET) == {f"in/{name}": content for name, content in AWKWARD.items()}
-    assert watching.bytes == sum(map(len, AWKWARD.values()))
-    assert sorted(watching.files, key=str) == sorted(watching.transfers, key=str)
-    get(f"s3://{BUCKET}/in", str(tmp_path / "back"))
-    assert read_files(tmp_path / "back") == AWKWARD
-
-
-@pytest.mark.parametrize("size_bytes", [0, PART_BYTES, 2 * PART_BYTES + 12345])
-def test_files_of_every_size_arrive_whole(server: S3Server, tmp_path: Path, size_bytes: int) -> None:
-    content = os.urandom(size_bytes)
-    write_files(tmp_path, {"x.rec": content})
+    contents = {**AWKWARD, "one part": os.urandom(PART_BYTES), "large": os.urandom(2 * PART_BYTES + 12345)}
+    write_files(tmp_path / "data", contents)
     up, down = Watching(), Watching()
-    put(str(tmp_path / "x.rec"), f"s3://{BUCKET}/y.rec", create_bucket=True, watch=up.watch)
-    get(f"s3://{BUCKET}/y.rec", str(tmp_path / "z.rec"), watch=down.watch)
-    assert (tmp_path / "z.rec").read_bytes() == content
-    assert (up.bytes, down.bytes) == (size_bytes, size_bytes)
+    put(str(tmp_path / "data"), f"s3://{BUCKET}/in/", create_bucket=True, watch=up.watch)
+    assert server.read(BUCKET) == {f"in/{name}": content for name, content in contents.items()}
+    get(f"s3://{BUCKET}/in", str(tmp_path / "back"), watch=down.watch)
+    assert read_files(tmp_path / "back") == contents
+    for watching in (up, down):
+        assert watching.bytes == sum(map(len, contents.values()))
+        assert sorted(watching.files, key=str) == sorted(watching.transfers, key=str)
     assert not server.unfinished(BUCKET)
 
 
@@ -122,14 +113,14 @@ def test_globs_and_several_sources(server: S3Server, tmp_path: Path) -> None:
     assert names("c[1].rec", "a/b/") == {"c[1].rec", "3.rec"}
 
 
+def shown(url: str | None, *, recursive: bool = False) -> list[str]:
+    entries = s3.ls(url, region=REGION, recursive=recursive)
+    return [str(entry.url if isinstance(entry, S3Object) else entry).removeprefix("s3://") for entry in entries]
+
+
 def test_ls(server: S3Server) -> None:
     server.put(BUCKET, {"a/1.rec": b"abc", "a/b/2.rec": b"", "a/b/": b"", "a.txt": b"d", "e/": b""})
     server.put("other", {})
-
-    def shown(url: str | None, *, recursive: bool = False) -> list[str]:
-        entries = s3.ls(url, region=REGION, recursive=recursive)
-        return [str(entry.url if isinstance(entry, S3Object) else entry).removeprefix("s3://") for entry in entries]
-
     assert shown(None) == ["datasets/", "other/"]
     assert shown("s3://other") == []
     assert shown(f"s3://{BUCKET}") == ["datasets/a.txt", "datasets/a/", "datasets/e/"]
@@ -145,27 +136,18 @@ def test_ls(server: S3Server) -> None:
 
 
 def test_ls_of_a_glob(server: S3Server) -> None:
-    server.put(
-        BUCKET,
-        {"a/1.rec": b"abc", "a/2.txt": b"", "a/b/3.rec": b"", "a/b/": b"", "c/1.rec": b"", "d[1]/x": b"", "d1/y": b""},
-    )
-
-    def shown(key: str, *, recursive: bool = False) -> list[str]:
-        entries = s3.ls(f"s3://{BUCKET}/{key}", region=REGION, recursive=recursive)
-        return [(entry.url if isinstance(entry, S3Object) else entry).key for entry in entries]
-
-    assert shown("**/*.rec") == ["a/1.rec", "a/b/3.rec", "c/1.rec"]
+    names = ("a/1.rec", "a/2.txt", "a/b/3.rec", "a/b/", "c/1.rec", "d[1]/x", "d1/y")
+    server.put("b-1", dict.fromkeys(names, b""))
     # A matching folder is shown as one entry, or with all of its contents.
-    assert shown("a/*") == ["a/1.rec", "a/2.txt", "a/b/"]
-    assert shown("a/*", recursive=True) == ["a/1.rec", "a/2.txt", "a/b/3.rec"]
-    assert shown("?") == ["a/", "c/"]
+    assert shown("s3://b-1/a/*") == ["b-1/a/1.rec", "b-1/a/2.txt", "b-1/a/b/"]
+    assert shown("s3://b-1/a/*", recursive=True) == ["b-1/a/1.rec", "b-1/a/2.txt", "b-1/a/b/3.rec"]
+    assert shown("s3://b-1/?") == ["b-1/a/", "b-1/c/"]
     # With a trailing slash, the contents of matching folders are shown.
-    assert shown("?/") == ["a/1.rec", "a/2.txt", "a/b/", "c/1.rec"]
-    assert shown("?/", recursive=True) == ["a/1.rec", "a/2.txt", "a/b/3.rec", "c/1.rec"]
+    assert shown("s3://b-1/?/") == ["b-1/a/1.rec", "b-1/a/2.txt", "b-1/a/b/", "b-1/c/1.rec"]
     # A folder with the glob as its name comes before matches.
-    assert shown("d[1]") == shown("d[1]/") == ["d[1]/x"]
+    assert shown("s3://b-1/d[1]") == shown("s3://b-1/d[1]/") == ["b-1/d[1]/x"]
     with pytest.raises(NotFoundError, match=r"\*\.nope: no object matches"):
-        s3.ls(f"s3://{BUCKET}/*.nope", region=REGION)
+        shown("s3://b-1/*.nope")
 
 
 @pytest.mark.parametrize(
