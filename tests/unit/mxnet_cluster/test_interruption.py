@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -76,15 +75,6 @@ def test_a_program_keeps_its_own_handler(notice: Path) -> None:
     os.kill(os.getpid(), signal.SIGUSR1)
     assert seen == [1]
     assert not found.has_notice()
-
-
-def test_another_thread_cannot_handle_signals(notice: Path) -> None:
-    made: list[Interruption] = []
-    thread = threading.Thread(target=lambda: made.append(open_with(notice)))
-    thread.start()
-    thread.join()
-    assert signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL
-    assert not made[0].has_notice()
 
 
 def test_the_supervisor_reads_what_is_noted(notice: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,7 +40,6 @@ def test_round_trip(payloads: list[bytes]) -> None:
     [
         (b"", part(0, b"")),
         (b"abc", part(0, b"abc") + b"\0"),
-        (b"abcd", part(0, b"abcd")),
         (MAGIC, part(1, b"") + part(3, b"")),
         (b"abcd" + MAGIC + b"e", part(1, b"abcd") + part(3, b"e") + b"\0\0\0"),
         (MAGIC + MAGIC + b"abcd", part(1, b"") + part(2, b"") + part(3, b"abcd")),
@@ -61,7 +60,6 @@ def test_bytes_are_those_of_dmlc_core(payload: bytes, encoded: bytes) -> None:
         (part(1, b"abcd"), 12, "between two parts"),
         (part(3, b"abcd"), 0, "kind 3"),
         (part(1, b"") + part(0, b""), 8, "kind 0"),
-        (part(7, b""), 0, "kind 7"),
     ],
 )
 def test_broken_files(content: bytes, at: int, what: str) -> None:

@@ -35,7 +35,6 @@ for count in map(int, sys.argv[2].split(",")):
 
 
 def labels_by_part(path: str, counts: Sequence[int]) -> list[list[int]]:
-    """The labels of each part, for each number of parts."""
     lines = run_mxnet(LABELS_BY_PART, path, ",".join(map(str, counts)))
     return [[int(word) for word in line.split()] for line in lines]
 
@@ -122,11 +121,8 @@ def test_any_record_is_in_one_part(tmp_path: Path, files: list[list[bytes]], cou
 @pytest.mark.parametrize(
     ("sizes", "parts", "expected"),
     [
-        ([100], 1, [[(0, 0, 100)]]),
         ([100], 3, [[(0, 0, 36)], [(0, 36, 72)], [(0, 72, 100)]]),
         ([40, 60], 2, [[(0, 0, 40), (1, 0, 12)], [(1, 12, 60)]]),
-        ([4], 3, [[(0, 0, 4)], [], []]),
-        ([8, 8], 2, [[(0, 0, 8)], [(1, 0, 8)]]),
     ],
 )
 def test_find_part(sizes: list[int], parts: int, expected: list[list[tuple[int, int, int]]]) -> None:

@@ -49,9 +49,6 @@ def read_part(folder: Path, *, mode: str, size: tuple[int, int]) -> list[list[La
     return shards
 
 
-# --- MNIST
-
-
 def publish_mnist(folder: Path) -> dict[str, bytes]:
     """Publishes MNIST with 13 and 5 images of 6 by 4; returns the unpacked files."""
     files = {}
@@ -81,9 +78,6 @@ def test_mnist_in_both_formats(tmp_path: Path, out: Path) -> None:
     pixels, labels = files[TRAIN_IMAGES][16:], files[TRAIN_LABELS][8:]
     assert list(chain(*train)) == [(labels[at], pixels[at * 24 :][:24]) for at in range(13)]
     assert len(read_part(out / "val", mode="L", size=(4, 6))[0]) == 5
-
-
-# --- CIFAR-10
 
 
 def publish_cifar(folder: Path) -> dict[str, bytes]:

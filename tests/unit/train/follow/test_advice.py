@@ -29,7 +29,6 @@ def find_entry(needle: str) -> Mistake:
 def test_a_known_mistake_gets_its_own_advice(needle: str) -> None:
     entry, sample = find_entry(needle), LINES[needle]
     advice = Advisor().take(line(sample))
-    assert advice is not None
     assert advice == render_advice(entry, find_groups(entry, sample) or {})
     assert "{" not in advice
     assert "\n" not in advice
@@ -52,7 +51,6 @@ def test_a_line_with_the_needle_may_be_none(needle: str) -> None:
 )
 def test_a_known_mistake_is_recognised_in_every_version(needle: str, line_of_another_version: str) -> None:
     advice = Advisor().take(line(line_of_another_version))
-    assert advice is not None
     entry = find_entry(needle)
     assert advice == render_advice(entry, find_groups(entry, line_of_another_version) or {})
 
@@ -67,10 +65,7 @@ def test_every_entry_has_its_sample() -> None:
     [
         "INFO:root:Epoch[0] Batch [0-10]\tSpeed: 12120.08 samples/sec\taccuracy=1.000000\tcross-entropy=0.000000",
         "Epoch[3] Validation-accuracy=0.97",
-        (
-            "src/operator/nn/./cudnn/./cudnn_algoreg-inl.h:97: Running performance tests to find the best convolution "
-            "algorithm, this can take a while... (set MXNET_CUDNN_AUTOTUNE_DEFAULT to 0 to disable)"
-        ),
+        "src/operator/nn/./cudnn/./cudnn_algoreg-inl.h:97: Running performance tests (set MXNET_CUDNN_AUTOTUNE_DEFAULT",
         "saved banana.params, finances: nan-free",
         "[10:00:00] src/van.cc:75: Bind to role=worker, ip=10.0.0.4, port=4711, is_recovery=0",
         "[08:03:39] src/io/s3_filesys.cc:1185: No AWS Region set, using default region us-east-1.",

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from folders import write_files
 from train.follow.missing_module import Nearby, advise, find_nearby
 
 
@@ -12,18 +13,10 @@ from train.follow.missing_module import Nearby, advise, find_nearby
     [
         ("pandas", Nearby(), 'set `[bootstrap] packages = ["pandas"]`, then `cluster up`'),
         ("sklearn.svm", Nearby(), '`[bootstrap] packages = ["scikit-learn"]`'),
-        (
-            "pandas",
-            Nearby(requirements="requirements.txt"),
-            'to install requirements.txt there, set `[bootstrap] packages = ["-r requirements.txt"]`, then `cl',
-        ),
+        ("pandas", Nearby(requirements="r.txt"), 'to install r.txt there, set `[bootstrap] packages = ["-r r.txt"]`'),
         ("a.b", Nearby(requirements="r.txt", is_used=True), "add its package to r.txt, then `cluster up`"),
         ("mine.x", Nearby(folder="code", is_beside=True, requirements="r.txt"), "name it in `[bootstrap] sync`"),
-        (
-            "mine.x",
-            Nearby(folder=".", requirements="r.txt"),
-            "mine.x is in the folder of cluster.toml on this machine, where Python does not look for it: run `clus",
-        ),
+        ("mine.x", Nearby(folder=".", requirements="r.txt"), "mine.x is in the folder of cluster.toml on this machine"),
         ("mine.x", Nearby(folder="a b/c"), "it: run `cluster train --env PYTHONPATH='a b/c' ...` in"),
     ],
 )
@@ -40,7 +33,6 @@ def test_advice_depends_on_the_files_that_exist(module: str, nearby: Nearby, adv
         ("empty", ("code/train.py",), None, False),
         ("wandb", ("code/train.py",), None, False),  # the folder of its runs
         ("other", ("code/train.py",), ".", False),
-        ("code", ("code/train.py",), ".", False),
         ("deep", ("code/train.py",), "src", False),
         ("hidden", ("code/train.py",), None, False),
         ("installed", ("code/train.py",), None, False),
@@ -52,20 +44,9 @@ def test_modules_of_the_project_are_found(
     tmp_path: Path, module: str, words: tuple[str, ...], folder: str | None, *, is_beside: bool
 ) -> None:
     """So that nobody is told to install a package of the same name."""
-    for name in (
-        "code/train.py",
-        "code/own.py",
-        "code/package/__init__.py",
-        "code/nested/inner/a.py",
-        "code/wandb/run-1/files/b.py",
-        "other.py",
-        "src/deep.py",
-        ".hidden/hidden.py",
-        "venv/pyvenv.cfg",
-        "venv/lib/installed.py",
-    ):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).touch()
+    inside = ("train.py", "own.py", "package/__init__.py", "nested/inner/a.py", "wandb/run-1/files/b.py")
+    outside = ("other.py", "src/deep.py", ".hidden/hidden.py", "venv/pyvenv.cfg", "venv/lib/installed.py")
+    write_files(tmp_path, dict.fromkeys((*(f"code/{name}" for name in inside), *outside), b""))
     (tmp_path / "code" / "empty").mkdir()
     found = find_nearby(module, words, project_dir=tmp_path, packages=())
     assert (found.folder, found.is_beside) == (folder, is_beside)

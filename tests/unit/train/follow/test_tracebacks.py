@@ -10,7 +10,6 @@ WHOLE = (BEGIN, *FRAMES, ERROR)
 
 
 def show(*events: Event, tracebacks: Tracebacks | None = None) -> list[tuple[int, str]]:
-    """Returns the ranks and texts of the lines that are shown."""
     tracebacks = tracebacks or Tracebacks()
     shown = [one for event in events for one in tracebacks.take(event)]
     return [(one.process.number, one.text) for one in shown if one.kind == "line" and one.process is not None]

@@ -21,12 +21,10 @@ MISSING = Data(objects=0, exists=False)
 
 
 def names(*words: str) -> dict[str, Any]:
-    """Arguments of a plan whose command ends with these words."""
     return {"command": ("python", "x.py", *words)}
 
 
 def seen(data: Data | None, *, mode: str = "auto", **more: Any) -> dict[str, Any]:
-    """Arguments of a plan that reads a folder in S3 with this data."""
     config = DataConfig(url="s3://bucket/x/", mode=mode)  # type: ignore[arg-type]
     return {"data": config, "survey": Survey(data=data), **more}
 

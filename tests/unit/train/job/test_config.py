@@ -242,12 +242,8 @@ VOLUMES = [{"mount": "/shared", "source": "nas:/export"}, {"mount": "/data", "so
     ],
 )
 def test_paths_on_volumes(data: dict[str, str], message: str) -> None:
-    good = {
-        "name": "demo",
-        "cloud": "aws",
-        "volumes": VOLUMES,
-        "data": {"url": "/data/x/", "results": "/shared/results"},
-    }
+    data_on_volumes = {"url": "/data/x/", "results": "/shared/results"}
+    good = {"name": "demo", "cloud": "aws", "volumes": VOLUMES, "data": data_on_volumes}
     config = parse_config(good, source="cluster.toml")
     assert (config.data.url, config.data.s3_url, config.data.s3_results) == ("/data/x/", None, None)
     with pytest.raises(ConfigError) as raised:

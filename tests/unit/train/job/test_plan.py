@@ -184,14 +184,8 @@ def test_the_order_as_json() -> None:
     assert "CLUSTER_DATA_URL" not in document["env"]
     spec = document["spec"]
     wanted: dict[str, Any] = {"id": "j", "name": "train_mnist", "owner": survey.owner}
-    wanted |= {
-        "output_url": env["CLUSTER_OUTPUT_URL"],
-        "library": "mxnet==1.7.0.post2",
-        "code": "cd",
-        "project": None,
-        "workers": 2,
-        "servers": 2,
-    }
+    wanted |= {"output_url": env["CLUSTER_OUTPUT_URL"], "library": "mxnet==1.7.0.post2", "code": "cd"}
+    wanted |= {"project": None, "workers": 2, "servers": 2}
     assert spec.items() >= wanted.items()
     assert spec["env"] == {**document["env"], "A (servers)": "1", "A (workers)": "2", "A_TOKEN (workers)": "***"}
     settled = {"name": "train_mnist", "queue": True, "launcher": "ssh", "max_duration": "2h", "workers": 2}

@@ -19,7 +19,6 @@ from node.engines.engine import Framework, Head, HeadLaunch
 from node.engines.launch_py import SshLaunchPy
 from node.protocol import Container
 from provision.aws.clients import Clients
-from train.job.checks import check_framework
 from train.job.config import TrainConfig
 from train.job.containers import shell_words
 from train.job.defaults import render_settings
@@ -58,15 +57,6 @@ def test_a_mounted_environment() -> None:
     assert job.order.spec.command[0] == "/home/ubuntu/.cluster/env/ab/bin/python"
     assert job.order.env["PATH"] == "/home/ubuntu/.cluster/env/ab/bin:/opt/bin:/usr/bin"
     assert all(one.has_environment and one.gpus for one in job.order.containers.values())
-
-
-def test_every_launcher_runs_what_only_an_image_has() -> None:
-    for launcher in ("ssh", "local", "mpi", "torchrun", "env"):
-        check_framework(launcher, "none", has_image=True)
-    with pytest.raises(ConfigError):
-        check_framework("torchrun", "mxnet", has_image=True)
-    with pytest.raises(ConfigError):
-        check_framework("torchrun", "none")
 
 
 @pytest.mark.parametrize(("launcher", "with_mxnet", "without"), [("mpi", "mpi", "mpi"), ("slurm", "ssh", "env")])

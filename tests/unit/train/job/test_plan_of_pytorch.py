@@ -79,6 +79,8 @@ def test_a_launcher_that_does_not_fit_the_framework_is_refused(launcher: str, fr
     with pytest.raises(ConfigError, match=f'"{launcher}" does not start programs of .*"{framework}"') as caught:
         check_framework(launcher, framework)
     assert "cluster train --launcher" in str(caught.value.hint)
+    if framework == "none":
+        check_framework(launcher, "none", has_image=True)  # the image may have it
 
 
 def test_mxnets_launch_py_needs_a_kv_store() -> None:

@@ -83,7 +83,6 @@ def test_the_option_of_the_kv_store(option: str, program: str, chosen: str) -> N
     ],
 )
 def test_what_runs_a_script(tmp_path: Path, name: str, *, text: str | None, command: tuple[str, ...]) -> None:
-    """A shell script is run by its shell, and not by Python."""
     if text is not None:
         (tmp_path / name).write_text(text)
     assert find_command(name, ["--lr", "1"], project_dir=tmp_path) == command

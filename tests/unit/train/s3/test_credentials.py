@@ -216,12 +216,7 @@ def test_missing_credentials_are_explained(
     ("operation", "code", "words", "hint"),
     [
         ("CreateOAuth2Token", "ValidationException", "no", "sign in again: aws login"),
-        (
-            "AssumeRole",
-            "AccessDenied",
-            "not authorized to perform: sts:AssumeRole on resource: x",
-            "permission sts:AssumeRole",
-        ),
+        ("AssumeRole", "AccessDenied", "is not authorized to perform: sts:AssumeRole", "permission sts:AssumeRole"),
     ],
 )
 def test_refused_credentials_are_explained(operation: str, code: str, words: str, hint: str) -> None:

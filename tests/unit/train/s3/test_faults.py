@@ -54,7 +54,6 @@ class Faults:
 
 
 def copy(server: S3Server, folder: Path, verb: str, faults: Faults) -> None:
-    """Puts or gets one file through a faulty proxy."""
     path, url = str(folder / "x"), f"s3://{BUCKET}/x"
     received, sent = (lambda _, body, kind=kind: faults.flip(kind, body) for kind in ("received", "sent"))
     with judging_proxy(server.url, faults.judge, received, sent):
@@ -65,7 +64,6 @@ def copy(server: S3Server, folder: Path, verb: str, faults: Faults) -> None:
 
 
 def prepare(server: S3Server, folder: Path, verb: str, size: str) -> bytes:
-    """Creates the source of a copy; returns its content."""
     content = random.Random(1).randbytes(SIZES[size])
     server.put(BUCKET, {})
     if verb == "put":
@@ -116,7 +114,6 @@ def test_killed_while_it_copies(server: S3Server, tmp_path: Path, monkeypatch: p
     begun, go_on = threading.Event(), threading.Event()
 
     def hold(asked: Asked) -> None:
-        """Holds the parts after the first one of the large file."""
         if "partNumber=2" in asked.query or (asked.from_byte or 0) > 0:
             begun.set()
             go_on.wait()

@@ -13,7 +13,6 @@ from train.s3.url import S3Object
 
 
 def get(source: str, folder: Path) -> dict[str, bytes]:
-    """Gets objects into a folder; returns the resulting files."""
     s3.get([source], str(folder), region=REGION)
     return read_files(folder)
 

@@ -52,7 +52,6 @@ def held_get(
 
 
 def has_bytes(folder: Path, before: set[Path]) -> bool:
-    """Whether a new file has at least its first MiB."""
     new = set(folder.iterdir()) - before if folder.is_dir() else ()
     return any(path.is_file() and path.read_bytes()[:MIB] == LARGE[:MIB] for path in new)
 

@@ -107,16 +107,10 @@ def test_delete_is_for_whole_folders(server: S3Server, local: Path, tmp_path: Pa
     assert len(server.read(BUCKET)) == 4
 
 
-@pytest.mark.parametrize(
-    ("patterns", "left"),
-    [
-        (["sub"], {"a.rec", "notes.txt"}),
-        (["sub/*.rec", "notes.*"], {"a.rec", "sub/c.txt"}),
-    ],
-)
-def test_exclude(server: S3Server, local: Path, patterns: list[str], left: set[str]) -> None:
-    put(local, f"s3://{BUCKET}/", exclude=patterns)
-    assert set(server.read(BUCKET)) == left
+def test_exclude(server: S3Server, local: Path) -> None:
+    write_files(local, {"deep/x/d": b"d"})
+    put(local, f"s3://{BUCKET}/", exclude=["sub/*.rec", "notes.*", "x"])
+    assert set(server.read(BUCKET)) == {"a.rec", "sub/c.txt"}
 
 
 def test_a_declined_plan_is_not_carried_out(server: S3Server, local: Path, tmp_path: Path) -> None:
@@ -143,12 +137,9 @@ def test_verify_names_every_difference(server: S3Server, local: Path) -> None:
     server.client.delete_object(Bucket=BUCKET, Key="in/sub/c.txt")
     verdict = verify(f"s3://{BUCKET}/in/", str(local), region=REGION)
     assert verdict.compared == 5
-    assert {item.name: item.kind for item in verdict.differences} == {
-        "a.rec": "content",
-        "new": "surplus",
-        "notes.txt": "size",
-        "sub/c.txt": "missing",
-    }
+    assert sorted((item.kind, item.name) for item in verdict.differences) == [
+        ("content", "a.rec"), ("missing", "sub/c.txt"), ("size", "notes.txt"), ("surplus", "new"),
+    ]  # fmt: skip
     assert len(verify(f"s3://{BUCKET}/in/", str(local), region=REGION, exclude=["*.txt", "new"]).differences) == 1
     assert verify(f"s3://{BUCKET}/in/sub/b.rec", str(local / "sub" / "b.rec"), region=REGION).differences == ()
 

@@ -87,7 +87,6 @@ def check_half_precision_updates():
 
 
 def check_training(network, depth, size):
-    """Forward, backward and an update change the weights."""
     module = mx.mod.Module(build(network, depth, 10, (3, size, size)), context=mx.cpu())
     module.bind([("data", (2, 3, size, size))], [("softmax_label", (2,))])
     module.init_params(mx.init.Xavier(magnitude=3))

@@ -26,7 +26,6 @@ def names() -> Iterator[ModuleType]:
         ("resnet", None, 28, 110),
         ("resnet", 20, 32, 20),
         ("resnet-v2", None, 33, 50),
-        ("resnext", None, 224, 50),
         ("vgg", None, 224, 16),
         ("mlp", None, 28, 0),
         ("inception-v3", 3, 299, 0),
@@ -42,7 +41,6 @@ def test_depths(names: ModuleType, network: str, asked: int | None, size: int, d
     [
         ("resnet", 19, 224, "has 18, 34, 50, 101, 152, 200, 269 layers"),
         ("resnet", 18, 28, "has 8, 14, 20, 26, 32, 38, 44, 50 ... layers"),
-        ("resnext", 18, 224, "has 50, 101, 152 layers"),
         ("vgg", None, 28, "at least 32 by 32 pixels"),
         ("inception-v3", None, 74, "at least 75 by 75"),
     ],

@@ -50,7 +50,6 @@ def test_whole_updates(schedule: ModuleType, macrobatch: int, workers: int, step
 def rates(
     schedule: ModuleType, *, warmup: int = 0, strategy: str = "linear", steps: tuple[int, ...] = ()
 ) -> list[float]:
-    """The learning rates of the first ten updates."""
     rate = schedule.LearningRate(1.0, 0.5, steps, warmup, strategy)
     return [round(rate(number), 3) for number in range(1, 11)]
 

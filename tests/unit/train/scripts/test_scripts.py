@@ -58,7 +58,6 @@ def run_script(*words: str, script: str = "train_mnist.py", **environment: str) 
 
 @pytest.mark.parametrize("path", sorted(SCRIPTS.rglob("*.py")), ids=lambda path: path.name)
 def test_scripts_are_python_3_6(path: Path) -> None:
-    """Checks the grammar of the scripts."""
     ast.parse(path.read_text(), feature_version=(3, 6))
 
 
