@@ -5,8 +5,7 @@ import random
 import re
 import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -98,15 +97,19 @@ def test_dry_run(project: Project, server: S3Server) -> None:
 def test_a_question_stays_on_the_screen(project: Project, server: S3Server) -> None:
     server.put("bucket", {"old": b""})
     write_files(project.directory, {"in/new": b"n"})
-    with (
-        closing(Terminal()) as terminal,
-        on_terminal(terminal, project, "put", "--delete", "in", "s3://bucket/") as process,
-    ):
-        terminal.wait_for(lambda: "[y: yes" in terminal.raw)
-        time.sleep(0.5)  # long enough for a bar to overwrite the question
-        asked = terminal.settle()
-        terminal.type("y\n")
-        assert process.wait(20) == 0, terminal.settle()
+    words, env = [CLUSTER, "data", "put", "--delete", "in", "s3://bucket/"], project.environment() | {"TERM": "xterm"}
+    with closing(Terminal()) as terminal:
+        theirs = terminal.theirs
+        process = subprocess.Popen(words, cwd=project.directory, env=env, stdin=theirs, stdout=theirs, stderr=theirs)
+        try:
+            terminal.wait_for(lambda: "[y: yes" in terminal.raw)
+            time.sleep(0.5)  # long enough for a bar to overwrite the question
+            asked = terminal.settle()
+            terminal.type("y\n")
+            assert process.wait(20) == 0, terminal.settle()
+        finally:
+            process.kill()
+            process.wait()
         assert "Delete 1 file in s3://bucket/ that the source does not have?" in asked
         assert "put 1 file" in terminal.settle()
     assert server.read("bucket") == {"new": b"n"}
@@ -172,19 +175,6 @@ def test_objects_without_a_checksum_are_named_once(project: Project, server: S3S
     )
     # There is no warning about objects with a checksum.
     assert "checksum" not in project.run("data", "get", "s3://bucket/0.rec", "third").stderr
-
-
-@contextmanager
-def on_terminal(terminal: Terminal, project: Project, *words: str) -> Iterator["subprocess.Popen[bytes]"]:
-    """Runs `cluster data WORDS...` with this terminal. Kills it at the end of the block if it still runs."""
-    with subprocess.Popen(
-        [CLUSTER, "data", *words], cwd=project.directory, env=project.environment() | {"TERM": "xterm"},
-        stdin=terminal.theirs, stdout=terminal.theirs, stderr=terminal.theirs,
-    ) as process:  # fmt: skip
-        try:
-            yield process
-        finally:
-            process.kill()
 
 
 def test_fetch_to_a_folder_and_to_s3(project: Project, server: S3Server) -> None:

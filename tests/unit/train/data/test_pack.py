@@ -89,11 +89,7 @@ def test_unreadable_images_are_named(run_here: Run, tmp_path: Path, photos: Path
     words = ("pack", "photos", "out", "--shards", "2", "--resize", "16", "--processes", "1")
     with pytest.raises(ClusterError, match="3 of 40 pictures cannot be packed") as raised:
         run_here(*words)
-    for words_of_one in (
-        "cat/1.jpg: the JPEG ends too early",
-        "dog/2.jpg: the file is empty",
-        "dog/4.jpg: not a picture that OpenCV can read",
-    ):
+    for words_of_one in ("cat/1.jpg: the JPEG ends", "dog/2.jpg: the file is empty", "dog/4.jpg: not a picture"):
         assert words_of_one in str(raised.value)
     assert not (tmp_path / "out").exists() or not read_files(tmp_path / "out")
     output = run_here(*words, "--skip-broken")

@@ -137,14 +137,7 @@ def test_lines_are_selected_by_rank_role_and_time(selection: Selection, taken: s
     assert {name for name, event in events.items() if selection.takes(event)} == taken
 
 
-@pytest.mark.parametrize(
-    ("text", "moment"),
-    [
-        ("90s", 910.0),
-        ("1d", -85400.0),
-        ("1970-01-01T00:10+00:00", 600.0),
-    ],
-)
+@pytest.mark.parametrize(("text", "moment"), [("90s", 910.0), ("1d", -85400.0), ("1970-01-01T00:10+00:00", 600.0)])
 def test_since_is_a_length_of_time_or_a_moment(text: str, moment: float) -> None:
     assert parse_since(text, now=1000.0) == moment
 

@@ -93,12 +93,7 @@ def test_a_job_without_an_answer_is_not_submitted_again(clock: None) -> None:
 
 
 @pytest.mark.parametrize(
-    "answer",
-    [
-        b'{"refused": 1}',
-        b'{"job": "j1", "state": "thriving"}',
-        b'{"job": "j1", "x": ' + DEEP + b"}",
-    ],
+    "answer", [b'{"refused": 1}', b'{"job": "j1", "state": "thriving"}', b'{"job": "j1", "x": ' + DEEP + b"}"]
 )
 def test_an_invalid_answer_to_an_order(answer: bytes) -> None:
     with pytest.raises(AnswerError, match="sent an invalid answer"):

@@ -123,10 +123,7 @@ def test_other_lines_are_not_reports(text: str) -> None:
         ),
         (
             "Epoch 3/9  ━━━━━━━━╸━━━━━━━ 40/100 0:00:04 • 0:00:06 9.93it/s v_num: 0.000 train_loss: 1.230",
-            3,
-            40,
-            None,
-            {"loss": 1.23},
+            *(3, 40, None, {"loss": 1.23}),
         ),
         # Keras 3 and 2
         (

@@ -152,14 +152,8 @@ def record(job: str) -> bytes:
 
 def test_records_in_s3_without_other_objects(server: S3Server) -> None:
     objects = {f"jobs/2026112{day}-0/record.json": record(f"2026112{day}-0") for day in range(1, 4)}
-    others = {
-        "jobs/models/x.params": b"x",
-        "jobs/broken/record.json": b"{",
-        "jobs/other/record.json": b'{"id": 1}',
-        "jobs/list/record.json": b"[1]",
-        "jobs/file": b"",
-    }
-    server.put("results", {**objects, **others})
+    others = {"models/x.params": b"x", "broken/record.json": b"{", "list/record.json": b"[1]", "file": b""}
+    server.put("results", {**objects, **{f"jobs/{name}": content for name, content in others.items()}})
     for results in (RESULTS, RESULTS.removesuffix("/")):
         records = read_s3_records(results, region=REGION)
         assert [found.id for found in records] == ["20261123-0", "20261122-0", "20261121-0"]

@@ -103,10 +103,7 @@ def test_an_error_says_that_the_job_may_have_started() -> None:
 
 
 def serve(words: Sequence[str], cut_at: int | None) -> Channel:
-    """Answers `follow ID OFFSET`: the log from OFFSET on, with keep-alives between lines.
-
-    cut_at: where the connection breaks, in bytes.
-    """
+    """Answers `follow ID OFFSET`, with keep-alives between lines. cut_at: where the connection breaks, in bytes."""
     assert words[:2] == ["follow", "j1"]
     message = ALIVE + b"".join(line + b"\n" + ALIVE for line in LOG[int(words[2]) :].splitlines())
     return channel(message) if cut_at is None else channel(message[:cut_at], exit_code=BROKEN)

@@ -87,14 +87,8 @@ def test_power_counts_if_all_are_equally_busy(powers: Sequence[Sequence[GpuSampl
 @pytest.mark.parametrize(
     ("samples", "why"),
     [
-        (
-            sampled([(0.92, 0.0)] * 6, [(0.61, 0.0)] * 6),
-            "worker 1 on node-0 waits least: it computes 92 % of the time, the others 61 %",
-        ),
-        (
-            sampled([(0.3, 0.6)] * 6, [(0.5, 0.0)] * 6),
-            "it computes 90 % of the time, the others 50 %; for 67 % of that, it has no CPU",
-        ),
+        (sampled([(0.92, 0.0)] * 6, [(0.61, 0.0)] * 6), "waits least: it computes 92 % of the time, the others 61 %"),
+        (sampled([(0.3, 0.6)] * 6, [(0.5, 0.0)] * 6), "the others 50 %; for 67 % of that, it has no CPU"),
         (sampled([(3.5, 0.0)] * 6, [(1.25, 0.0)] * 6), "3.50 of its threads compute on average, of the others' 1.25"),
         (
             sampled(EVEN, EVEN, gpus=(watts(90), watts(400, throttled="thermal"))),

@@ -24,25 +24,29 @@ from train.job.survey import Survey
 
 
 @pytest.mark.parametrize(
-    ("config", "nodes", "workers", "servers", "threads"),
+    ("keys", "workers", "servers", "threads", "hosts", "hostfile"),
     [
-        (TrainConfig(), 2, 2, 2, "4"),
-        (TrainConfig(workers=4, servers=1), 2, 4, 1, "2"),
-        (TrainConfig(workers=40), 2, 40, 2, "1"),
-        (TrainConfig(workers=6, launcher="local"), 1, 6, 2, "1"),
-        (TrainConfig(workers=10, hosts=("node-1", "node-1", "node-2")), 3, 10, 6, "1"),
-        (TrainConfig(kv_store="local", workers=1, servers=1), 2, 1, 0, "8"),
-        (TrainConfig(kv_store="device"), 1, 1, 0, "8"),
+        ({}, 4, 4, "4", [0, 1, 2, 3], [0, 1, 2, 3]),
+        ({"workers": 8, "servers": 1}, 8, 1, "2", [0, 1, 2, 3], [0, 1, 2, 3]),
+        ({"workers": 40}, 40, 4, "1", [0, 1, 2, 3], [0, 1, 2, 3]),
+        ({"hosts": ("node-2", "node-1")}, 2, 2, "4", [0, 2, 1], [2, 1]),
+        ({"hosts": ("node-1", "node-1", "node-2"), "workers": 10}, 10, 6, "1", [0, 1, 2], [1, 1, 2]),
+        ({"launcher": "local", "workers": 2}, 2, 2, "2", [0], [0]),
+        ({"kv_store": "local", "workers": 1, "servers": 1}, 1, 0, "8", [0], [0]),
+        ({"kv_store": "local", "hosts": ("node-3",)}, 1, 0, "8", [0, 3], [3]),
     ],
 )
-def test_workers_servers_and_threads(config: TrainConfig, nodes: int, workers: int, servers: int, threads: str) -> None:
-    order = plan(config, nodes).order
+def test_workers_servers_and_threads(
+    *, keys: dict[str, Any], workers: int, servers: int, threads: str, hosts: list[int], hostfile: list[int]
+) -> None:
+    order = plan(TrainConfig(**keys), 4).order
     assert (order.spec.workers, order.spec.servers, order.env["OMP_NUM_THREADS"]) == (workers, servers, threads)
-    there = order.hosts[0]
-    assert (there.name, there.ip, there.instance_id, there.own_host) == ("node-0", "10.0.0.4", "i-0", None)
+    assert [(host.name, host.ip, host.instance_id, host.own_host) for host in order.hosts] == [
+        (f"node-{n}", f"10.0.0.{4 + n}", f"i-{n}", None) for n in hosts
+    ]
+    assert list(order.hostfile) == [f"10.0.0.{4 + n}" for n in hostfile]
     assert sum(host.workers for host in order.hosts) == workers
     assert sum(host.servers for host in order.hosts) == servers
-    assert len(order.hosts) == (nodes if servers else 1)
 
 
 def test_what_the_machines_are_is_recorded() -> None:
@@ -132,25 +136,6 @@ def test_p3_leaves_updates_to_the_workers() -> None:
     """MXNet's P3 servers only sum gradients."""
     assert plan(TrainConfig(p3=True), 2).order.env["MXNET_UPDATE_ON_KVSTORE"] == "0"
     assert "MXNET_UPDATE_ON_KVSTORE" not in plan(TrainConfig(), 2).order.env
-
-
-@pytest.mark.parametrize(
-    ("keys", "hosts", "hostfile", "threads"),
-    [
-        ({}, [0, 1, 2, 3], [0, 1, 2, 3], "4"),
-        ({"hosts": ("node-2", "node-1")}, [0, 2, 1], [2, 1], "4"),
-        ({"hosts": ("node-1", "node-1", "node-2")}, [0, 1, 2], [1, 1, 2], "2"),
-        ({"launcher": "local", "workers": 2}, [0], [0], "2"),
-        ({"kv_store": "local", "hosts": ("node-3",)}, [0, 3], [3], "8"),
-    ],
-)
-def test_where_processes_run(keys: dict[str, Any], hosts: list[int], hostfile: list[int], threads: str) -> None:
-    order = plan(TrainConfig(**keys), 4).order
-    assert [(host.name, host.ip, host.instance_id) for host in order.hosts] == [
-        (f"node-{n}", f"10.0.0.{4 + n}", f"i-{n}") for n in hosts
-    ]
-    assert list(order.hostfile) == [f"10.0.0.{4 + n}" for n in hostfile]
-    assert order.env["OMP_NUM_THREADS"] == threads
 
 
 def test_a_job_runs_where_its_files_are_copied() -> None:

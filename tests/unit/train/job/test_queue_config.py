@@ -14,13 +14,7 @@ from train.job.job_plan import make_request
 
 @pytest.mark.parametrize(
     ("walltime", "max_duration_s", "walltime_s"),
-    [
-        ("auto", None, None),
-        ("auto", 45, 60),
-        ("auto", 3601, 3660),
-        (90, 60, 90),
-        ("2h", 7200, 7200),
-    ],
+    [("auto", None, None), ("auto", 45, 60), ("auto", 3601, 3660), (90, 60, 90), ("2h", 7200, 7200)],
 )
 def test_the_walltime(walltime: str | int, max_duration_s: int | None, walltime_s: int | None) -> None:
     queue = check(QueueConfig, {"walltime": walltime}, source="cluster.toml")

@@ -9,13 +9,7 @@ NODES = tuple(Candidate(name=f"n{index}", market="spot" if index else "on-demand
 
 @pytest.mark.parametrize(
     ("selection", "names"),
-    [
-        ("current", "n0 n1 n2"),
-        ("spot", "n1 n2"),
-        ("on-demand", "n0"),
-        (2, "n0 n1"),
-        ("2..", "n0 n1 n2"),
-    ],
+    [("current", "n0 n1 n2"), ("spot", "n1 n2"), ("on-demand", "n0"), (2, "n0 n1"), ("2..", "n0 n1 n2")],
 )
 def test_the_nodes_of_a_job(selection: int | str, names: str) -> None:
     assert " ".join(select_nodes(check_nodes(selection), NODES, requested=3)) == names

@@ -115,14 +115,10 @@ def test_results_of_the_s3_probe(stdout: str, code: int | None, status: str, mes
     ],
 )
 def test_which_object_is_read(keys: list[str], url: str, chosen: str | None) -> None:
+    sizes = {key: 0 if "empty" in key or key.endswith("/") else 1 for key in keys}
     listed = [
-        S3Object(
-            url=parse_url(f"s3://bkt/{key}"),
-            size_bytes=0 if "empty" in key or key.endswith("/") else 1,
-            modified=datetime.now(UTC),
-            etag="e",
-        )
-        for key in keys
+        S3Object(url=parse_url(f"s3://bkt/{key}"), size_bytes=size, modified=datetime.now(UTC), etag="e")
+        for key, size in sizes.items()
     ]
     found = choose_object(listed, parse_url(url))
     assert (found.key if found else None) == chosen

@@ -183,13 +183,7 @@ def test_endpoint_with_keys_in_the_environment(
     ids=lambda value: next(iter(value.values()), "nothing") if isinstance(value, dict) else "",
 )
 def test_missing_credentials_are_explained(
-    server: S3Server,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    *,
-    env: dict[str, str],
-    message: str,
-    hint: str,
+    server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, env: dict[str, str], message: str, hint: str
 ) -> None:
     def no_terminal(_: str) -> str:
         raise EOFError

@@ -259,12 +259,7 @@ def test_an_object_that_changes_is_not_written(server: S3Server, tmp_path: Path)
 
 
 @pytest.mark.parametrize(("times", "arrives"), [(2, True), (10**6, False)])
-def test_cut_connections(
-    server: S3Server,
-    tmp_path: Path,
-    times: int,
-    arrives: bool,  # noqa: FBT001 - a table
-) -> None:
+def test_cut_connections(server: S3Server, tmp_path: Path, *, times: int, arrives: bool) -> None:
     content = os.urandom(300_000)
     server.put(BUCKET, {"x.rec": content})
     cuts = Cuts(left=times, after_bytes=2_000)

@@ -158,9 +158,7 @@ def test_defaults_of_images(options: ModuleType) -> None:
     ("words", "message"),
     [
         (("--network", "vgg"), "--network vgg needs images of at least 32 by 32 pixels"),
-        (("--num-layers", "50", "--image-shape", "3,29,29"), ""),
         (("--num-layers", "51"), "--num-layers 51: --network resnet for images of 28 pixels has 8, 14, 20, 26"),
-        (("--num-layers", "110", "--image-shape", "3,224,224"), "has 18, 34, 50, 101, 152, 200, 269 layers"),
         (("--image-shape", "3,224"), "invalid shape value: '3,224'"),
         (("--rgb-mean", "1,2"), "invalid colours value: '1,2'"),
     ],
@@ -168,9 +166,6 @@ def test_defaults_of_images(options: ModuleType) -> None:
 def test_invalid_options_of_images(
     options: ModuleType, words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    if not message:
-        parse_images(options, "--data-train", "a.rec", *words)
-        return
     with pytest.raises(SystemExit):
         parse_images(options, "--data-train", "a.rec", *words)
     assert message in capsys.readouterr().err
@@ -211,13 +206,10 @@ def test_without_mxnet_the_script_fails_with_a_message() -> None:
     ("message", "words"),
     [
         (
-            'Traceback (most recent call last):\n  [bt] (5) f()\nS3: Check failed: allow_null: :Open "/nope": No such',
+            'Traceback (most\n  [bt] (5) f()\nS3: Check failed: allow_null: :Open "/nope": No such',
             'S3: Open "/nope": No such',
         ),
-        (
-            'Traceback (most recent call last):\n  File "x.cc", line 1\nMXNetError: Compile with CUDA',
-            "Compile with CUDA",
-        ),
+        ('Traceback (most\n  File "x.cc", line 1\nMXNetError: Compile with CUDA', "Compile with CUDA"),
         ("[10:00:00] x.cc:9: it broke\nStack trace:\n  [bt] (0) libmxnet.so", "[10:00:00] x.cc:9: it broke"),
     ],
 )
@@ -225,25 +217,18 @@ def test_plain_words(script: ModuleType, message: str, words: str) -> None:
     assert script.plain_words(message) == words
 
 
-@pytest.mark.parametrize(
-    ("raised", "code", "message"),
-    [
-        ("ScriptError('no GPU')", 1, "x.py: error: no GPU\n"),
-        ("type('MXNetError', (Exception,), {})('MXNetError: words')", 1, "x.py: error: words\n"),
-    ],
-)
-def test_a_failed_worker_ends_at_once(tmp_path: Path, raised: str, code: int, message: str) -> None:
+def test_a_failed_worker_ends_at_once(tmp_path: Path) -> None:
     """The kv-store's clean-up, an atexit or __del__, would wait for the other workers."""
     script = tmp_path / "x.py"
     script.write_text(
         f"import atexit, sys; sys.path.insert(0, {str(SCRIPTS)!r})\n"
-        "from common import ScriptError, script\n"
+        "from common import script\n"
         "atexit.register(print, 'cleaned up')\n"
-        "def work(): print('began'); raise " + raised + "\n"
+        "def work(): print('began'); raise type('MXNetError', (Exception,), {})('MXNetError: words')\n"
         "script.run_to_end(work)\n"
     )
     done = subprocess.run([sys.executable, script], check=False, capture_output=True, text=True)
-    assert (done.returncode, done.stdout, done.stderr) == (code, "began\n", message)
+    assert (done.returncode, done.stdout, done.stderr) == (1, "began\n", "x.py: error: words\n")
 
 
 ONE = {"CUDA_VISIBLE_DEVICES": "3"}
