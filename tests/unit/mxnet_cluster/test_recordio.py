@@ -73,21 +73,12 @@ def test_a_payload_that_is_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
         encode_record(bytes(11))
 
 
-@given(
-    st.lists(st.floats(width=32, allow_nan=False), min_size=1, max_size=4),
-    st.integers(0, 2**64 - 1),
-    st.binary(max_size=20),
-)
-def test_image_records_round_trip(labels: list[float], record_id: int, image: bytes) -> None:
-    record = ImageRecord(labels=tuple(labels), record_id=record_id, image=image)
-    assert decode_image(encode_image(record), name="x") == record
-
-
 def test_the_image_header_is_mxnets() -> None:
     one = ImageRecord(labels=(3.0,), record_id=7, image=b"png")
     assert encode_image(one) == struct.pack("<IfQQ", 0, 3.0, 7, 0) + b"png"
     two = ImageRecord(labels=(3.0, 4.5), record_id=7, image=b"png")
     assert encode_image(two) == struct.pack("<IfQQff", 2, 0.0, 7, 0, 3.0, 4.5) + b"png"
+    assert [decode_image(encode_image(image), name="x") for image in (one, two)] == [one, two]
 
 
 @pytest.mark.parametrize("payload", [b"", bytes(23), struct.pack("<IfQQ", 2, 0.0, 7, 0) + bytes(7)])

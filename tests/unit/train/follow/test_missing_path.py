@@ -54,7 +54,6 @@ def test_the_advice_of_the_table_is_for_other_files() -> None:
     advisor = Advisor(advise_on_path=lambda path: f"ours: {path}" if path == "data" else None)
     lines = (f"FileNotFoundError: [Errno 2] No such file or directory: '{path}'" for path in ("other", "data"))
     first, _ = (advisor.take(Event(kind="line", at=1.0, text=line)) for line in lines)
-    assert first is not None
     assert first.startswith("other is not on the nodes")
     advisor = Advisor(advise_on_path=lambda path: f"ours: {path}")
     mxnet = ' LocalFileSystem::Open "data/a.rec": No such file or directory'

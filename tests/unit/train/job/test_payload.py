@@ -9,7 +9,6 @@ from foundation.errors import ConfigError
 from foundation.progress import silent
 from train.job.payload import Payload, choose_folders, collect_trees, find_shadowed, shipped_scripts
 
-OWN = "data = mx.gluon.data.vision.ImageRecordDataset(url)"
 LONG = "a" * 5000
 
 
@@ -113,5 +112,4 @@ def test_files_with_settings_are_not_sent(tmp_path: Path) -> None:
     (tmp_path / "secret.toml").write_text('env = { TOKEN = "x" }')
     for command in ((), ("true",)):
         payload = collect("train.py", tmp_path, sync="auto", command=command, settings=[tmp_path / "secret.toml"])
-        assert payload.project is not None
         assert [file.path for file in payload.project.files] == ["train.py"]

@@ -94,7 +94,6 @@ def test_a_scheduler_chooses_among_all_nodes() -> None:
     job = plan_torch(TrainConfig(launcher="slurm", hosts=("node-1", "node-2"), max_duration="90m"), 4, queue=queue)
     assert workers_of(job) == {"node-0": 0, "node-1": 1, "node-2": 1, "node-3": 0}
     request = job.order.request
-    assert request is not None
     assert (job.order.spec.scheduler, request.nodes, request.queue, request.account) == ("slurm", 2, "gpu", "lab")
     assert (request.slots_per_node, request.walltime_s) == (4, 5400)
     assert "on nodes from Slurm" in render_settings(job)[0]

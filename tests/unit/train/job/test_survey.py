@@ -75,7 +75,6 @@ def test_a_refusal_of_s3(clients: Clients, call: str, what: str, monkeypatch: py
 
     monkeypatch.setattr(clients.s3, call, refuse)
     found = find_data(clients, "s3://bucket/x/")
-    assert found is not None
     where = "s3://bucket/x/" if what == "listed" else "s3://bucket/x/c.rec"
     assert found.refused == f"{where} cannot be {what}: AccessDenied: no"
     assert not found.complete

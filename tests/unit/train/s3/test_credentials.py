@@ -148,9 +148,8 @@ def test_credentials_of_every_source(
         ({"AWS_USE_FIPS_ENDPOINT": "true"}, "", f"https://s3-fips.{REGION}.amazonaws.com"),
         ({"AWS_USE_DUALSTACK_ENDPOINT": "true"}, "", f"https://s3.dualstack.{REGION}.amazonaws.com"),
         ({}, "use_fips_endpoint = true", f"https://s3-fips.{REGION}.amazonaws.com"),
-        ({}, "use_dualstack_endpoint = true", f"https://s3.dualstack.{REGION}.amazonaws.com"),
     ],
-    ids=["neither", "fips", "dualstack", "fips-of-a-profile", "dualstack-of-a-profile"],
+    ids=["neither", "fips", "dualstack", "fips-of-a-profile"],
 )
 def test_endpoint_with_keys_in_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, env: dict[str, str], profile: str, url: str | None

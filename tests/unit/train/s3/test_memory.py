@@ -29,7 +29,6 @@ def serve_file(object_file: Path) -> Iterator[str]:
     words = [sys.executable, "-m", "bench.s3.sink", str(object_file)]
     with subprocess.Popen(words, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) as sink:
         try:
-            assert sink.stdout is not None
             yield f"http://127.0.0.1:{int(sink.stdout.readline())}"
         finally:
             sink.terminate()

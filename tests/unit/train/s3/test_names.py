@@ -21,7 +21,6 @@ TREE = ("a.rec", "b.rec", "sub/c.rec", "sub/deep/d.rec", "sub2/a.rec")
     [
         ("s3://b-1.x", "b-1.x", ""),
         ("s3://bucket/a/b.rec", "bucket", "a/b.rec"),
-        ("s3://bucket/a/", "bucket", "a/"),
         ("s3://bucket/...a b%20+?#ü", "bucket", "...a b%20+?#ü"),
     ],
 )
@@ -35,7 +34,6 @@ def test_urls(text: str, bucket: str, key: str) -> None:
     ("text", "message"),
     [
         ("bucket/key", "not an S3 URL"),
-        ("s3://", "not a bucket name"),
         ("s3://ab", "not a bucket name"),
         ("s3://" + "a" * 64, "not a bucket name"),
         ("s3://bucket@host/", "not a bucket name"),
@@ -53,7 +51,6 @@ def test_invalid_urls(text: str, message: str) -> None:
     [
         ("a/b.rec", "", True),
         ("../x", "a part of the key", True),
-        ("a//", "a part of the key", True),
         ("bell\x07", "a control character", True),
         ("a\ufffe", "a control character", True),
         ("ü" * 513, "S3 allows 1024", False),

@@ -30,7 +30,6 @@ CRC32 = {"x-amz-checksum-crc32": in_base64(zlib.crc32(CONTENT).to_bytes(4, "big"
 @pytest.mark.parametrize("wrong", [None, 0, RANGE_BYTES, len(CONTENT) - 1], ids=str)
 def test_one_wrong_byte_is_detected(headers: dict[str, str], wrong: int | None) -> None:
     compared = find_digests(headers, len(CONTENT), RANGE_BYTES)
-    assert compared is not None
     received = bytearray(CONTENT)
     if wrong is not None:
         received[wrong] ^= 1

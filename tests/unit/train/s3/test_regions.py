@@ -28,20 +28,15 @@ def redirect(asked: Asked) -> Refusal | None:
     return Refusal(
         status=301,
         code="PermanentRedirect",
-        message="The bucket you are attempting to access must be addressed using the specified endpoint.",
+        message="The bucket must be addressed using the specified endpoint.",
         more=f"<Endpoint>{BUCKET}.s3.{REGION}.amazonaws.com</Endpoint><Bucket>{BUCKET}</Bucket>",
         headers={"x-amz-bucket-region": REGION},
     )
 
 
-@pytest.fixture
-def files(tmp_path: Path) -> dict[str, bytes]:
-    made = {name: os.urandom(size) for name, size in SIZES.items()}
-    write_files(tmp_path / "local", made)
-    return made
-
-
-def test_a_bucket_in_another_region_is_found_there(server: S3Server, files: dict[str, bytes], tmp_path: Path) -> None:
+def test_a_bucket_in_another_region_is_found_there(server: S3Server, tmp_path: Path) -> None:
+    files = {name: os.urandom(size) for name, size in SIZES.items()}
+    write_files(tmp_path / "local", files)
     server.put(BUCKET, {})
     # AWS adds the bucket's region to each listing, unlike moto.
     with judging_proxy(server.url, redirect, of_listings={"x-amz-bucket-region": REGION}) as proxy:

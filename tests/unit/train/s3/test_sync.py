@@ -1,9 +1,9 @@
 """put and get (unchanged files, --delete, --exclude, declined plans), verify and du, with moto's S3."""
 
 import os
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,16 +33,12 @@ def local(tmp_path: Path) -> Path:
     return tmp_path / "local"
 
 
-def put(
-    source: Path, url: str, *, delete: bool = False, exclude: Sequence[str] = (), decide: s3.Decide = s3.yes
-) -> s3.Done:
-    return s3.put([str(source)], url, region=REGION, delete=delete, exclude=exclude, report=silent, decide=decide)
+def put(source: Path, url: str, **more: Any) -> s3.Done:
+    return s3.put([str(source)], url, region=REGION, report=silent, **more)
 
 
-def get(
-    url: str, target: Path, *, delete: bool = False, exclude: Sequence[str] = (), decide: s3.Decide = s3.yes
-) -> s3.Done:
-    return s3.get([url], str(target), region=REGION, delete=delete, exclude=exclude, decide=decide)
+def get(url: str, target: Path, **more: Any) -> s3.Done:
+    return s3.get([url], str(target), region=REGION, **more)
 
 
 def test_unchanged_files_are_not_sent_again(server: S3Server, local: Path) -> None:

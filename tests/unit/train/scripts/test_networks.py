@@ -1,22 +1,15 @@
 """The networks' names and depths, and the networks with every supported MXNet."""
 
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 import real_mxnet
-from training_scripts import SCRIPTS, script_modules
+from training_scripts import SCRIPTS
 
 PROGRAM = Path(__file__).with_name("networks_on_a_node.py")
-
-
-@pytest.fixture(scope="module")
-def names() -> Iterator[ModuleType]:
-    with script_modules("common.network_names") as (module,):
-        yield module
 
 
 @pytest.mark.parametrize(
@@ -31,9 +24,9 @@ def names() -> Iterator[ModuleType]:
         ("inception-v3", 3, 299, 0),
     ],
 )
-def test_depths(names: ModuleType, network: str, asked: int | None, size: int, depth: int) -> None:
-    assert names.find_problem(network, asked, size) is None
-    assert names.pick_depth(network, asked, size) == depth
+def test_depths(network_names: ModuleType, network: str, asked: int | None, size: int, depth: int) -> None:
+    assert network_names.find_problem(network, asked, size) is None
+    assert network_names.pick_depth(network, asked, size) == depth
 
 
 @pytest.mark.parametrize(
@@ -45,15 +38,17 @@ def test_depths(names: ModuleType, network: str, asked: int | None, size: int, d
         ("inception-v3", None, 74, "at least 75 by 75"),
     ],
 )
-def test_impossible_networks(names: ModuleType, network: str, asked: int | None, size: int, message: str) -> None:
-    assert message in names.find_problem(network, asked, size)
+def test_impossible_networks(
+    network_names: ModuleType, network: str, asked: int | None, size: int, message: str
+) -> None:
+    assert message in network_names.find_problem(network, asked, size)
 
 
-def test_defaults_can_be_built(names: ModuleType) -> None:
-    for network, choice in names.BY_NAME.items():
-        for size in (choice.least, names.SMALL, names.SMALL + 1, 299):
+def test_defaults_can_be_built(network_names: ModuleType) -> None:
+    for network, choice in network_names.BY_NAME.items():
+        for size in (choice.least, network_names.SMALL, network_names.SMALL + 1, 299):
             if size >= choice.least:
-                assert names.find_problem(network, None, size) is None
+                assert network_names.find_problem(network, None, size) is None
 
 
 VERSIONS = ("1.5.1.post0", "1.6.0", real_mxnet.VERSION, "1.8.0.post0", "1.9.1")

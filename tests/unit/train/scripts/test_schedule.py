@@ -1,20 +1,11 @@
 """The number of batches in an epoch, and the learning rate of each update."""
 
 import pickle
-from collections.abc import Iterator
 from types import ModuleType
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from training_scripts import script_modules
-
-
-@pytest.fixture(scope="module")
-def schedule() -> Iterator[ModuleType]:
-    with script_modules("common.schedule") as (module,):
-        yield module
 
 
 @pytest.mark.parametrize(

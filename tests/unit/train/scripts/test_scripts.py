@@ -4,14 +4,13 @@ import ast
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
-from training_scripts import SCRIPTS, script_modules
+from training_scripts import SCRIPTS
 
 SHIPPED = sorted(path.name for path in SCRIPTS.glob("train_*.py") if "torch" not in path.name)
 FIELD = (
@@ -34,18 +33,6 @@ LAUNCHED = {
     "DMLC_NUM_WORKER": "2",
     "DMLC_NUM_SERVER": "2",
 }
-
-
-@pytest.fixture(scope="module")
-def script() -> Iterator[ModuleType]:
-    with script_modules("common.script") as (module,):
-        yield module
-
-
-@pytest.fixture(scope="module")
-def options() -> Iterator[ModuleType]:
-    with script_modules("common.options") as (module,):
-        yield module
 
 
 def run_script(*words: str, script: str = "train_mnist.py", **environment: str) -> subprocess.CompletedProcess[str]:
