@@ -43,19 +43,13 @@ def test_outside_a_job_there_is_no_notice(monkeypatch: pytest.MonkeyPatch) -> No
     found.wait_for_end()  # returns at once
 
 
-def test_the_notice_file_is_a_notice(notice: Path) -> None:
+def test_a_notice_ends_with_a_checkpoint(notice: Path) -> None:
+    """A job with on_node_loss = "fail" continues after it; another notice may come by the signal."""
     found = open_with(notice)
     assert not found.has_notice()
     notice.parent.mkdir()
     notice.touch()
     assert found.has_notice()
-
-
-def test_a_notice_ends_with_a_checkpoint(notice: Path) -> None:
-    """A job with on_node_loss = "fail" continues after it; another notice may come by the signal."""
-    found = open_with(notice)
-    notice.parent.mkdir()
-    notice.touch()
     os.kill(os.getpid(), signal.SIGUSR1)
     found.note_saved("model", 1, 2)
     assert not found.has_notice()

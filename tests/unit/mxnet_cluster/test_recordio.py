@@ -30,11 +30,6 @@ def part(flag: int, body: bytes) -> bytes:
     return MAGIC + struct.pack("<I", flag << 29 | len(body)) + body
 
 
-@given(st.lists(PAYLOADS | st.binary(max_size=40), max_size=6))
-def test_round_trip(payloads: list[bytes]) -> None:
-    assert list(read_records(b"".join(map(encode_record, payloads)))) == payloads
-
-
 @pytest.mark.parametrize(
     ("payload", "encoded"),
     [

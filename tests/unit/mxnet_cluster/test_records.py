@@ -15,7 +15,9 @@ from mxnet_cluster.records import Range, find_part, iterate_records
 from real_mxnet import run_mxnet
 from record_files import write_uneven
 from s3_proxies import Cuts, cutting_proxy
-from s3_server import S3Server
+from s3_server import S3Server, server, shared_server
+
+__all__ = ["server", "shared_server"]
 
 # Prints, for each number of parts, the labels in each part, in the order in which ImageRecordIter gives them.
 LABELS_BY_PART = """

@@ -5,20 +5,15 @@ from pathlib import Path
 
 import pytest
 
+from job_events import line
 from node.causes.known_mistakes import MISTAKES
 from node.causes.mistake import Mistake, find_groups, render_advice
 from train.follow.advice import Advisor
-from train.follow.events import Event, Process
 
 SAMPLES = tomllib.loads(Path(__file__).with_name("mistakes.toml").read_text())
 LINES: dict[str, str] = SAMPLES["lines"]
 OTHERS: dict[str, str] = SAMPLES["others"]
 HTTP_ERROR = "<Error><Code>{}</Code><Message>...</Message></Error>"
-WORKER = Process(number=0, role="worker", host="node-1", rank=0, pid=7)
-
-
-def line(text: str) -> Event:
-    return Event(kind="line", at=1.0, process=WORKER, text=text)
 
 
 def find_entry(needle: str) -> Mistake:

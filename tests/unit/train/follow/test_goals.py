@@ -2,7 +2,8 @@
 
 import pytest
 
-from train.follow.events import Event, Process
+from job_events import line, worker
+from train.follow.events import Event
 from train.follow.goals import Goal, describe_goal, find_epochs, parse_epochs
 from train.follow.progress import Progress
 
@@ -62,10 +63,9 @@ def test_the_share_and_the_time_left(
 def test_a_rank_measures_its_epochs() -> None:
     """From the first report of one to that of the next. What the command line says counts more than the output."""
     progress = Progress()
-    process = Process(number=0, role="worker", host="node-0", rank=0)
 
-    def read(at: float, text: str, ended: Process | None = None) -> None:
-        progress.take(Event(kind="line", at=at, process=ended or process, text=text))
+    def read(at: float, text: str) -> None:
+        progress.take(line(text, at=at))
 
     read(100.0, "Epoch [1/4], Step [1/6], Loss: 0.5")
     (rank,) = progress.ranks
@@ -74,5 +74,5 @@ def test_a_rank_measures_its_epochs() -> None:
     read(120.0, "Epoch [2/4], Step [1/6], Loss: 0.3")
     assert rank.find_goal(None, now=130.0) == Goal(0.375, 50.0)
     assert rank.find_goal(8, now=130.0) == Goal(0.1875, 130.0)
-    read(200.0, "bye", Process(number=0, role="worker", host="node-0", rank=0, exit_code=0))
+    progress.take(Event(kind="process", at=200.0, process=worker(0, exit_code=0)))
     assert rank.find_goal(None, now=210.0) == Goal(1.0, None)

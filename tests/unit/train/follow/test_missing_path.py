@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from job_events import line
 from train.follow.advice import Advisor
-from train.follow.events import Event
 from train.follow.missing_path import explain_missing
 
 
@@ -53,10 +53,10 @@ def test_advice_depends_on_this_machine(
 def test_the_advice_of_the_table_is_for_other_files() -> None:
     advisor = Advisor(advise_on_path=lambda path: f"ours: {path}" if path == "data" else None)
     lines = (f"FileNotFoundError: [Errno 2] No such file or directory: '{path}'" for path in ("other", "data"))
-    first, _ = (advisor.take(Event(kind="line", at=1.0, text=line)) for line in lines)
+    first, _ = (advisor.take(line(text)) for text in lines)
     assert first.startswith("other is not on the nodes")
     advisor = Advisor(advise_on_path=lambda path: f"ours: {path}")
     mxnet = ' LocalFileSystem::Open "data/a.rec": No such file or directory'
-    assert advisor.take(Event(kind="line", at=1.0, text=mxnet)) == "ours: data/a.rec"
-    line = "[rank1]: FileNotFoundError: [Errno 2] No such file or directory: 'data'"
-    assert advisor.take(Event(kind="line", at=1.0, text=line)) == "ours: data"
+    assert advisor.take(line(mxnet)) == "ours: data/a.rec"
+    text = "[rank1]: FileNotFoundError: [Errno 2] No such file or directory: 'data'"
+    assert advisor.take(line(text)) == "ours: data"

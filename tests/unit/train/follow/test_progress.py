@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foundation.durations import render_rounded
-from node.protocol import JobResult
+from job_events import line, result, speed, state
 from node.reports import Report, parse_bars, parse_report
-from train.follow.events import Event, Process
+from train.follow.events import Event
 from train.follow.progress import Progress, find_stragglers
 
 
@@ -164,60 +164,47 @@ def test_any_line_can_be_parsed(text: str) -> None:
     parse_report(f"Epoch[0] {text}=1.2.3")
 
 
-class Log:
-    """A Progress that receives the events of a job."""
-
-    def __init__(self) -> None:
-        self.progress = Progress()
-
-    def state(self, at: float, state: str) -> None:
-        self.progress.take(Event(kind="state", at=at, state=state))  # type: ignore[arg-type]
-
-    def line(self, at: float, rank: int, text: str) -> None:
-        process = Process(number=10 + rank, role="worker", host=f"node-{rank}", rank=rank)
-        self.progress.take(Event(kind="line", at=at, process=process, text=text))
-
-    def speed(self, at: float, rank: int, batch: int, speed: float, *, accuracy: float = 0.5) -> None:
-        self.line(at, rank, f"Epoch[0] Batch [0-{batch}]\tSpeed: {speed} samples/sec\taccuracy={accuracy}")
+def progress_of(*events: Event) -> Progress:
+    progress = Progress()
+    for event in events:
+        progress.take(event)
+    return progress
 
 
 def test_samples_over_time_are_a_speed() -> None:
     """PyTorch's MNIST example reports no speed, only the number of samples so far, which begins at 0 in each epoch."""
-    log = Log()
-    for at, epoch, samples in ((100.0, 1, 0), (102.0, 1, 640), (103.0, 2, 0), (105.0, 2, 640)):
-        log.line(at, 0, f"Train Epoch: {epoch} [{samples}/60000 (1%)]\tLoss: 0.5")
-    assert log.progress.speed == pytest.approx(320.0)
-    assert log.progress.epoch == 2
+    reports = ((100.0, 1, 0), (102.0, 1, 640), (103.0, 2, 0), (105.0, 2, 640))
+    progress = progress_of(
+        *(line(f"Train Epoch: {epoch} [{n}/60000 (1%)]\tLoss: 0.5", at=at) for at, epoch, n in reports)
+    )
+    assert progress.speed == pytest.approx(320.0)
+    assert progress.epoch == 2
 
 
 def test_progress_is_summed_over_the_ranks() -> None:
-    log = Log()
-    log.state(100.0, "starting")
-    log.state(110.0, "running")
-    log.speed(120.0, 1, 20, 1000.0, accuracy=0.75)
-    log.speed(121.0, 0, 20, 3000.0, accuracy=0.25)
-    log.line(125.0, 0, "Epoch[1] Validation-accuracy=0.9")
-    progress = log.progress
+    progress = progress_of(
+        state("starting"),
+        state("running", at=110.0),
+        line("Epoch[0] Batch [0-20]\tSpeed: 1000 samples/sec\taccuracy=0.75", 1, at=120.0),
+        speed(0, 20, 3000.0, at=121.0),
+        line("Epoch[1] Validation-accuracy=0.9", at=125.0),
+    )
     assert [rank.process.rank for rank in progress.ranks] == [0, 1]
     assert progress.speed == 4000.0
     assert progress.epoch == 1
-    assert progress.metrics == {"accuracy": 0.5, "validation-accuracy": 0.9}
+    assert progress.metrics == {"accuracy": 0.5, "cross-entropy": 0.125, "validation-accuracy": 0.9}
     assert progress.duration_s == 15.0
-    result = JobResult(state="done", exit_code=0, error=None, left={})
-    progress.take(Event(kind="result", at=233.4, result=result, state="done"))
+    progress.take(result(at=233.4))
     assert progress.state == "done"
     assert progress.duration_s == pytest.approx(123.4)
 
 
 def test_another_attempt_has_workers_of_its_own() -> None:
-    log = Log()
-    log.state(110.0, "running")
-    log.speed(120.0, 0, 20, 3000.0, accuracy=0.25)
-    for at, state in ((130.0, "ending"), (131.0, "waiting"), (190.0, "starting")):
-        log.state(at, state)
-    assert log.progress.ranks == ()
-    log.state(195.0, "running")
-    assert log.progress.duration_s == 85.0
+    ended = (state("ending", at=130.0), state("waiting", at=131.0), state("starting", at=190.0))
+    progress = progress_of(state("running", at=110.0), speed(0, 20, 3000.0, at=120.0), *ended)
+    assert progress.ranks == ()
+    progress.take(state("running", at=195.0))
+    assert progress.duration_s == 85.0
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import pytest
 
 from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.connections import on_all
+from folders import write_files
 from foundation.errors import ClusterError
 from foundation.remote_command import RemoteCommand
 from job_channels import Channel, channel
@@ -52,9 +53,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The home folder of a node with the output of a job; this machine's state is elsewhere."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     output = tmp_path / "home" / ".cluster" / "jobs" / "j" / "output"
-    for name, size in (("m", 1_000_000), ("deep/x\x1b[2J\n", 3), ("empty", 0)):
-        (output / name).parent.mkdir(parents=True, exist_ok=True)
-        (output / name).write_bytes(os.urandom(size))
+    write_files(output, {"m": os.urandom(1_000_000), "deep/x\x1b[2J\n": b"abc", "empty": b""})
     (output / "link").symlink_to("m")
     return tmp_path / "home"
 
@@ -112,9 +111,8 @@ def test_results_on_a_volume_without_the_jobs_log(tmp_path: Path, target: Path) 
     folder = tmp_path / "shared"
     scalars = "tensorboard/worker-0/events.out.tfevents.1764273815.cluster"
     own = "tensorboard/worker-0/events.out.tfevents.1764273815.node-0"
-    for name in ("record.json", "events", "samples", "ranks/worker-0.log", scalars, own, "model", "deep/events"):
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).touch()
+    names = ("record.json", "events", "samples", "ranks/worker-0.log", scalars, own, "model", "deep/events")
+    write_files(folder, dict.fromkeys(names, b""))
     found = listing(tmp_path, words=("j", str(folder)))
     assert sorted(file.name for file in found.files) == ["deep/events", "model", own]
     found.close()

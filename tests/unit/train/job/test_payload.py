@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from folders import write_files
 from foundation.errors import ConfigError
 from foundation.progress import silent
 from train.job.payload import Payload, choose_folders, collect_trees, find_shadowed, shipped_scripts
@@ -60,9 +61,8 @@ def test_the_folders_that_auto_sends(
     named: tuple[str, ...],
 ) -> None:
     project = tmp_path / "project"
-    for path in ("project/a/x.py", "project/a/c/z.py", "project/b/y.py", "outside.py"):
-        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / path).touch()
+    paths = ("project/a/x.py", "project/a/c/z.py", "project/b/y.py", "outside.py")
+    write_files(tmp_path, dict.fromkeys(paths, b""))
     words = [word.replace("ABSOLUTE", str(project)) for word in command]
     own = project / script if script else None
     assert choose_folders(own, words, subfolder=subfolder, project_dir=project) == (folders, named)
@@ -70,9 +70,7 @@ def test_the_folders_that_auto_sends(
 
 def make_project(folder: Path) -> Path:
     project = folder / "project"
-    (project / "my").mkdir(parents=True)
-    for path in ("project/my/train.py", "project/my/net.py", "outside.py"):
-        (folder / path).write_text(path)
+    write_files(folder, {path: path.encode() for path in ("project/my/train.py", "project/my/net.py", "outside.py")})
     (project / "link.py").symlink_to(folder / "outside.py")
     return project
 

@@ -106,7 +106,6 @@ def test_a_scheduler_chooses_among_all_nodes() -> None:
         ({"config": TrainConfig(workers=1)}, False),
         ({"config": TrainConfig(args=("--seed", "$CLUSTER_RANK"))}, False),
         ({"config": TrainConfig(launcher="env")}, True),
-        ({"program": ""}, False),
         ({"framework": "mxnet"}, False),
     ],
 )

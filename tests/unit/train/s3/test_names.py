@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from folders import write_files
 from foundation.errors import ClusterError, UsageError
 from train.s3.sources import find_files
 from train.s3.transfer import MAX_PARTS, PART_BYTES, part_size
@@ -84,10 +85,7 @@ def test_globs(pattern: str, matches: list[str], others: list[str]) -> None:
 
 
 def make_tree(folder: Path, names: tuple[str, ...] = TREE) -> None:
-    for name in names:
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(name)
+    write_files(folder, {name: name.encode() for name in names})
 
 
 @pytest.mark.parametrize(
