@@ -1,7 +1,4 @@
-"""pack is killed while it writes: visible files are complete, and the next run finishes the work.
-
-Its result is byte for byte that of an uninterrupted run.
-"""
+"""pack is killed while it writes: visible files are complete, and the next run ends with the same bytes."""
 
 import subprocess
 

@@ -22,7 +22,7 @@ from http_server import Asked, Refusal, judging_proxy, serve_metadata
 from provision.aws.clients import make_clients
 from provision.describe import describe_nodes
 from provision.membership import KnownInstances
-from s3_server import REGION, S3Server, serve_s3_alone
+from s3_server import REGION, S3Server
 from train.s3 import operations as s3
 from train.s3 import transfer
 from train.s3.connection import find_endpoint
@@ -68,17 +68,11 @@ def describe_role(method: str, path: str, _: str | None) -> tuple[int, str]:
     return 200, "token" if method == "PUT" else pages[path]
 
 
-@pytest.fixture(scope="module")
-def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    state = str(tmp_path_factory.mktemp("state"))
-    with serve_s3_alone(XDG_STATE_HOME=state, AWS_EC2_METADATA_DISABLED="true") as server:
-        yield server
-
-
 @pytest.fixture
 def server(shared_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
     """A server, and a user with the profiles of CONFIG, but without keys in the environment."""
     monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     folder = tmp_path / ".aws"
