@@ -12,50 +12,34 @@ from foundation.progress import Event
 from provision.cost import storage
 from provision_world import World, make_config
 
-CONFIG = 'name = "demo"\ncloud = "aws"\n[provision]\nregion = "us-east-1"\n'
 
-
-class SayingApp(App):
-    """An App that keeps its events."""
-
-    def __init__(self, folder: Path, text: str) -> None:
-        (folder / "cluster.toml").write_text(text)
-        super().__init__(config_path=folder / "cluster.toml")
-        self.events: list[Event] = []
-
-    def report(self, event: Event) -> None:
-        self.events.append(event)
-
-    @property
-    def warnings(self) -> list[str]:
-        return [event.what for event in self.events if event.kind == "warn"]
-
-
-@pytest.fixture(autouse=True)
-def _own_state(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def app(app: App, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> App:
     monkeypatch.setattr(App, "clients", world.clients)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+    app.config_path.write_text('name = "demo"\ncloud = "aws"\n[provision]\nregion = "us-east-1"\n')
+    return app
 
 
-def test_a_ledger_that_cannot_be_written_stops_nothing(world: World, tmp_path: Path) -> None:
+def test_a_ledger_that_cannot_be_written_stops_nothing(app: App, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    events: list[Event] = []
+    monkeypatch.setattr(app, "report", events.append)
     world.up(make_config(nodes=1))
-    app = SayingApp(tmp_path, CONFIG)
     path = storage.ledger_path(app.files.root)
     path.parent.mkdir(parents=True)
     path.write_text("rubbish")
     assert note_costs(app) is None
     with noting_costs(app):
         pass
-    assert len(app.warnings) == 2
-    assert all(f"the costs were not recorded: {path} is damaged" in warning for warning in app.warnings)
+    warnings = [event.what for event in events if event.kind == "warn"]
+    assert len(warnings) == 2
+    assert all(f"the costs were not recorded: {path} is damaged" in warning for warning in warnings)
     assert path.read_text() == "rubbish"  # its content may still be useful
 
 
-def test_the_costs_are_noted_after_a_failure_too(world: World, tmp_path: Path) -> None:
-    app = SayingApp(tmp_path, CONFIG)
-
+def test_the_costs_are_noted_after_a_failure_too(app: App, world: World) -> None:
     def fail() -> None:
         with noting_costs(app):
             world.up(make_config(nodes=1))
@@ -66,9 +50,8 @@ def test_the_costs_are_noted_after_a_failure_too(world: World, tmp_path: Path) -
     assert len(storage.read(app.files.root).nodes) == 1
 
 
-def test_the_prices_of_a_jobs_nodes(world: World, tmp_path: Path) -> None:
+def test_the_prices_of_a_jobs_nodes(app: App, world: World) -> None:
     world.up(make_config(nodes=1))
-    app = SayingApp(tmp_path, CONFIG)
     nodes = Ec2Nodes(world.describe(), app.config.provision)
     prices = {nodes.state.nodes[0].instance_id: 0.17}
     assert find_node_prices(app, nodes) == prices  # by asking AWS, as on a machine that did not launch the node

@@ -11,8 +11,9 @@ from typing import get_args
 
 import click
 import pytest
+from click.testing import CliRunner
 
-from cluster.commands import COMMANDS
+from cluster.commands import COMMANDS, HABITS, SECTIONS
 from cluster.config import ClusterConfig, load_config
 from cluster.main import INTERRUPTED, cli
 from cluster.views.examples import EXAMPLES
@@ -181,6 +182,26 @@ def test_examples_in_help_can_be_parsed(name: str) -> None:
         assert words[0] in {"cluster", "rsync"}
         if words[0] == "cluster":
             parse(words[1:end])
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_no_line_of_help_is_longer_than_the_screen(name: str) -> None:
+    shown = CliRunner().invoke(cli, [*name.split(), "--help"], terminal_width=80).output
+    assert shown.startswith("Usage: ")
+    assert [line for line in shown.splitlines() if len(line) > 80] == []
+
+
+def test_help_lists_the_commands_under_headings() -> None:
+    shown = CliRunner().invoke(cli, ["--help"], terminal_width=80).output
+    assert re.findall(r"^(\S.*):$", shown, re.MULTILINE) == ["Options", *SECTIONS]
+    assert re.findall(r"^  ([a-z][a-z-]*)  ", shown, re.MULTILINE) == list(COMMANDS)
+
+
+@pytest.mark.parametrize("word", list(HABITS))
+def test_the_commands_of_other_programs_lead_to_ours(word: str) -> None:
+    assert word not in COMMANDS
+    for line in re.findall(r"cluster ([a-z-]+)", HABITS[word]):
+        assert line in COMMANDS or line.startswith("--"), line
 
 
 def test_every_command_has_examples() -> None:

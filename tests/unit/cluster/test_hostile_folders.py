@@ -1,8 +1,6 @@
 """Files of a folder that somebody else has made: each ends in one line, whatever it is, and nothing hangs."""
 
 import os
-import resource
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,14 +9,8 @@ from click.testing import CliRunner
 
 from cluster.main import cli
 from foundation.errors import ClusterError
-from project import CLUSTER
 
 NAMED = 'name = "demo"\n'
-MEMORY_BYTES = 2 << 30
-
-
-def link_to_zero(path: Path) -> None:
-    path.symlink_to("/dev/zero")
 
 
 def write(text: str) -> Callable[[Path], object]:
@@ -26,7 +18,7 @@ def write(text: str) -> Callable[[Path], object]:
 
 
 SHAPES: dict[str, tuple[Callable[[Path], object], str]] = {
-    "device": (link_to_zero, "not a regular file"),
+    "device": (lambda path: path.symlink_to("/dev/zero"), "not a regular file"),
     "fifo": (os.mkfifo, "not a regular file"),
     "folder": (Path.mkdir, "Is a directory"),
     "large": (write(NAMED + "#" * (1 << 20)), "larger than"),
@@ -36,8 +28,6 @@ SHAPES: dict[str, tuple[Callable[[Path], object], str]] = {
 }
 TOML = {
     **SHAPES,
-    "nodes": (write(NAMED + "[provision]\nnodes = 2000000000"), "must be a whole number from 0 to 1000"),
-    "name": (write(f'name = "{"a" * 200_000}"'), "not allowed"),
     "many keys": (write(NAMED + "".join(f"k{number} = 1\n" for number in range(20_000))), "and more"),
 }
 
@@ -56,22 +46,12 @@ def test_a_configuration_is_refused(
     assert "cluster.toml" in (done.exception.hint or "")
 
 
-def test_completion_reads_little(tmp_path: Path) -> None:
-    link_to_zero(tmp_path / "cluster.toml")
-    words = {"COMP_WORDS": "cluster ssh n", "COMP_CWORD": "2", "_CLUSTER_COMPLETE": "bash_complete"}
-    done = subprocess.run(
-        [CLUSTER], cwd=tmp_path, env={**os.environ, **words}, capture_output=True, text=True, check=True, timeout=60,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES)),
-    )  # fmt: skip
-    assert (done.stdout.strip(), done.stderr) == ("", "")
-
-
 @pytest.mark.parametrize(
     ("name", "words", "shape"),
     [
-        *(("job.toml", ("train", "--job", "job.toml"), shape) for shape in SHAPES),
-        *(("hosts", ("train", "-H", "hosts", "--", "true"), shape) for shape in ("fifo", "large")),
-        *(("requirements.txt", ("up", "--dry-run"), shape) for shape in ("fifo", "large")),
+        *(("job.toml", ("train", "--job", "job.toml"), shape) for shape in ("fifo", "deep list")),
+        ("hosts", ("train", "-H", "hosts", "--", "true"), "fifo"),
+        ("requirements.txt", ("up", "--dry-run"), "fifo"),
         *(("mine/pyproject.toml", ("up", "--dry-run"), shape) for shape in ("fifo", "deep list")),
         ("mine/uv.lock", ("up", "--dry-run"), "fifo"),
     ],

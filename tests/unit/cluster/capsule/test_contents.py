@@ -54,7 +54,6 @@ def with_machine(**values: Any) -> Ingredients:
             ("differs", "environment", ENVIRONMENT, "d" * 64),
         ),
         (with_spec(image="docker.io/x@sha256:2"), ("differs", "image", "docker.io/x@sha256:1", "docker.io/x@sha256:2")),
-        (with_spec(library="torch==2.14.0"), ("differs", "framework", "torch==2.13.0", "torch==2.14.0")),
         (with_spec(packages=()), ("missing", "NCCL", "2.21", "-")),
         (with_spec(packages=(*SPEC.packages, "x==1")), ("not recorded", "package x", "-", "1")),
         (
@@ -64,7 +63,6 @@ def with_machine(**values: Any) -> Ingredients:
         (with_spec(train=replace(SPEC.train, env={})), ("missing", "variable OMP_NUM_THREADS", "1", "-")),
         (with_spec(train=replace(SPEC.train, p3=True)), ("differs", "[train] p3", "False", "True")),
         (with_machine(type="g6.xlarge"), ("differs", "machine type", "2x g5.xlarge", "1x g5.xlarge, 1x g6.xlarge")),
-        (with_machine(gpus=()), ("differs", "machine gpus", "2x A10G", "1x A10G")),
         (replace(RECORDED, data={}), ("missing", "data a.rec", "3 bytes, ETag x", "-")),
     ],
 )
@@ -173,10 +171,9 @@ def test_a_replay_sends_no_script_from_outside_the_capsule(script: str, sent: st
     assert settings_of(train=replace(SPEC.train, script=script))["train.script"] == sent
 
 
-@pytest.mark.parametrize("project", ["..", "/etc", "../../x"])
-def test_a_forged_record_makes_no_file_of_this_machine_a_jobs(app: App, tmp_path: Path, project: str) -> None:
+def test_a_forged_record_makes_no_file_of_this_machine_a_jobs(app: App, tmp_path: Path) -> None:
     (tmp_path / "cluster.toml").write_text('name = "demo"\n')
-    record = make_record(1, project=project, nodes=[{"name": "node-0"}])
+    record = make_record(1, project="..", nodes=[{"name": "node-0"}])
     sources = cast("JobSources", SimpleNamespace(nodes=SimpleNamespace(names=("node-0",))))
     with pytest.raises(ClusterError, match="they have changed here"):
         find_tree(app, record, sources, tmp_path / "new")

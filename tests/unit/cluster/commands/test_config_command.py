@@ -1,7 +1,6 @@
 """`cluster config`: mistakes with their lines, and the JSON schema."""
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -41,30 +40,25 @@ def test_mistakes_have_their_lines(tmp_path: Path, text: str, found: list[tuple[
 def test_check_prints_mistakes_and_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("cluster.toml").write_text('name = "demo"\n[train]\nrestarts = "x"\n')
-    for options in ([], ["--json"]):
-        done = CliRunner().invoke(cli, ["config", "check", *options])
-        assert isinstance(done.exception, ConfigError)
-        assert done.exception.exit_code == 2
-        if options:
-            [mistake] = json.loads(done.stdout)["mistakes"]
-            assert (mistake["line"], mistake["key"]) == (3, "train.restarts")
-        else:
-            assert done.stdout.startswith('cluster.toml:3: train.restarts = "x": must be')
+    plain, document = (CliRunner().invoke(cli, ["config", "check", *options]) for options in ([], ["--json"]))
+    assert isinstance(plain.exception, ConfigError)
+    assert isinstance(document.exception, ConfigError)
+    assert plain.stdout.startswith('cluster.toml:3: train.restarts = "x": must be')
+    [mistake] = json.loads(document.stdout)["mistakes"]
+    assert (mistake["line"], mistake["key"]) == (3, "train.restarts")
     Path("cluster.toml").write_text('name = "demo"\n')
     done = CliRunner().invoke(cli, ["config", "check", "--json"])
     assert json.loads(done.stdout) == {"path": "cluster.toml", "valid": True, "mistakes": []}
 
 
-def schema() -> dict[str, Any]:
-    return make_schema(ClusterConfig, title="cluster.toml")
+SCHEMA = make_schema(ClusterConfig, title="cluster.toml")["$defs"]
 
 
 def test_the_schema_has_every_key_with_its_description() -> None:
-    definitions = schema()["$defs"]
     keys = 0
     for name, setting in describe_settings(ClusterConfig).items():
         below = {name: setting} if setting.table is None else describe_settings(setting.table)
-        table = definitions["ClusterConfig" if setting.table is None else setting.table.__name__]
+        table = SCHEMA["ClusterConfig" if setting.table is None else setting.table.__name__]
         assert table["additionalProperties"] is False
         for key, found in below.items():
             keys += 1
@@ -80,17 +74,12 @@ def test_the_schema_has_every_key_with_its_description() -> None:
 @pytest.mark.parametrize(
     ("table", "key", "part"),
     [
+        ("ClusterConfig", "name", {"pattern": "^([a-z][a-z0-9-]{0,31})$"}),
         ("ClusterConfig", "cloud", {"enum": ["aws", "hosts", "sandbox"], "default": "sandbox"}),
         ("ProvisionConfig", "nodes", {"type": "integer", "minimum": 0, "maximum": 1000}),
         ("DataConfig", "url", {"type": "string"}),
     ],
 )
 def test_the_schema_of_a_key(table: str, key: str, part: dict[str, Any]) -> None:
-    shown = schema()["$defs"][table]["properties"][key]
+    shown = SCHEMA[table]["properties"][key]
     assert {name: shown[name] for name in part} == part
-
-
-def test_patterns_match_whole_values() -> None:
-    pattern = schema()["$defs"]["ClusterConfig"]["properties"]["name"]["pattern"]
-    assert re.search(pattern, "demo-2")
-    assert not re.search(pattern, "demo 2")

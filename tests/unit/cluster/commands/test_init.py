@@ -19,6 +19,11 @@ from train.job.payload import shipped_scripts
 FILES = ("cluster.toml", "other.toml", "third.toml")
 
 
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
 def run(*words: str) -> str:
     done = CliRunner().invoke(cli, words)
     if done.exception is not None and not isinstance(done.exception, SystemExit):
@@ -41,8 +46,7 @@ def test_names_come_from_the_folder_and_the_user(folder: str, user: str, name: s
     assert choose_name(folder, user) == name
 
 
-def test_the_file_has_the_given_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_the_file_has_the_given_options() -> None:
     run("init", "--name", "mine", "--cloud", "aws", "--instance-type", "g5.xlarge")
     run("-c", "other.toml", "init")
     run("init", "-c", "third.toml", "--name", "mine")
@@ -54,8 +58,7 @@ def test_the_file_has_the_given_options(tmp_path: Path, monkeypatch: pytest.Monk
     assert len({url[1] for url in urls if url is not None}) == 3
 
 
-def test_a_name_that_is_not_allowed_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_name_that_is_not_allowed_writes_nothing() -> None:
     with pytest.raises(UsageError, match='name = "My Cluster"'):
         run("init", "--name", "My Cluster")
     assert not Path("cluster.toml").exists()
@@ -77,8 +80,7 @@ def test_the_nearest_cluster_toml_above_is_used(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("cloud", ["sandbox", "hosts"])
-def test_a_short_file_means_the_same_as_a_full_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cloud: str) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_short_file_means_the_same_as_a_full_one(cloud: str) -> None:
     run("init", "--name", "mine", "--cloud", cloud)
     run("-c", "full.toml", "init", "--name", "mine", "--cloud", cloud, "--full")
     assert load_config(Path("cluster.toml")) == load_config(Path("full.toml"))
@@ -91,7 +93,6 @@ def test_a_short_file_means_the_same_as_a_full_one(tmp_path: Path, monkeypatch: 
 
 
 def test_the_schema_is_saved_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "my cache"))
     run("init")
     url = Path("cluster.toml").read_text().splitlines()[0].removeprefix("#:schema ")
@@ -100,8 +101,7 @@ def test_the_schema_is_saved_and_named(tmp_path: Path, monkeypatch: pytest.Monke
     assert json.loads(path.read_text()) == json.loads(run("config", "schema"))
 
 
-def test_a_cache_that_cannot_be_written_costs_only_the_schema(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_cache_that_cannot_be_written_costs_only_the_schema(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null")
     assert "editors get no schema" in run("init", "--name", "mine")
     assert load_config(Path("cluster.toml")).name == "mine"
@@ -111,7 +111,6 @@ def test_a_cache_that_cannot_be_written_costs_only_the_schema(tmp_path: Path, mo
 def test_a_file_for_all_folders_is_warned_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.chdir(tmp_path)
     assert "counts in all folders below" in run("init")
     (tmp_path / "a").mkdir()
     monkeypatch.chdir(tmp_path / "a")
@@ -134,8 +133,7 @@ def test_a_full_disk_leaves_no_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("template", TEMPLATES)
-def test_templates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, template: str) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_templates(tmp_path: Path, template: str) -> None:
     output = run("init", "--template", template, "--name", "mine")
     config = load_config(Path("cluster.toml"))
     text = Path("cluster.toml").read_text()
@@ -151,9 +149,8 @@ def test_templates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, template: st
     )
 
 
-def test_a_template_beside_an_own_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_template_beside_an_own_script() -> None:
     """It writes cluster.toml alone, without the arguments of the template's script."""
-    monkeypatch.chdir(tmp_path)
     Path("train.py").write_text("import torch\n")
     Path("requirements.txt").write_text("tqdm\n")
     run("init", "--template", "torch-own")
@@ -169,34 +166,26 @@ PINNED = {"train.py": "import mxnet", "requirements.txt": "mxnet==1.9.1\n"}
 
 
 @pytest.mark.parametrize(
-    ("files", "options", "bootstrap", "train"),
+    ("files", "bootstrap", "train"),
     [
-        (TORCH, (), {"framework": "pytorch"}, {"launcher": "torchrun"}),
-        ({"train.py": "def f():\n  import mxnet as mx"}, (), {"framework": "mxnet"}, {"kv_store": "dist_sync"}),
-        ({"a.py": "import torch", "b.py": "if __name__ == '__main__': import mxnet"}, (), {}, {"script": "b.py"}),
-        ({"train.py": "import net", "net.py": "import torchvision"}, (), {"framework": "pytorch"}, {}),
-        ({"train.py": "import jax"}, (), {"framework": "none"}, {"launcher": "auto"}),
-        (TORCH | {"requirements.txt": "torch==2.1.0\nx"}, (), {"torch": "torch==2.1.0"}, {}),
-        (TORCH | {"pyproject.toml": "[project]\ndependencies=['x']"}, (), {"packages": ("-r pyproject.toml",)}, {}),
-        (LOCKED | {"train.py": ""}, (), {"framework": "pytorch", "project": ".", "packages": ()}, {}),
-        (PINNED, (), {"mxnet": "mxnet==1.9.1"}, {}),
+        (TORCH, {"framework": "pytorch"}, {"launcher": "torchrun"}),
+        ({"train.py": "def f():\n  import mxnet as mx"}, {"framework": "mxnet"}, {"kv_store": "dist_sync"}),
+        ({"a.py": "import torch", "b.py": "if __name__ == '__main__': import mxnet"}, {}, {"script": "b.py"}),
+        ({"train.py": "import net", "net.py": "import torchvision"}, {"framework": "pytorch"}, {}),
+        ({"train.py": "import jax"}, {"framework": "none"}, {"launcher": "auto"}),
+        (TORCH | {"requirements.txt": "torch==2.1.0\nx"}, {"torch": "torch==2.1.0"}, {}),
+        (TORCH | {"pyproject.toml": "[project]\ndependencies=['x']"}, {"packages": ("-r pyproject.toml",)}, {}),
+        (LOCKED | {"train.py": ""}, {"framework": "pytorch", "project": ".", "packages": ()}, {}),
+        (PINNED, {"mxnet": "mxnet==1.9.1"}, {}),
     ],
 )
 def test_the_file_fits_the_project(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    *,
-    files: dict[str, str],
-    options: tuple[str, ...],
-    bootstrap: dict[str, object],
-    train: dict[str, object],
+    files: dict[str, str], bootstrap: dict[str, object], train: dict[str, object]
 ) -> None:
     """The script is parsed, and never run."""
-    monkeypatch.chdir(tmp_path)
     for name, text in files.items():
-        Path(name).parent.mkdir(exist_ok=True)
         Path(name).write_text(f"{text}\nraise SystemExit('it ran')\n" if name.endswith("n.py") else text)
-    run("init", *options)
+    run("init")
     config = load_config(Path("cluster.toml"))
     assert {key: getattr(config.bootstrap, key) for key in bootstrap} == bootstrap
     assert {key: getattr(config.train, key) for key in train} == train

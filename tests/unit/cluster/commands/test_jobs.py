@@ -79,11 +79,6 @@ def test_a_stall_or_a_warning_of_a_running_job_is_shown(values: dict[str, Any], 
     assert job["stall"] == values.get("stall", {}).get("text")
 
 
-def test_the_stacks_of_a_job_that_hung_are_shown() -> None:
-    (*_, line) = render_jobs([make_running(1, stacks=["worker 1 on node-1: load (data.py:88)"])], now=NOW).splitlines()
-    assert line == "    stack of worker 1 on node-1: load (data.py:88)"
-
-
 JOB = "20261121-000000-abc"
 BELOW = f"below /home/me/.cluster/jobs/{JOB}"
 
@@ -226,17 +221,12 @@ def test_the_status_shows_the_running_job(job: HeadJob, line: str, shown: dict[s
     assert shown.items() <= document.items()
 
 
-def nodes_of(state: ClusterState) -> Ec2Nodes:
-    return Ec2Nodes(state, ProvisionConfig())
-
-
 def test_status_does_not_wait_for_a_silent_head(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     hung = threading.Event()
     monkeypatch.setattr(jobs, "_ask", lambda *_: hung.wait(30))
+    nodes = Ec2Nodes(make_state(), ProvisionConfig())
     try:
-        assert jobs.ask_for_job(app, nodes_of(make_state()), patience_s=0.05)() == HeadJob(
-            why="node-0 did not answer within 0 s"
-        )
+        assert jobs.ask_for_job(app, nodes, patience_s=0.05)() == HeadJob(why="node-0 did not answer within 0 s")
     finally:
         hung.set()
 
@@ -252,12 +242,13 @@ FAILED = attempt(3, reason="error", exit_code=7, error="worker 0 failed\nand mor
 
 
 def test_attempts_are_shown_below_their_job() -> None:
-    running = attempt(4, ended_at=None)
-    [_, _, *notes] = render_jobs([make_running(1, attempts=[NOTICE, LOST, FAILED, running])], now=NOW).splitlines()
-    assert notes[:3] == [
+    attempts = [NOTICE, LOST, FAILED, attempt(4, ended_at=None)]
+    record = make_running(1, attempts=attempts, stacks=["worker 1 on node-1: load (data.py:88)"])
+    assert render_jobs([record], now=NOW).splitlines()[2:6] == [
         "    attempt 1 ended after 5m10s: node-1 interrupted (spot notice), 1 batch lost",
         "    attempt 2 ended after 5m10s: node-0, node-1 lost",
         "    attempt 3 ended after 5m10s: worker 0 failed",
+        "    stack of worker 1 on node-1: load (data.py:88)",
     ]
 
 

@@ -1,7 +1,5 @@
 """A job's nodes that do not answer are terminated."""
 
-from pathlib import Path
-
 import pytest
 
 from cluster.app import App
@@ -36,12 +34,6 @@ class Ec2:
         self.ended += [node.instance_id for node in nodes]
 
 
-@pytest.fixture
-def app(tmp_path: Path) -> App:
-    (tmp_path / "cluster.toml").write_text('name = "demo"\n')
-    return App(config_path=tmp_path / "cluster.toml")
-
-
 @pytest.mark.parametrize(
     ("silent", "ended", "message"),
     [
@@ -53,6 +45,7 @@ def app(tmp_path: Path) -> App:
 def test_nodes_that_do_not_answer(
     app: App, monkeypatch: pytest.MonkeyPatch, silent: list[str], ended: list[str], message: str
 ) -> None:
+    app.config_path.write_text('name = "demo"\n')
     ec2 = Ec2(monkeypatch, *silent)
     with pytest.raises(ClusterError, match=message):
         replacement.launch_for(app, JOB, {1: "i-1"})

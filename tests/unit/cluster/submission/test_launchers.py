@@ -69,11 +69,10 @@ def test_the_launcher_that_takes_over(launcher: str, instead: str | None) -> Non
         ("mpirun -np 2 -x SECRET python x.py", "mpirun -x SECRET: the value", "cluster train --env SECRET -- mpirun"),
     ],
 )
-def test_words_without_an_equivalent_are_refused(command: str, message: str, hint: str | None) -> None:
-    with pytest.raises(UsageError) as raised:
+def test_words_without_an_equivalent_are_refused(command: str, message: str, hint: str) -> None:
+    with pytest.raises(UsageError, match=f"^{message}") as raised:
         replace_launcher(command.split(), launcher="torchrun")
-    assert raised.value.message.startswith(message)
-    assert hint is None or hint in (raised.value.hint or "")
+    assert hint in (raised.value.hint or "")
 
 
 @pytest.mark.parametrize(
@@ -90,6 +89,5 @@ def test_launchers_in_shell_lines(line: str, name: str | None) -> None:
     if name is None:
         assert replace_launcher(("sh", "-c", line), launcher="env") is None
         return
-    with pytest.raises(UsageError) as raised:
+    with pytest.raises(UsageError, match=f"^{name} inside a shell line would start a separate job"):
         replace_launcher(("sh", "-c", line), launcher="env")
-    assert raised.value.message.startswith(f"{name} inside a shell line would start a separate job")

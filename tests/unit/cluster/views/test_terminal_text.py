@@ -6,6 +6,8 @@ import pty
 import subprocess
 import sys
 import tty
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -55,19 +57,16 @@ def test_output_of_programs_keeps_its_colours(line: str, shown: str) -> None:
     assert escape_output(line) == shown
 
 
-def read_terminal(write: "object") -> bytes:
+def read_terminal(write: Callable[[int], None]) -> bytes:
     """Returns what a terminal receives when `write` writes to its descriptor."""
     ours, theirs = pty.openpty()
     tty.setraw(theirs)
-    assert callable(write)
     write(theirs)
     os.close(theirs)
     message = b""
-    try:
+    with suppress(OSError):  # the other side is closed
         while piece := os.read(ours, 1 << 16):
             message += piece
-    except OSError:  # the other side is closed
-        pass
     os.close(ours)
     return message
 
