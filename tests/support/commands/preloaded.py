@@ -169,7 +169,13 @@ class Preloaded:
         is_at_terminal: bool = False,
     ) -> Started:
         """Starts a command. is_at_terminal: out_fd is also its stdin, which is otherwise empty."""
-        return send(self.address, words, out_fd, err_fd, cwd=cwd, env=env, is_at_terminal=is_at_terminal)
+        order = {"words": [*words], "cwd": str(cwd), "env": dict(env), "terminal": is_at_terminal}
+        connection = socket.socket(socket.AF_UNIX)
+        connection.connect(self.address)
+        socket.send_fds(connection, [b"+"], [out_fd, err_fd])
+        connection.sendall(json.dumps(order).encode())
+        connection.shutdown(socket.SHUT_WR)
+        return Started(words, connection)
 
     @contextlib.contextmanager
     def running(self, words: Sequence[str], err_fd: int, *, cwd: Path, env: Mapping[str, str]) -> Iterator[Started]:
@@ -205,28 +211,8 @@ def start_daemon(words: Sequence[str], log: IO[bytes], env: Mapping[str, str], *
 
     address: of the preloaded process that forks; by default, the one that belongs to this process.
     """
-    fd = log.fileno()
-    return send(address or preloaded().address, words, fd, fd, cwd=Path("/"), env=env)
-
-
-def send(
-    address: str,
-    words: Sequence[str],
-    out_fd: int,
-    err_fd: int,
-    *,
-    cwd: Path,
-    env: Mapping[str, str],
-    is_at_terminal: bool = False,
-) -> Started:
-    """Starts a program in a fork of the preloaded process that listens at this address."""
-    order = {"words": [*words], "cwd": str(cwd), "env": dict(env), "terminal": is_at_terminal}
-    connection = socket.socket(socket.AF_UNIX)
-    connection.connect(address)
-    socket.send_fds(connection, [b"+"], [out_fd, err_fd])
-    connection.sendall(json.dumps(order).encode())
-    connection.shutdown(socket.SHUT_WR)
-    return Started(words, connection)
+    forks = preloaded() if address is None else Preloaded(address)
+    return forks.start(words, log.fileno(), log.fileno(), cwd=Path("/"), env=env)
 
 
 def _read(file: IO[str]) -> str:

@@ -122,9 +122,6 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     index: Index
 
-    def log_message(self, *_words: object) -> None:
-        """Logs nothing."""
-
     def do_HEAD(self) -> None:
         self.do_GET()
 

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bootstrap.transfer.tree import Tree, TreeArchives, TreeFile, file_of_bytes, make_tree
+from msgspec.structs import replace
+
+from bootstrap.transfer.tree import Tree, TreeArchives, file_of_bytes, make_tree
 
 PROGRAMS = Path(__file__).parents[3] / "node" / "setup"
 ANSWERING = """
@@ -91,15 +93,7 @@ class NodeDir:
 
 def tree_of(files: Mapping[str, bytes], *folders: str, executable: tuple[str, ...] = ()) -> Tree:
     made = [file_of_bytes(path, data) for path, data in files.items()]
-    return make_tree(
-        [
-            TreeFile(path=f.path, sha256=f.sha256, size_bytes=f.size_bytes, mode=0o755, source=f.source)
-            if f.path in executable
-            else f
-            for f in made
-        ],
-        folders,
-    )
+    return make_tree([replace(file, mode=0o755) if file.path in executable else file for file in made], folders)
 
 
 def content_of(root: Path) -> dict[bytes, tuple[int, bytes] | None]:

@@ -6,17 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import boto3
 
 from ec2_sandbox import control
 from project import Project
-from sandbox_steps import Ssh, launch
+from sandbox_steps import Ssh, launch, open_ports
 from waits import until
-
-if TYPE_CHECKING:
-    from mypy_boto3_ec2.client import EC2Client
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +44,7 @@ def make_own_hosts(
     ssh = Ssh(key=home / ".ssh" / "id_ed25519")
     subprocess.run(("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(ssh.key)), check=True)
     made = dict(zip(scripts, launch(ssh, len(scripts)), strict=True))
-    open_all(boto3.client("ec2"))
+    open_ports(boto3.client("ec2"), range(65536), "10.0.0.0/8")  # between the hosts, as in a lab's network
     found = {host.instance_id: host.pid or 0 for host in control.describe(directory).hosts}
     cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     hosts = OwnHosts(
@@ -68,11 +64,3 @@ def make_own_hosts(
     (home / ".ssh" / "config").write_text(config)
     (home / ".ssh" / "known_hosts").write_text(known)
     return hosts
-
-
-def open_all(ec2: "EC2Client") -> None:
-    """Opens all ports between the hosts, as in a lab's network."""
-    [group] = ec2.describe_security_groups(GroupNames=["default"])["SecurityGroups"]
-    ec2.authorize_security_group_ingress(
-        GroupId=group["GroupId"], IpProtocol="tcp", FromPort=0, ToPort=65535, CidrIp="10.0.0.0/8"
-    )

@@ -112,10 +112,16 @@ def open_ssh(ec2: "EC2Client") -> str:
     """Opens port 22 of the default group for everybody; returns the group's id."""
     [group] = ec2.describe_security_groups(GroupNames=["default"])["SecurityGroups"]
     if not any(rule.get("FromPort") == 22 for rule in group["IpPermissions"]):
-        ec2.authorize_security_group_ingress(
-            GroupId=group["GroupId"], IpProtocol="tcp", FromPort=22, ToPort=22, CidrIp="0.0.0.0/0"
-        )
+        open_ports(ec2, range(22, 23), "0.0.0.0/0")
     return group["GroupId"]
+
+
+def open_ports(ec2: "EC2Client", ports: range, cidr: str) -> None:
+    """Opens ports of the default group."""
+    [group] = ec2.describe_security_groups(GroupNames=["default"])["SecurityGroups"]
+    ec2.authorize_security_group_ingress(
+        GroupId=group["GroupId"], IpProtocol="tcp", FromPort=ports[0], ToPort=ports[-1], CidrIp=cidr
+    )
 
 
 @functools.cache

@@ -31,7 +31,8 @@ class QuietServer(ThreadingHTTPServer):
 @contextmanager
 def serve_http(handler: type[BaseHTTPRequestHandler], *, address: str = "127.0.0.1") -> Iterator[str]:
     """Runs a server with this handler, with a thread for each request, until the block ends; yields its URL."""
-    with QuietServer((address, 0), handler) as server:
+    quiet = type(handler.__name__, (handler,), {"log_message": lambda *_: None})
+    with QuietServer((address, 0), quiet) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
         thread.start()
         try:
@@ -54,9 +55,6 @@ def serve_metadata(answer: Callable[[str, str, str | None], tuple[int, str]]) ->
             self.wfile.write(body.encode())
 
         do_PUT = do_GET  # noqa: N815 - http.server's names
-
-        def log_message(self, *_: object) -> None:
-            pass
 
     with serve_http(Metadata) as url:
         yield url
@@ -166,13 +164,6 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(body)
 
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-def let_through(_: Asked) -> None:
-    """A Judge that refuses nothing."""
-
 
 def unchanged(_: Asked, body: bytes) -> bytes:
     """A Change that changes nothing."""
@@ -182,7 +173,7 @@ def unchanged(_: Asked, body: bytes) -> bytes:
 @contextmanager
 def judging_proxy(
     target_url: str,
-    judge: Judge = let_through,
+    judge: Judge = lambda _: None,
     change: Change = unchanged,
     change_sent: Change = unchanged,
     *,

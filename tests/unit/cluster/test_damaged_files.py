@@ -22,68 +22,49 @@ from train.s3.run_journal import Run, abort_unfinished, noted
 KEY = "AAAAC3NzaC1lZDI1NTE5AAAAIHWIDDpwL4tN7CkEyA6KkkIiKkDkGIYGkKf5YrJSJm+A"
 
 
-def use_key(files: ClusterFiles) -> None:
+FILES: dict[str, Callable[[ClusterFiles], Path]] = {
+    "key": lambda files: files.private_key,
+    "known hosts": lambda files: files.known_hosts,
+    "journal": lambda files: files.journal,
+    "addresses": lambda files: files.addresses_file,
+    "continued jobs": lambda files: files.continued_jobs,
+    "lock": lambda files: files.lock_file,
+    "watched": lambda files: files.watched,
+    "other hosts": lambda files: files.other_hosts,
+    "costs": lambda files: storage.ledger_path(files.root),
+    "transfers": lambda _: state_folder() / "transfers" / "one.json",
+    "completion": lambda _: cache_folder() / "completion.json",
+}
+
+
+def use_all(files: ClusterFiles) -> None:
     files.known_instances()
     files.make_key()
     load_private_key(files.private_key)
-
-
-def use_known_hosts(files: ClusterFiles) -> None:
-    files.known_instances()
     HostKeyPins(files.known_hosts).pin("i-1", "ssh-ed25519", KEY)
-
-
-def use_journal(files: ClusterFiles) -> None:
     files.note_instances(["i-1"])
     files.begin_launch("digest", indices=(1,), now=1.0)
-
-
-def use_lock(files: ClusterFiles) -> None:
-    with files.locked():
-        files.find_command_at_work()
-
-
-def use_watched(files: ClusterFiles) -> None:
-    files.note_watched(is_watched=True)
-    files.note_watched(is_watched=False)
-
-
-def use_continued_jobs(files: ClusterFiles) -> None:
+    files.keep_addresses({"i-1": "198.18.0.2"})
     files.find_continued_jobs()
     files.note_continued_jobs(["one"])
-
-
-def use_other_hosts(files: ClusterFiles) -> None:
+    with files.locked():
+        files.find_command_at_work()
+    files.note_watched(is_watched=True)
+    files.note_watched(is_watched=False)
     Memory(files.other_hosts, cluster="demo").keep_nodes(["me@gpu1"])
-
-
-def use_costs(files: ClusterFiles) -> None:
     storage.update(files.root, lambda _: Ledger(downs=(1.0,)))
-
-
-def use_transfers(_: ClusterFiles) -> None:
     abort_unfinished(cast("Connection", SimpleNamespace(endpoint="AWS")), silent)
     with noted(Run(endpoint="AWS", bucket="b", keys=("other",))):
         pass
-
-
-def use_completion(_: ClusterFiles) -> None:
     assert load_shape("cluster.commands.status:status").params
 
 
-USES: dict[str, tuple[Callable[[ClusterFiles], Path], Callable[[ClusterFiles], object]]] = {
-    "key": (lambda files: files.private_key, use_key),
-    "known hosts": (lambda files: files.known_hosts, use_known_hosts),
-    "journal": (lambda files: files.journal, use_journal),
-    "addresses": (lambda files: files.addresses_file, lambda files: files.keep_addresses({"i-1": "198.18.0.2"})),
-    "continued jobs": (lambda files: files.continued_jobs, use_continued_jobs),
-    "lock": (lambda files: files.lock_file, use_lock),
-    "watched": (lambda files: files.watched, use_watched),
-    "other hosts": (lambda files: files.other_hosts, use_other_hosts),
-    "costs": (lambda files: storage.ledger_path(files.root), use_costs),
-    "transfers": (lambda _: state_folder() / "transfers" / "one.json", use_transfers),
-    "completion": (lambda _: cache_folder() / "completion.json", use_completion),
-}
+def error_of(files: ClusterFiles) -> ClusterError | None:
+    try:
+        use_all(files)
+    except ClusterError as error:
+        return error
+    return None
 
 
 def cut(path: Path) -> None:
@@ -98,34 +79,25 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
-@pytest.mark.parametrize(("find", "use"), USES.values(), ids=USES)
+@pytest.mark.parametrize("find", FILES.values(), ids=FILES)
 def test_a_damaged_file(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     find: Callable[[ClusterFiles], Path],
-    use: Callable[[ClusterFiles], object],
     damage: Callable[[Path], object],
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     files = ClusterFiles(state_folder() / "aws" / "us-east-1" / "demo")
     files.root.mkdir(parents=True)
-    use(files)
+    use_all(files)
     path = find(files)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.touch()
     damage(path)
-    if (error := error_of(lambda: use(files))) is None:
-        assert error_of(lambda: use(files)) is None
+    if (error := error_of(files)) is None:
+        assert error_of(files) is None
     else:
         assert str(path) in error.message
         assert str(path) in (error.hint or "")
     files.forget()  # as `down` does
-
-
-def error_of(act: Callable[[], object]) -> ClusterError | None:
-    try:
-        act()
-    except ClusterError as error:
-        return error
-    return None
