@@ -1,7 +1,5 @@
 """The ledger of costs that commands keep, and the prices of a job's nodes."""
 
-from pathlib import Path
-
 import pytest
 
 from cluster.app import App
@@ -14,13 +12,9 @@ from provision_world import World, make_config
 
 
 @pytest.fixture
-def app(app: App, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> App:
-    monkeypatch.setattr(App, "clients", world.clients)
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
-    app.config_path.write_text('name = "demo"\ncloud = "aws"\n[provision]\nregion = "us-east-1"\n')
-    return app
+def app(aws_app: App) -> App:
+    aws_app.config_path.write_text('name = "demo"\ncloud = "aws"\n[provision]\nregion = "us-east-1"\n')
+    return aws_app
 
 
 def test_a_ledger_that_cannot_be_written_stops_nothing(app: App, world: World, monkeypatch: pytest.MonkeyPatch) -> None:

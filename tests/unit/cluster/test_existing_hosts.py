@@ -35,7 +35,7 @@ def project(tmp_path: Path) -> Project:
     (tmp_path / "home" / ".ssh").mkdir(parents=True)
     (tmp_path / "home" / ".ssh" / "config").write_text(SSH_CONFIG)
     found = Project(tmp_path, env={"HOME": str(tmp_path / "home"), "AWS_PROFILE": "nowhere"})
-    found.write('name = "plain"\ncloud = "hosts"\n[hosts]\nnames = ["me@gpu1", "gpu2:2222", "me@gpu1"]\n')
+    list_hosts(found, "me@gpu1", "gpu2:2222", "me@gpu1")
     return found
 
 

@@ -1,7 +1,5 @@
 """An instance type that is newer than this program's tables, in each command that reads the type."""
 
-from pathlib import Path
-
 import pytest
 from click.testing import CliRunner
 
@@ -17,7 +15,7 @@ from provision_world import World, listening, make_config
 NEW = "g6f.large"
 
 
-def test_a_type_newer_than_the_tables(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_type_newer_than_the_tables(world: World, aws_app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     """AWS has no price for it, and EC2 says nothing about its GPU but its name."""
 
     def forget(parsed: dict[str, list[dict[str, object]]], **_: object) -> None:
@@ -26,20 +24,14 @@ def test_a_type_newer_than_the_tables(world: World, tmp_path: Path, monkeypatch:
 
     monkeypatch.delitem(tables._BY_FAMILY, "g6f")
     assert NEW not in ON_DEMAND
-    monkeypatch.setattr(App, "clients", world.clients)
     monkeypatch.setattr("cluster.status.make_clients", lambda _: world.clients)
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
     image = world.sandbox.backend.describe_images()[0].id
     settings = {"instance_type": NEW, "ami": image, "ssh_from": "203.0.113.7/32"}
-    path = tmp_path / "cluster.toml"
     written = "\n".join(f'{key} = "{value}"' for key, value in settings.items())
-    path.write_text(f'name = "demo"\ncloud = "aws"\n[provision]\n{written}\n')
-    app = App(config_path=path)
+    aws_app.config_path.write_text(f'name = "demo"\ncloud = "aws"\n[provision]\n{written}\n')
 
     def run(command: object, *args: str) -> str:
-        done = CliRunner().invoke(command, args, obj=app, catch_exceptions=False)  # type: ignore[arg-type]
+        done = CliRunner().invoke(command, args, obj=aws_app, catch_exceptions=False)  # type: ignore[arg-type]
         assert done.exit_code == 0
         return done.output
 

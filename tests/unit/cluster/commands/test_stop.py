@@ -36,33 +36,22 @@ def test_the_stopped_processes_are_listed() -> None:
     assert render_stopped_job(one, Stopped(result=result, already=True)).endswith("had already ended: stopped")
 
 
-LEFT: dict[str, list[list[object]]] = {
-    "node-0": [[7, "python x.py"]],
-    "node-1": [[0, "could not be searched: no route"]],
-}
+Left = dict[str, list[list[object]]]
+LEFT: Left = {"node-0": [[7, "python x.py"]], "node-1": [[0, "could not be searched: no route"]]}
 NODES = [{"name": f"node-{number}", "instance_id": f"i-{number}"} for number in range(2)]
-
-
-class StoppedJobs:
-    """Answers as a head with these records does. still: the processes of an ended job that a search finds."""
-
-    def __init__(self, *records: dict[str, Any], still: dict[str, list[list[object]]] | None = None) -> None:
-        self.records = records
-        self.still = still or {}
-
-    def __call__(self, words: Any) -> Any:
-        if words[0] == "list":
-            return channel(encode([{"jobs": list(self.records)}]))
-        result = {"state": "failed", "exit_code": 1, "error": "x", "left": self.still}
-        return channel(encode([{"result": result, "already": True}]))
 
 
 @pytest.fixture
 def stop_of(app: App, monkeypatch: pytest.MonkeyPatch) -> Callable[..., FakeHead]:
-    """Returns a function that runs `cluster stop WORDS` with a head that gives these answers. node-1 has ended."""
+    """Returns a function that runs `cluster stop WORDS` with a head that has these records. node-1 has ended.
 
-    def stop(answers: StoppedJobs, words: str | None) -> FakeHead:
-        fake = FakeHead(answers)
+    still: the processes of an ended job that a search finds.
+    """
+
+    def stop(words: str | None, *records: dict[str, Any], still: Left | None = None) -> FakeHead:
+        result = {"state": "failed", "exit_code": 1, "error": "x", "left": still or {}}
+        answers = {"list": {"jobs": records}, "stop": {"result": result, "already": True}}
+        fake = FakeHead(lambda asked: channel(encode([answers[asked[0]]])))
         monkeypatch.setattr(App, "enter_cloud", lambda _: None)
         monkeypatch.setattr(stop_command, "describe", lambda _: Ec2Nodes(make_state(), ProvisionConfig()))
         monkeypatch.setattr(stop_command, "open_head", lambda *_: nullcontext(fake.make()))
@@ -77,7 +66,7 @@ def test_processes_that_an_ended_job_left_are_ended(
     stop_of: Callable[..., FakeHead], words: str | None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ended = make_document(2, state="failed", left=LEFT, nodes=NODES)
-    fake = stop_of(StoppedJobs(make_document(1, left=LEFT), ended), words)
+    fake = stop_of(words, make_document(1, left=LEFT), ended)
     assert fake.asked == [["list"], ["stop", ended["spec"]["id"], "i-1"]]
     shown = capsys.readouterr()
     assert shown.out.startswith("no job runs\n" if words is None else "job 20261122")
@@ -86,9 +75,8 @@ def test_processes_that_an_ended_job_left_are_ended(
 
 
 def test_processes_that_survive_the_search_are_an_error(stop_of: Callable[..., FakeHead]) -> None:
-    answers = StoppedJobs(make_document(2, left=LEFT, nodes=NODES), still={"node-0": LEFT["node-0"]})
     with pytest.raises(ClusterError, match="had already ended, but processes of it may still run: node-0") as caught:
-        stop_of(answers, None)
+        stop_of(None, make_document(2, left=LEFT, nodes=NODES), still={"node-0": LEFT["node-0"]})
     assert "cluster stop 20261122-000000-abc" in (caught.value.hint or "")
 
 
@@ -130,7 +118,7 @@ def test_without_its_head_only_the_full_id_stops_a_job(app: App, words: str | No
 def test_without_its_head_a_job_is_ended_on_all_nodes(
     app: App, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    left: dict[str, list[list[object]]] = {}
+    left: Left = {}
     monkeypatch.setattr(jobs, "end_from_here", lambda *_: left)
     stop_without_head(app, "20261121-200000-abcdef", ClusterError("node-0 is stopped"))
     shown = capsys.readouterr()

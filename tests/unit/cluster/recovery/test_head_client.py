@@ -147,7 +147,5 @@ def test_host_keys_of_both_machines_are_known(tmp_path: Path) -> None:
     path = tmp_path / "known_hosts"
     assert merge_pins("i-1 ssh-ed25519 ONE\n", path) == "i-1 ssh-ed25519 ONE\n"
     path.write_text("i-2 ssh-ed25519 TWO\n")
-    assert sorted(merge_pins("i-1 ssh-ed25519 ONE\n", path).splitlines()) == [
-        "i-1 ssh-ed25519 ONE",
-        "i-2 ssh-ed25519 TWO",
-    ]
+    found = merge_pins("i-1 ssh-ed25519 ONE\n", path)
+    assert sorted(found.splitlines()) == ["i-1 ssh-ed25519 ONE", "i-2 ssh-ed25519 TWO"]

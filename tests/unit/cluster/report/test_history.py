@@ -7,32 +7,7 @@ import pytest
 from cluster.report.curves import MOST_POINTS, Curve, Point
 from cluster.report.history import ERROR_LINES, History
 from node.job.scalars import SPEED
-from node.wire import encode
-
-START = 1_795_000_000.0
-
-
-def entry(at: float, **keys: object) -> bytes:
-    return encode({"t": START + at, **keys}).removesuffix(b"\n")
-
-
-def begin(ranks: int, first: int = 0) -> Iterator[bytes]:
-    yield entry(0, state="starting")
-    for rank in range(ranks):
-        yield entry(0, p=first + rank, role="worker", host=f"node-{rank}")
-        yield entry(0, p=first + rank, rank=rank)
-    yield entry(0, state="running")
-
-
-def speed(at: float, rank: int, value: float, **more: float) -> bytes:
-    message = "".join(f"  {name}={number}" for name, number in more.items())
-    return entry(at, p=rank, line=f"Epoch[0] Batch [20-40]  Speed: {value} samples/sec{message}")
-
-
-def read(*lines: bytes) -> History:
-    history = History()
-    history.read(lines)
-    return history
+from report_logs import START, begin, entry, read, speed
 
 
 def points(history: History, rank: int, name: str) -> list[tuple[float, float]]:
@@ -121,8 +96,7 @@ def test_of_a_very_long_log_a_part_is_read(monkeypatch: pytest.MonkeyPatch) -> N
     """Its means, rare numbers, error and result are those of the whole."""
     each = 10_000
     monkeypatch.setattr("cluster.report.history.EXACT_LINES", each)
-    history = History()
-    history.read(long_log(each))
+    history = read(*long_log(each))
     assert history.is_sampled
     assert history.lines == 2 * each + 1
     assert history.examined < each

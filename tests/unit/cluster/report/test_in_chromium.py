@@ -9,9 +9,8 @@ import pytest
 from PIL import Image
 
 from cluster.report import JobData, render_report
-from cluster.report.history import History
 from job_records import make_record
-from node.wire import encode
+from report_logs import START, begin, read, speed
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 OPTIONS = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--enable-logging=stderr")
@@ -24,18 +23,9 @@ pytestmark = [
 
 
 def make_page() -> str:
-    lines = [
-        {"t": 1000.0, "state": "running"},
-        {"t": 1000.0, "p": 0, "role": "worker", "host": "node-0"},
-        *(
-            {"t": 1000.0 + at, "p": 0, "line": f"Epoch[{at}] Batch [1]  Speed: {100 + at} samples/sec  {EVIL}=1"}
-            for at in range(20)
-        ),
-    ]
-    history = History()
-    history.read([encode(line).rstrip() for line in lines])
+    history = read(*begin(1), *(speed(at, 0, 100 + at, f"  {EVIL}=1", epoch=at) for at in range(20)))
     record = make_record(1, error=EVIL, warnings=[EVIL])
-    return render_report([JobData(record=record, history=history, now=2000.0)])
+    return render_report([JobData(record=record, history=history, now=START + 1000)])
 
 
 def load(html: str, folder: Path, *options: str) -> list[str]:

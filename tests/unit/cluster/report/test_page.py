@@ -1,7 +1,7 @@
 """The page of a job: complete, small, and inert whatever nodes and S3 say."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterator
 from html.parser import HTMLParser
 from typing import Any
 
@@ -10,14 +10,12 @@ from msgspec.structs import replace
 
 from cluster.report import JobData, render_report, report_document
 from cluster.report.analysis import find_metrics, find_slowest
-from cluster.report.history import History
 from job_records import make_record
 from node.job.scalars import SPEED
 from node.protocol import Attempt, JobHost, Machine
 from node.samples import GpuSample, ProcessSample, Sample
-from node.wire import encode
+from report_logs import START, begin, entry, read, speed
 
-START = 1_795_000_000.0
 VOID = {"meta", "br"}
 EVIL = '"><script>alert(1)</script><img src=x onerror=alert(1)>\x1b[31m\u202e&amp;</svg></style>'
 
@@ -49,30 +47,16 @@ class Page(HTMLParser):
         return [attributes for name, attributes in self.elements if name == tag]
 
 
-def lines_of(ranks: int, reports: Iterable[tuple[float, int, str]], *more: dict[str, Any]) -> list[bytes]:
-    head: list[dict[str, Any]] = [{"t": START, "state": "running"}]
-    for rank in range(ranks):
-        head += [
-            {"t": START, "p": rank, "role": "worker", "host": f"node-{rank}"},
-            {"t": START, "p": rank, "rank": rank},
-        ]
-    body = [{"t": START + at, "p": rank, "line": text} for at, rank, text in reports]
-    return [encode(one).rstrip() for one in (*head, *body, *more)]
-
-
-def make_job(lines: Iterable[bytes], **values: Any) -> JobData:
-    history = History()
-    history.read(lines)
+def make_job(*lines: bytes, **values: Any) -> JobData:
     record = replace(make_record(1), **{"started_at": START, "ended_at": START + 100, **values})
-    return JobData(record=record, history=history, now=START + 200)
+    return JobData(record=record, history=read(*lines), now=START + 200)
 
 
-def speeds(each: int, *of_ranks: float) -> list[tuple[float, int, str]]:
-    return [
-        (100 * step / each, rank, f"Epoch[{step}] Batch [10]  Speed: {value} samples/sec  accuracy=0.5")
-        for step in range(each)
-        for rank, value in enumerate(of_ranks)
-    ]
+def speeds(each: int, *of_ranks: float) -> Iterator[bytes]:
+    yield from begin(len(of_ranks))
+    for step in range(each):
+        for rank, value in enumerate(of_ranks):
+            yield speed(100 * step / each, rank, value, "  accuracy=0.5", epoch=step)
 
 
 def check_inert(html: str) -> Page:
@@ -89,7 +73,7 @@ def check_inert(html: str) -> Page:
 
 
 def test_the_page_of_a_job() -> None:
-    page = check_inert(render_report([make_job(lines_of(2, speeds(10, 100.0, 110.0)))]))
+    page = check_inert(render_report([make_job(*speeds(10, 100.0, 110.0))]))
     assert [text for text in page.text["h1"] if text.strip()] == ["train_mnist "]
     assert page.text["h2"] == ["Curves", "Ranks", "Timeline", "Data, files and cost", "What ran"]
     assert {"samples/s, all ranks", "samples/s by rank", "accuracy"} <= set(page.text["figcaption"])
@@ -106,22 +90,21 @@ def test_the_page_of_a_job() -> None:
     ids=lambda values: next(iter(values)),
 )
 def test_hostile_records_are_inert(values: dict[str, Any]) -> None:
-    page = check_inert(render_report([make_job([], **values)]))
+    page = check_inert(render_report([make_job(**values)]))
     assert "<script>alert(1)" in "".join(text for texts in page.text.values() for text in texts)
 
 
 @pytest.mark.parametrize("field", ["name", "library", "image", "output_url", "command"])
 def test_hostile_orders_are_inert(field: str) -> None:
     spec = replace(make_record(1).spec, **{field: (EVIL,) if field == "command" else EVIL})
-    check_inert(render_report([make_job([], spec=spec)]))
-    check_inert(render_report([make_job([]), make_job([], spec=spec)]))
+    check_inert(render_report([make_job(spec=spec)]))
+    check_inert(render_report([make_job(), make_job(spec=spec)]))
 
 
 def test_hostile_lines_are_inert() -> None:
     texts = [EVIL, f"Epoch[0] Batch [1] {EVIL}=1.5 <script>=2", f"loss: 1 epoch: 1 \x00{'x' * 1_000_000}"]
-    reports = [(1.0, 0, text) for text in texts]
-    ends = ({"t": START + 2, "message": EVIL}, {"t": START + 3, "p": 0, "exit": 1})
-    html = render_report([make_job(lines_of(1, reports, *ends))])
+    lines = (entry(1, p=0, line=text) for text in texts)
+    html = render_report([make_job(*begin(1), *lines, entry(2, message=EVIL), entry(3, p=0, exit=1))])
     page = check_inert(html)
     assert len(html) < 100_000
     assert any(EVIL[:20] in line for line in page.text["pre"])
@@ -130,7 +113,7 @@ def test_hostile_lines_are_inert() -> None:
 @pytest.mark.parametrize("ranks", [1, 8, 64])
 def test_the_page_of_many_ranks_is_small(ranks: int) -> None:
     values = [100.0 + rank for rank in range(ranks)]
-    html = render_report([make_job(lines_of(ranks, speeds(60, *values)))])
+    html = render_report([make_job(*speeds(60, *values))])
     assert len(html) < 1_000_000
     page = check_inert(html)
     shown = {path["class"] for path in page.find("path") if str(path.get("class")).startswith("curve")}
@@ -144,14 +127,14 @@ def test_the_page_of_many_ranks_is_small(ranks: int) -> None:
     [((100.0, 101.0, 60.0, 99.0), "rank 2"), ((100.0, 60.0), "rank 1"), ((100.0, 95.0), None), ((100.0,), None)],
 )
 def test_the_slowest_rank_is_named(values: tuple[float, ...], label: str | None) -> None:
-    job = make_job(lines_of(len(values), speeds(10, *values)))
+    job = make_job(*speeds(10, *values))
     found = find_slowest(find_metrics(job), job)
     assert (found and found[0]) == label
     assert ("The slowest is" in render_report([job])) == (label is not None)
 
 
 def test_of_equal_speeds_the_rank_that_waits_least_is_named() -> None:
-    job = make_job(lines_of(2, speeds(10, 100.0, 100.0)))
+    job = make_job(*speeds(10, 100.0, 100.0))
     busy = (ProcessSample(p=0, cpu=0.5), ProcessSample(p=1, cpu=0.9))
     samples = [
         Sample(t=START + at, host=f"node-{one.p}", over_s=5.0, processes=(one,))
@@ -162,13 +145,8 @@ def test_of_equal_speeds_the_rank_that_waits_least_is_named() -> None:
 
 
 def test_a_failed_job_shows_its_error_and_the_hint() -> None:
-    lines = [
-        (1.0, 1, "Traceback (most recent call last):"),
-        (1.0, 1, "ModuleNotFoundError: No module named 'gluonnlp'"),
-    ]
-    job = make_job(
-        lines_of(2, lines, {"t": START + 2, "p": 1, "exit": 1}), state="failed", exit_code=1, error="worker 1 failed"
-    )
+    error = entry(1, p=1, line="ModuleNotFoundError: No module named 'gluonnlp'")
+    job = make_job(*begin(2), error, entry(2, p=1, exit=1), state="failed", exit_code=1, error="worker 1 failed")
     page = Page(render_report([job]))
     assert page.text["h3"] == ["The last lines of worker 1 node-1, which failed first"]
     assert "gluonnlp" in "".join(page.text["pre"])
@@ -176,8 +154,9 @@ def test_a_failed_job_shows_its_error_and_the_hint() -> None:
 
 
 def test_a_number_that_became_nan_is_named_once() -> None:
-    lines = [(at, rank, f"Epoch[0] Batch [1] loss={'nan' if at > 60 else 1}") for at in (0.0, 65.0) for rank in (1, 0)]
-    page = Page(render_report([make_job(lines_of(2, lines))]))
+    losses = {0: "Epoch[0] Batch [1] loss=1", 65: "Epoch[0] Batch [1] loss=nan"}
+    lines = (entry(at, p=rank, line=text) for at, text in losses.items() for rank in (1, 0))
+    page = Page(render_report([make_job(*begin(2), *lines)]))
     assert "Warning: loss became nan or inf at 1:05, first on rank 0" in page.text["p"]
     assert sum("nan or inf" in text for text in page.text["p"]) == 1
 
@@ -191,7 +170,7 @@ def test_machines_and_samples_of_nodes() -> None:
         )
         for at in range(0, 100, 5)
     )  # fmt: skip
-    job = make_job(lines_of(2, speeds(3, 100.0, 110.0)), nodes=(JobHost(name="node-0", machine=machine),))
+    job = make_job(*speeds(3, 100.0, 110.0), nodes=(JobHost(name="node-0", machine=machine),))
     record = replace(job.record, spec=replace(job.record.spec, packages=("torch==2.13.0", "numpy==2.3")))
     page = Page(render_report([replace(job, record=record, samples=samples)]))
     captions = set(page.text["figcaption"])
@@ -202,25 +181,24 @@ def test_machines_and_samples_of_nodes() -> None:
 
 
 def test_several_jobs_are_compared() -> None:
-    first, second = make_job(lines_of(1, speeds(10, 100.0))), make_job(lines_of(1, speeds(10, 200.0)))
+    first, second = (make_job(*speeds(10, value)) for value in (100.0, 200.0))
     spec = replace(second.record.spec, workers=4, train=replace(second.record.spec.train, kv_store="dist_async"))
     second = replace(second, record=replace(second.record, spec=replace(spec, id="20261127-000000-abc")))
     page = check_inert(render_report([first, second]))
     assert page.text["h2"][:3] == ["Results", "Curves", "Settings that differ"]
     assert set(page.text["figcaption"]) == {SPEED, "accuracy"}
-    rows = {"workers", "[train] kv_store"}
-    assert rows <= set(page.text["th"])
+    assert {"workers", "[train] kv_store"} <= set(page.text["th"])
 
 
 def test_the_numbers_as_json() -> None:
-    document = report_document(make_job(lines_of(2, speeds(3, 100.0, 50.0))))
-    speed = document["numbers"][SPEED]
-    assert speed["ranks"]["rank 0"]["points"] == [(0.0, 100.0), (33.333, 100.0), (66.667, 100.0)]
-    assert speed["together"]["mean"] == 150
+    document = report_document(make_job(*speeds(3, 100.0, 50.0)))
+    found = document["numbers"][SPEED]
+    assert found["ranks"]["rank 0"]["points"] == [(0.0, 100.0), (33.333, 100.0), (66.667, 100.0)]
+    assert found["together"]["mean"] == 150
     assert document["slowest"]["rank"] == "rank 1"
     assert (document["lines"], document["examined"]) == (6, 6)
 
 
 def test_a_job_without_any_line() -> None:
-    page = check_inert(render_report([make_job([], started_at=None, ended_at=None, state="queued")]))
+    page = check_inert(render_report([make_job(started_at=None, ended_at=None, state="queued")]))
     assert any("reported no numbers" in text for text in page.text["p"])
