@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from bootstrap.ssh.host import Host, render_editor_links, render_scp_command
+from bootstrap.ssh.host import render_editor_links, render_scp_command
 from bootstrap.ssh.tunnel import check_free
 from cluster.commands.ssh import read_paths, read_ports
 from foundation.errors import ClusterError, UsageError
-
-HOST = Host(name="node-0", instance_id="i-1", address="198.18.0.2", private_ip="", user="ubuntu", is_head=True)
+from node_facts import HOST
 
 
 @pytest.mark.parametrize(

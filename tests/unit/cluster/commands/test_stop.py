@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -94,15 +93,11 @@ RUNS = HeadJob(record=make_running(1))
     ],
 )
 def test_the_user_is_asked_before_nodes_end(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], *, cloud: str, job: HeadJob | None, asks: bool
+    app: App, capsys: pytest.CaptureFixture[str], *, cloud: str, job: HeadJob | None, asks: bool
 ) -> None:
     """On the sandbox, where nothing costs money, only if a job would be interrupted."""
-    (tmp_path / "cluster.toml").write_text(f'name = "demo"\ncloud = "{cloud}"\n')
-    app = App(config_path=tmp_path / "cluster.toml")
-    if asks:
-        with pytest.raises(UsageError, match="without a terminal, this needs --yes"):
-            require_ending(app, "Delete all of this?", lambda: job)
-    else:
+    app.config_path.write_text(f'name = "demo"\ncloud = "{cloud}"\n')
+    with pytest.raises(UsageError, match="without a terminal, this needs --yes") if asks else nullcontext():
         require_ending(app, "Delete all of this?", lambda: job)
     output = capsys.readouterr().err
     assert ("this would interrupt job 20261121-000000-abc (train_mnist)" in output) is (job is RUNS)

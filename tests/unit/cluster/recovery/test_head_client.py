@@ -1,7 +1,6 @@
 """What the head gets in order to replace lost nodes by itself: the program, and settings without secrets."""
 
 import json
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from cluster.recovery.head_client import HeadSettings, find_client, find_obstacl
 from cluster.recovery.on_head import HeadApp, main, merge_pins, read_settings
 from cluster.session import find_request, find_requirements
 from foundation.errors import ClusterError
-from provision.model import ClusterState, Node
+from provision_world import make_node, make_state
 
 SECRET = "hidden-4711"
 TABLE: dict[str, Any] = {
@@ -87,19 +86,7 @@ PROFILE = "arn:aws:iam::123456789012:instance-profile/cluster-us-east-1-demo"
 
 
 def nodes_with(app: App, profile: str | None) -> Ec2Nodes:
-    head = Node(
-        instance_id="i-1",
-        state="running",
-        private_ip="10.0.0.4",
-        public_ip=None,
-        instance_type="c5.xlarge",
-        zone="us-east-1a",
-        launched_at=datetime(2030, 1, 1, tzinfo=UTC),
-        profile_arn=profile,
-        index=0,
-        role="head",
-    )
-    return Ec2Nodes(ClusterState(name="demo", nodes=(head,)), app.config.provision)
+    return Ec2Nodes(make_state(make_node(0, profile_arn=profile)), app.config.provision)
 
 
 @pytest.mark.parametrize(

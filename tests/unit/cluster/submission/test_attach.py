@@ -4,6 +4,7 @@ import io
 import os
 import signal
 import sys
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from cluster.app import App
 from cluster.submission import attach
 from cluster.submission.attach import Interrupts, ask, attend
 from foundation.errors import JobError
-from job_channels import BROKEN, LOG, FakeHead, channel, encode, make_order
+from job_channels import BROKEN, LOG, Channel, FakeHead, channel, encode, make_order
 from train.follow.head import HeadGoneError
 
 ORDER = make_order()
@@ -56,8 +57,8 @@ def test_the_second_signal_is_raised_at_once() -> None:
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def interrupting(message: bytes, number: int = signal.SIGINT) -> Callable[[Sequence[str]], Any]:
-    """Returns a head that sends this process a signal together with its answer to a submission."""
+def interrupting(message: bytes) -> Callable[[Sequence[str]], Any]:
+    """Returns a head that sends this process SIGINT together with its answer to a submission."""
 
     def answer(words: Sequence[str]) -> Any:
         if words[0] == "stop":
@@ -65,52 +66,44 @@ def interrupting(message: bytes, number: int = signal.SIGINT) -> Callable[[Seque
         if words[0] == "follow":
             rest = LOG.rpartition(b'{"t": 3.3')[0][int(words[2]) :]
             return channel(rest + encode([{"t": 9.0, "result": STOPPED}]))
-        os.kill(os.getpid(), number)
+        os.kill(os.getpid(), signal.SIGINT)
         return channel(message, None)
 
     return answer
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_before_the_start_stops_the_job(app: App, number: int, capsys: pytest.CaptureFixture[str]) -> None:
-    fake = FakeHead(interrupting(STARTED, number))
+def test_an_interrupt_before_the_start_stops_the_job(app: App, capsys: pytest.CaptureFixture[str]) -> None:
+    fake = FakeHead(interrupting(STARTED))
     assert attend(app, fake.make(), ORDER, plain=False) == 130
     assert [words[0] for words in fake.asked] == ["submit", "stop"]
     assert "did not start" in capsys.readouterr().err
 
 
-class Slow:
+class Interrupted(Channel):
     """A channel whose second read sends SIGINT to this process."""
 
-    def __init__(self, first: bytes) -> None:
-        self.made = channel(first, b"", None, None)
-        self._reads = 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.made, name)
-
     def recv(self, size: int) -> bytes:
-        self._reads += 1
-        if self._reads == 2:
+        if (piece := super().recv(size)) == b"SIGINT":
             os.kill(os.getpid(), signal.SIGINT)
             raise TimeoutError
-        return self.made.recv(size)
+        return piece
 
 
-def slow_head(first: bytes) -> FakeHead:
+def interrupted_head(first: bytes) -> FakeHead:
     after = interrupting(b"")
-    return FakeHead(lambda words: Slow(first) if words[0] == "submit" else after(list(words)))  # type: ignore[return-value, arg-type]
+    pieces = (first, b"SIGINT", b"", None, None)
+    return FakeHead(lambda words: Interrupted(deque(pieces)) if words[0] == "submit" else after(words))
 
 
 def test_without_a_terminal_a_job_is_left_running(app: App, capsys: pytest.CaptureFixture[str]) -> None:
-    fake = slow_head(STARTED + LOG[:300])
+    fake = interrupted_head(STARTED + LOG[:300])
     assert attend(app, fake.make(), ORDER, plain=False) == 130
     assert [words[0] for words in fake.asked] == ["submit"]
     assert "job j1 is still running: cluster logs -f j1 follows it, " in capsys.readouterr().err
 
 
 def test_an_interrupt_takes_a_job_out_of_the_queue(app: App) -> None:
-    fake = slow_head(b'{"job":"j1","state":"queued"}\n' + encode([{"t": 1.0, "state": "queued"}]))
+    fake = interrupted_head(b'{"job":"j1","state":"queued"}\n' + encode([{"t": 1.0, "state": "queued"}]))
     with pytest.raises(JobError, match="was stopped") as caught:
         attend(app, fake.make(), ORDER, plain=False)
     assert caught.value.exit_code == 130
@@ -136,7 +129,7 @@ def test_at_a_terminal_the_user_chooses(
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO(f"{choice}\n"))
     monkeypatch.setattr(App, "is_interactive", lambda _: True)
-    fake = slow_head(STARTED + LOG[:300])
+    fake = interrupted_head(STARTED + LOG[:300])
     if stopped:
         with pytest.raises(JobError, match="was stopped"):
             attend(app, fake.make(), ORDER, plain=False)

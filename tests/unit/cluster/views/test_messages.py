@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
-from rich.console import Console
 
 from cluster.app import LONG_S, App
 from cluster.views.messages import StepDisplay, still_running
@@ -41,15 +40,11 @@ def test_steps_run_from_their_beginning_to_their_end(events: list[Event], left: 
     assert running == left
 
 
-def show(events: list[Event], console: Console | None) -> None:
-    display = StepDisplay(console)
-    for event in events:
+def test_without_a_terminal_finished_steps_are_plain_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    display = StepDisplay(None)
+    for event in (begin("launch"), done("launch"), Event(kind="warn", what="[bold]not markup[/]", where="node-0")):
         display.show(event)
     display.close()
-
-
-def test_without_a_terminal_finished_steps_are_plain_lines(capsys: pytest.CaptureFixture[str]) -> None:
-    show([begin("launch"), done("launch"), Event(kind="warn", what="[bold]not markup[/]", where="node-0")], None)
     assert capsys.readouterr().err == "ok launch (1.2 s)\n!! node-0: [bold]not markup[/]\n"
 
 

@@ -15,24 +15,17 @@ from provision.cost.bill import NodeBill
 from provision.describe import describe_clusters
 from provision.files import ClusterFiles
 from provision.lease.terms import Lease, render_lease
-from provision.model import ClusterState, Instance, Node, SecurityGroup, UntrustedInstance
+from provision.model import ClusterState, Instance, Node, UntrustedInstance
 from provision.preflight.prices import Prices
 from provision.resources.shared_volume import SharedVolume
 from provision.status import find_allocation, find_errors
-from provision_world import LAUNCHED_AT, NAME, World, make_bill, make_config, make_node
+from provision_world import LAUNCHED_AT, NAME, World, make_bill, make_config, make_group, make_node, make_state
 
 NOW = LAUNCHED_AT + timedelta(hours=10)
 PRICES: Prices = {("on-demand", "c5.xlarge", "us-east-1a"): 0.17, ("spot", "c5.xlarge", "us-east-1a"): 0.05}
 BY_CALL = "Client.UserInitiatedShutdown: User initiated shutdown"
 LOST = "Server.ScheduledStop: Stopped due to scheduled retirement"
 SPOT = "Server.SpotInstanceTermination: Spot instance termination"
-OURS = SecurityGroup(
-    group_id="sg-1", vpc_id="vpc-1", ours=True, ssh_from=(), ssh_open_to=(), open_to_members=True
-)  # fmt: skip
-
-
-def make_state(*nodes: Node, **values: Any) -> ClusterState:
-    return ClusterState(**{"name": NAME, "nodes": nodes, "security_groups": (OURS,), **values})
 
 
 def stopped(index: int, reason: str | None = BY_CALL, **values: Any) -> Node:
@@ -239,7 +232,7 @@ def test_a_stopped_cluster_has_no_lease_that_counts() -> None:
 
 def test_nodes_of_another_machine() -> None:
     """The lease of the group alone does not tell: the nodes may still run."""
-    group = replace(OURS, lease=render_lease(Lease(set_at=1.8e9, idle_s=3600.0)))
+    group = make_group(lease=render_lease(Lease(set_at=1.8e9, idle_s=3600.0)))
     status = make_status(make_state(untrusted=(untrusted(0), untrusted(1)), security_groups=(group,)))
     shown = render_status(status)
     assert "state  running, but not set up from this machine: 2 instances cost $0.34 per hour; " in shown
