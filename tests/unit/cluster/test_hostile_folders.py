@@ -23,8 +23,6 @@ SHAPES: dict[str, tuple[Callable[[Path], object], str]] = {
     "folder": (Path.mkdir, "Is a directory"),
     "large": (write(NAMED + "#" * (1 << 20)), "larger than"),
     "deep list": (write(NAMED + "a = " + "[" * 300 + "]" * 300), "nested too deeply"),
-    "deep header": (write(NAMED + "[" + ".".join("a" * 900) + "]"), "nested too deeply"),
-    "deep key": (write(NAMED + ".".join("a" * 100_000) + " = 1"), "more than 1000 dots"),
 }
 TOML = {
     **SHAPES,

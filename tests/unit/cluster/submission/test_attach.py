@@ -6,6 +6,7 @@ import signal
 import sys
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -130,10 +131,7 @@ def test_at_a_terminal_the_user_chooses(
     monkeypatch.setattr(sys, "stdin", io.StringIO(f"{choice}\n"))
     monkeypatch.setattr(App, "is_interactive", lambda _: True)
     fake = interrupted_head(STARTED + LOG[:300])
-    if stopped:
-        with pytest.raises(JobError, match="was stopped"):
-            attend(app, fake.make(), ORDER, plain=False)
-    else:
+    with pytest.raises(JobError, match="was stopped") if stopped else nullcontext():
         assert attend(app, fake.make(), ORDER, plain=False) == 130
     assert [words[0] for words in fake.asked] == asked
     assert ("[worker 1 node-0] ünïcode" in capsys.readouterr().out) is stopped

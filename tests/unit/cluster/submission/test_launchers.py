@@ -1,5 +1,6 @@
 """Launchers in a job's command: what the job's own launcher does instead, and what is refused."""
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -64,7 +65,6 @@ def test_the_launcher_that_takes_over(launcher: str, instead: str | None) -> Non
     [
         ("torchrun --nproc_per_node=cpu x.py", "torchrun --nproc_per_node=cpu: a job starts", "-- python SCRIPT"),
         ("torchrun --new-option 1 x.py", "torchrun --new-option: a job starts", "cluster train -- python SCRIPT"),
-        ("accelerate launch --config_file c.yaml x.py", "accelerate launch --config_file:", "-- python SCRIPT"),
         ("mpirun -np 2 -H a:1,b:1 python x.py", "mpirun -H:", "--launcher mpi --kv-store none -n N -- PROGRAM"),
         ("mpirun -np 2 -x SECRET python x.py", "mpirun -x SECRET: the value", "cluster train --env SECRET -- mpirun"),
     ],
@@ -86,8 +86,6 @@ def test_words_without_an_equivalent_are_refused(command: str, message: str, hin
 )
 def test_launchers_in_shell_lines(line: str, name: str | None) -> None:
     """One that gets the place of its process starts one job; any other would start one for each process."""
-    if name is None:
+    refused = pytest.raises(UsageError, match=f"^{name} inside a shell line would start a separate job")
+    with nullcontext() if name is None else refused:
         assert replace_launcher(("sh", "-c", line), launcher="env") is None
-        return
-    with pytest.raises(UsageError, match=f"^{name} inside a shell line would start a separate job"):
-        replace_launcher(("sh", "-c", line), launcher="env")
