@@ -6,7 +6,7 @@ from typing import Any
 from msgspec import convert, to_builtins
 
 from node.job_folder import mask
-from node.protocol import JobSpec, Order, Record
+from node.protocol import AllocationRequest, JobSpec, Order, Record
 from node.train_settings import TrainSettings
 
 RENAMED = {"job": "id", "job_setup": "setup", "subfolder": "cwd", "max_duration_s": "max_duration"}
@@ -28,6 +28,11 @@ def nest_order(keys: Mapping[str, Any]) -> dict[str, Any]:
 def nest_record(keys: Mapping[str, Any]) -> dict[str, Any]:
     """A record as JSON."""
     return _nest(keys, set(Record.__struct_fields__))
+
+
+def make_request(**keys: Any) -> AllocationRequest:
+    """A request for two nodes of a batch scheduler."""
+    return AllocationRequest(**{"job": "20260101-000000-abcdef", "name": "mlp", "nodes": 2, **keys})
 
 
 def make_record(**keys: Any) -> Record:

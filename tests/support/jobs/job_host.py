@@ -340,6 +340,12 @@ def place_processes(order: dict[str, Any]) -> dict[str, Any]:
     return nest_order({**order, "hosts": hosts})
 
 
+def log_has(text: str, count: int = 1, *, meanwhile: str = "") -> str:
+    """Shell code of a job that waits until `count` lines of its log contain a text."""
+    events = "~/.cluster/jobs/$CLUSTER_JOB_ID/events"
+    return f"until [ $(grep -cF '{text}' {events}) -ge {count} ]; do {meanwhile} sleep 0.05; done; "
+
+
 def lines_of(log: Sequence[dict[str, Any]], role: str | None = None) -> list[str]:
     """The lines of output in a log, of one role or all."""
     numbers = {event["p"] for event in log if role is not None and event.get("role") == role}
@@ -354,7 +360,7 @@ def make_environment(folder: Path, packages: Path) -> Path:
     site = folder / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
     site.mkdir(parents=True)
     (site / "packages.pth").write_text(f"{packages}\n")
-    for name in ("msgspec", "obstore"):
+    for name in ("msgspec", "obstore", "psutil"):
         (site / name).symlink_to(Path(sysconfig.get_path("platlib"), name))
     (folder / "bin").mkdir()
     (folder / "bin" / "python").symlink_to(Path(sys.executable).resolve())

@@ -220,7 +220,6 @@ def test_no_password_is_left_by_a_killed_pull(tmp_path: Path, number: signal.Sig
     words = [sys.executable, "-c", NODE_SIDE.format(path=f"{tmp_path}:/usr/bin", code=REPOSITORY)]
     env = {**os.environ, "HOME": str(tmp_path)}
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, env=env) as node:
-        assert node.stdin is not None
         for request in ({"find": "podman"}, {"pull": "r.example.com/train:1", "login": to_builtins(LOGIN)}):
             node.stdin.write(json.dumps(request).encode() + b"\n")
             node.stdin.flush()

@@ -38,7 +38,6 @@ def find(setting: str, folder: Path, cache: Path) -> BundleFile | None:
 def test_a_wheel_from_a_folder_or_s3(tmp_path: Path, setting: str) -> None:
     path = write_wheel(tmp_path)
     found = find(setting, tmp_path, tmp_path / "cache")
-    assert found is not None
     assert (found.name, found.sha256) == (NAME, describe_file(path).sha256)
     if setting == NAME:  # an address is fetched only once
         with zipfile.ZipFile(path, "a") as wheel:

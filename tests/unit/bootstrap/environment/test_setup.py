@@ -21,8 +21,7 @@ import run_setup
 
 def setup(home: Path, *commands: str) -> subprocess.CompletedProcess[str]:
     """Runs commands as a node does, in the given home."""
-    digest = setup_digest(commands)
-    assert digest is not None
+    digest = str(setup_digest(commands))
     folder = home / ".cluster" / "setup" / os.uname().nodename
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{digest}.json").write_text(render_commands(commands))
@@ -38,9 +37,7 @@ def setup(home: Path, *commands: str) -> subprocess.CompletedProcess[str]:
 
 
 def kept(home: Path, *commands: str) -> dict[str, object]:
-    digest = setup_digest(commands)
-    assert digest is not None
-    found: dict[str, object] = setup_env.read(str(home / ".cluster"), digest)
+    found: dict[str, object] = setup_env.read(str(home / ".cluster"), str(setup_digest(commands)))
     return found
 
 
@@ -137,8 +134,6 @@ def test_a_held_apt_lock_is_awaited_and_stays_free(tmp_path: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", HOLD, str(lock)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as other:
-        assert other.stdin is not None
-        assert other.stdout is not None
         other.stdout.readline()
         with wait_for(lock, "0.1") as late:
             assert f"{lock} is still locked after 0.1 s" in late.communicate()[1]

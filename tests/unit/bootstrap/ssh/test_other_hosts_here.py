@@ -187,14 +187,12 @@ def test_a_job_uses_the_paths_of_another_host() -> None:
     assert [host.name for host in order.hosts] == ["node-0", "node-1", "lab:2222"]
     assert order.hosts[1].own_host is None
     other = order.hosts[2].own_host
-    assert other is not None
     assert (order.hosts[2].instance_id, other.user, other.port) == ("", "alice", 2222)
     assert other.python == f"{there}/env/cd/bin/python"
     assert other.code_dir == f"{there}/runtime/cd"
     assert other.command == (other.python, "/home/alice/run/my/train.py", "--x", "--kv-store", "dist_sync")
     assert (other.cwd, other.tree) == ("/home/alice/run", f"{there}/tree/ef")
     shipped = plan(TrainConfig(hosts=("node-1", LAB.spec)), nodes).order.hosts[2].own_host
-    assert shipped is not None
     assert shipped.cwd == f"{there}/jobs/j/work"
     assert shipped.command[1] == f"{there}/runtime/cd/train/scripts/train_mnist.py"
     assert CODE_DIR not in str(shipped)

@@ -53,7 +53,6 @@ def test_a_changed_file_is_refused(tmp_path: Path, change: Callable[[Path], obje
     change(tmp_path / "x")
     with pytest.raises(ClusterError, match=rf"'x\.rec' has changed.*{message}") as caught:
         write_archive(tree_with(tmp_path / "x"), tmp_path)
-    assert caught.value.hint is not None
     assert caught.value.hint.startswith("run the command again")
 
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -58,7 +57,6 @@ def test_only_programs_with_a_handler_get_the_signal(tmp_path: Path) -> None:
         subprocess.Popen(["sleep", "100"]) as sleeps,
     ):
         try:
-            assert catches.stdout is not None
             assert catches.stdout.readline() == b"ready\n"
             until(lambda: "sleep" in Path(f"/proc/{sleeps.pid}/comm").read_text())
             found = [(pid, process_tree.start_time(pid), "") for pid in (catches.pid, sleeps.pid)]
@@ -66,8 +64,6 @@ def test_only_programs_with_a_handler_get_the_signal(tmp_path: Path) -> None:
             assert catches.stdout.readline() == b"told\n"
             assert (tmp_path / "notice" / "attempt-1").exists()
             assert sleeps.poll() is None
-            assert process_tree.has_handler(catches.pid, signal.SIGUSR1)
-            assert not process_tree.has_handler(sleeps.pid, signal.SIGUSR1)
         finally:
             catches.kill()
             sleeps.kill()
@@ -85,8 +81,5 @@ def test_each_change_is_read_once(tmp_path: Path) -> None:
 
 def test_boots_differ_in_any_part_that_both_know() -> None:
     assert process_tree.boot() == process_tree.boot()
-    assert not process_tree.is_other_boot("a:1", "a:1")
-    assert process_tree.is_other_boot("a:1", "a:2")
-    assert process_tree.is_other_boot("a:1", "b:1")
-    assert not process_tree.is_other_boot("a:1", "a:")
-    assert not process_tree.is_other_boot(":1", "a:1")
+    others = {"a:1": False, "a:2": True, "b:1": True, "a:": False, ":1": False}
+    assert {other: process_tree.is_other_boot("a:1", other) for other in others} == others

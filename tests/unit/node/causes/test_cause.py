@@ -30,12 +30,7 @@ TORCH_FULL = "RuntimeError: [enforce fail at inline_container.cc:672] . unexpect
     [
         (137, [], Clues((OOM_NODE,), 1), "OOM killer ended process 7982 (python3), which used 12.3 GiB: the node's"),
         (137, [], Clues((OOM_GROUP,), None), "the limit of its control group was reached"),
-        (
-            137,
-            [],
-            Clues((), 2),
-            "OOM killer ended a process (its name, in the kernel's log, needs root): the node's",
-        ),
+        (137, [], Clues((), 2), "ended a process (its name, in the kernel's log, needs root): the node's"),
         (137, [], Clues((), 0), "not by the kernel's OOM killer"),
         (137, [], Clues(), "unless somebody did it"),
         (1, [BEGIN, KILLED, BEGIN, EXITED], Clues((OOM_NODE,), 1), "OOM killer ended process 7982"),
@@ -46,12 +41,7 @@ TORCH_FULL = "RuntimeError: [enforce fail at inline_container.cc:672] . unexpect
         (135, [], Clues(), "a mapped file was cut short"),
         (132, [], Clues((TRAP,)), "another build of it (in libfast.so)"),
         (139, [], Clues(), "PYTHONFAULTHANDLER"),
-        (
-            1,
-            [BEGIN, ILLEGAL],
-            Clues((XID_31, XID_45)),
-            "the line; the kernel reports Xid 31 (0000:0a:00): pid=1332",
-        ),
+        (1, [BEGIN, ILLEGAL], Clues((XID_31, XID_45)), "the kernel reports Xid 31 (0000:0a:00): pid=1332"),
         (1, [BEGIN, ILLEGAL], Clues((XID_79,)), "Xid 79 (0000:65:00): fell off the bus: not the program's fault"),
         (1, [BEGIN, FULL], Clues((XID_79,)), "a disk is full"),
         (1, [BEGIN, FULL, "", BEGIN, TORCH_FULL], Clues(), "as on a full disk"),

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from job_forms import make_request
 from node.engines.scheduler import AllocatedNode, AllocationState, Response
 from node.engines.slurm import SlurmScheduler
-from node.protocol import AllocationRequest
 
 SLURM = SlurmScheduler()
 PARTITIONS = """\
@@ -29,17 +29,13 @@ NodeName=ip-10-131-0-5 Arch=x86_64 NodeAddr=10.131.0.5 NodeHostName=ip-10-131-0-
 """
 
 
-def request(**more: Any) -> AllocationRequest:
-    return AllocationRequest(**{"job": "20260101-000000-abcdef", "name": "mlp", "nodes": 2, **more})
-
-
 def show_job(state: str, *, reason: str = "None", code: str = "0:0", name: str = "mlp") -> Response:
     return Response(JOB.format(state=state, reason=reason, code=code, nodes="ip-10-131-0-[4-5]", name=name))
 
 
 def test_the_script_of_a_request_with_every_setting() -> None:
     made = SLURM.render_script(
-        request(queue="short", walltime_s=3723, account="lab", slots_per_node=4, options=("--constraint=a100",))
+        make_request(queue="short", walltime_s=3723, account="lab", slots_per_node=4, options=("--constraint=a100",))
     )
     head, _, rest = made.partition("\n\n")
     assert head.splitlines() == [
@@ -59,7 +55,7 @@ def test_the_script_of_a_request_with_every_setting() -> None:
 
 
 def test_a_request_without_settings_asks_for_whole_nodes() -> None:
-    made = SLURM.render_script(request())
+    made = SLURM.render_script(make_request())
     assert "#SBATCH --exclusive\n" in made
     assert not any(word in made for word in ("--partition", "--time", "--account"))
 
@@ -87,7 +83,7 @@ def test_a_request_without_settings_asks_for_whole_nodes() -> None:
 )
 def test_limits(more: dict[str, Any], error: str | None) -> None:
     queues = SLURM.parse_limits(PARTITIONS)
-    asked = request(**more)
+    asked = make_request(**more)
     found = SLURM.find_queue(asked, queues)
     assert found is not None
     assert SLURM.check_queue(asked, queues) is None
@@ -95,7 +91,7 @@ def test_limits(more: dict[str, Any], error: str | None) -> None:
 
 
 def test_an_unknown_partition_is_refused_with_the_known_ones() -> None:
-    message = SLURM.check_queue(request(queue="gpu"), SLURM.parse_limits(PARTITIONS))
+    message = SLURM.check_queue(make_request(queue="gpu"), SLURM.parse_limits(PARTITIONS))
     assert message == 'Slurm has no partition "gpu" (it has: cluster, short, long)'
 
 
@@ -111,11 +107,7 @@ def test_an_unknown_partition_is_refused_with_the_known_ones() -> None:
         (show_job("FAILED", reason="NonZeroExitCode", code="3:0"), "ended", "its batch script failed (exit code 3)"),
         (show_job("COMPLETED", name="JobState=RUNNING"), "ended", "its batch script ended"),
         (show_job("LAUNCH_FAILED"), "ended", "its state is LAUNCH_FAILED"),
-        (
-            Response("", "slurm_load_jobs error: Invalid job id specified\n", 1),
-            "ended",
-            "Slurm no longer has the job",
-        ),
+        (Response("", "slurm_load_jobs error: Invalid job id specified\n", 1), "ended", "Slurm no longer has the job"),
     ],
 )
 def test_states(answer: Response, state: str, reason: str) -> None:

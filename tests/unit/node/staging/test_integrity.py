@@ -73,14 +73,12 @@ KMS = {"x-amz-server-side-encryption": "aws:kms"}
 )
 def test_every_kind_of_digest(headers: dict[str, str], algorithm: str, part_bytes: int | None, certain: bool) -> None:  # noqa: FBT001 - a table
     check = integrity.find_check(headers, len(CONTENT))
-    assert check is not None
     assert check.algorithm == algorithm
     assert check.certain == certain
     if headers.get("etag") != etag(3 * MIB):
         assert check.part_bytes == part_bytes
     for wrong in (False, True):
         check = integrity.find_check(headers, len(CONTENT))
-        assert check is not None
         content = bytearray(CONTENT)
         content[-7 * MIB] ^= wrong
         for begin in range(0, len(content), 1_000_003):
@@ -110,5 +108,4 @@ def test_no_usable_digest(headers: dict[str, str]) -> None:
 def test_a_known_part_size_is_certain() -> None:
     headers = {"etag": etag(10 * MIB)}
     check = integrity.find_check(headers, len(CONTENT), part_bytes=10 * MIB)
-    assert check is not None
     assert (check.certain, check.part_bytes) == (True, 10 * MIB)

@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 from fake_slurm import FakeSlurm, make_slurm
+from job_forms import make_request
 from node.engines.scheduler import AllocatedNode, AllocationState, Scheduler
 from node.engines.schedulers import SCHEDULERS
 from node.engines.sge import VAGUE
-from node.protocol import AllocationRequest, JobHost
+from node.protocol import JobHost
 from node.supervisor import allocation
 from node.supervisor.allocation import Allocation, Client, match_hosts
 
-JOB = "20260101-000000-abcdef"
 HOSTS = tuple(JobHost(name=f"node-{number}", ip=f"10.0.0.{4 + number}") for number in range(3))
 SLURM = SCHEDULERS["slurm"]
 
@@ -34,12 +34,8 @@ class World:
     messages: list[str] = field(default_factory=list)
 
     def make(self, **more: Any) -> Allocation:
-        request = AllocationRequest(**{"job": JOB, "name": "mlp", "nodes": 2, **more})
         note = lambda number, reason: self.notes.append((number, reason))  # noqa: E731
-        return Allocation(Client(SLURM), request, HOSTS, note=note, message=self.messages.append)
-
-    def begin(self, work: Any) -> "asyncio.Task[Any]":
-        return self.loop.create_task(work)
+        return Allocation(Client(SLURM), make_request(**more), HOSTS, note=note, message=self.messages.append)
 
     def until(self, condition: Callable[[], Any]) -> None:
         give_up_at = time.monotonic() + 60
@@ -64,14 +60,14 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("PATH", f"{slurm.programs}:{os.environ['PATH']}")
     monkeypatch.setattr(allocation, "POLL_EVERY_S", 0.05)
-    (tmp_path / ".cluster" / "jobs" / JOB).mkdir(parents=True)
+    (tmp_path / ".cluster" / "jobs" / make_request().job).mkdir(parents=True)
     with closing(asyncio.new_event_loop()) as loop:
         yield World(loop=loop, slurm=slurm)
 
 
 def test_nodes_are_awaited_and_given_back(world: World) -> None:
     made = world.make(queue="cluster")
-    waiting = world.begin(made.wait())
+    waiting = world.loop.create_task(made.wait())
     world.until(lambda: len(world.notes) > 1)
     assert world.notes == [("12", ""), ("12", "Resources: waits for free nodes")]
     assert "#SBATCH --partition=cluster\n" in world.slurm.read("script")
@@ -96,7 +92,7 @@ def test_nodes_are_awaited_and_given_back(world: World) -> None:
     ],
 )
 def test_the_end_of_the_allocation(world: World, state: tuple[str, ...], ended: tuple[str, bool]) -> None:
-    watching = world.begin(world.grant().watch())
+    watching = world.loop.create_task(world.grant().watch())
     world.slurm.set_job(*state)
     assert world.do(watching) == (f"Slurm job 12 ended: {ended[0]}", ended[1])
 
@@ -120,22 +116,16 @@ def test_what_the_walltime_has_ended_has_run_out(
         async def find_state(self, *_: object, **__: object) -> AllocationState:
             return AllocationState("ended", reason, is_vague=is_vague)
 
-    request = AllocationRequest(job=JOB, name="mlp", nodes=2, walltime_s=60)
+    request = make_request(walltime_s=60)
     made = Allocation(Ended(scheduler), request, HOSTS, note=lambda *_: None, message=world.messages.append)
     made._granted_at = time.monotonic() - 60
     assert world.do(made.watch())[1] == expires
 
 
-@pytest.mark.parametrize(
-    ("more", "error"),
-    [
-        ({"queue": "gpu"}, r'Slurm has no partition "gpu" \(it has: cluster, short\); to list them: sinfo'),
-        ({"queue": "short"}, r'partition "short" allows at most 1 node \(MaxNodes=1\), and the job needs 2; to list'),
-    ],
-)
-def test_the_limits_of_a_queue(world: World, more: dict[str, Any], error: str) -> None:
-    with pytest.raises(ValueError, match=error):
-        world.do(Client(SLURM).check(AllocationRequest(job=JOB, name="mlp", nodes=2, **more)))
+@pytest.mark.parametrize(("queue", "error"), [("gpu", "has no partition"), ("short", "allows at most 1 node")])
+def test_the_limits_of_a_queue(world: World, queue: str, error: str) -> None:
+    with pytest.raises(ValueError, match=f"{error}.*; to list them: sinfo"):
+        world.do(Client(SLURM).check(make_request(queue=queue)))
 
 
 def test_a_head_without_the_schedulers_commands(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,7 +133,7 @@ def test_a_head_without_the_schedulers_commands(world: World, monkeypatch: pytes
     monkeypatch.setattr(allocation, "PLACES", "/nowhere")
     monkeypatch.setenv("PATH", str(world.slurm.programs))
     with pytest.raises(ValueError, match="the queues of Slurm cannot be read: scontrol: No such file or directory"):
-        world.do(Client(SLURM).check(AllocationRequest(job=JOB, name="mlp", nodes=2)))
+        world.do(Client(SLURM).check(make_request()))
 
 
 def test_the_schedulers_refusal_is_quoted(world: World) -> None:
@@ -155,7 +145,7 @@ def test_the_schedulers_refusal_is_quoted(world: World) -> None:
 def test_a_stop_during_the_submission_gives_the_nodes_back(world: World) -> None:
     world.slurm.touch("slow")
     made = world.make()
-    waiting = world.begin(made.wait())
+    waiting = world.loop.create_task(made.wait())
     world.until(lambda: world.slurm.read("submitted"))
     waiting.cancel()
     assert world.do(made.cancel()) is None
@@ -165,7 +155,7 @@ def test_a_stop_during_the_submission_gives_the_nodes_back(world: World) -> None
 
 def test_a_scheduler_that_does_not_answer_for_a_while_does_not_end_the_job(world: World) -> None:
     made = world.grant()
-    watching = world.begin(made.watch())
+    watching = world.loop.create_task(made.watch())
     world.slurm.touch("down")
     world.until(lambda: world.messages)
     (world.slurm.state / "down").unlink()

@@ -5,24 +5,18 @@ from typing import Any
 import pytest
 
 from job_channels import make_order
-from job_host import LocalHead, job_host
+from job_host import LocalHead, job_host, log_has
 from node.supervisor.attempts import kv_store
 from ps_lite_lines import LINES
 
 __all__ = ["job_host"]
 
 SERVER, WORKER = LINES["mxnet==1.9.1"]
-EVENTS = "~/.cluster/jobs/$CLUSTER_JOB_ID/events"
 TRAINS = "Epoch[0] Batch [0-20]\tSpeed: 3280.25 samples/sec\taccuracy=0.647321"
 SAYS = 'printf "%s\\n" "$LINES"; '
 
 
-def until(text: str, count: int = 1, *, meanwhile: str = "") -> str:
-    """Shell code that waits until `count` lines of the job's log contain a text."""
-    return f"until [ $(grep -cF '{text}' {EVENTS}) -ge {count} ]; do {meanwhile} sleep 0.05; done; "
-
-
-RUNS = until('"state": "running"')
+RUNS = log_has('"state": "running"')
 
 
 def order_of(host: LocalHead, worker: str, *, lines: tuple[str, ...] = (), **more: Any) -> dict[str, Any]:
@@ -49,7 +43,7 @@ def test_no_warning_for_a_late_kv_store(job_host: LocalHead) -> None:
 def test_a_warning_is_withdrawn_when_a_kv_store_is_made_after_all(job_host: LocalHead) -> None:
     """Each worker first trains a model of its own, before the job's model."""
     joins = "printf '%s\\n' \"$JOINS\"; "
-    worker = until('"warnings": ["', meanwhile=SAYS) + joins + until('"warnings": []')
+    worker = log_has('"warnings": ["', meanwhile=SAYS) + joins + log_has('"warnings": []')
     order = order_of(job_host, worker, lines=(TRAINS,))
     order["env"] |= {"SERVER": f"{SAYS} attend", "SCHEDULER": "attend"}
     order["env_worker"]["JOINS"] = "\n".join(WORKER)

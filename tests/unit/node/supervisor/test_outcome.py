@@ -233,5 +233,5 @@ def test_a_job_that_ends_with_rank_0(timers: Timers, code: int, state: str) -> N
     assert job.outcome.decided is None
     job.exits(0, code)
     job.wait(outcome.GATHER_S)
-    assert job.outcome.decided is not None
-    assert (job.outcome.decided.state, job.outcome.decided.exit_code) == (state, code)
+    decided: Any = job.outcome.decided
+    assert (decided.state, decided.exit_code) == (state, code)

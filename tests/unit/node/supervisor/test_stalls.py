@@ -82,8 +82,7 @@ class HostsAgent:
         self._job, self._host = job, host
 
     def put(self, message: Inspect | Reach) -> None:
-        process = self._job.processes.by_number(message.p)
-        assert process is not None
+        process: Any = self._job.processes.by_number(message.p)
         assert process.host == self._host
         if isinstance(message, Inspect):
             self._job.looks += 1
