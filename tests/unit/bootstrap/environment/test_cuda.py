@@ -61,14 +61,10 @@ def test_every_wheel_knows_its_own_libcudart() -> None:
 
 
 def test_gpu_warnings() -> None:
-    assert find_warnings(FACTS, replace(TARGET, requirements=("mxnet==1.7.0.post2",))) == ()
-    assert (
-        find_warnings(replace(FACTS, libraries=frozenset(["libcuda.so.1"])), replace(TARGET, requirements=(CU112,)))
-        == ()
-    )
-    (message,) = find_warnings(
-        replace(FACTS, displays=("NVIDIA", "NVIDIA")), replace(TARGET, requirements=("mxnet==1.7.0.post2",))
-    )
+    cpu, gpu = (replace(TARGET, requirements=(wheel,)) for wheel in ("mxnet==1.7.0.post2", CU112))
+    assert find_warnings(FACTS, cpu) == ()
+    assert find_warnings(replace(FACTS, libraries=frozenset(["libcuda.so.1"])), gpu) == ()
+    (message,) = find_warnings(replace(FACTS, displays=("NVIDIA", "NVIDIA")), cpu)
     assert "2 NVIDIA GPU(s) but no working driver" in message
     (message,) = find_warnings(FACTS, replace(TARGET, requirements=(CU90,)))
     assert "libcudart.so.9.0" in message

@@ -8,14 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bootstrap.environment.facts import (
-    Checked,
-    FoundPython,
-    LibraryDir,
-    NodeFacts,
-    parse_facts,
-    render_facts_script,
-)
+from bootstrap.environment.facts import Checked, FoundPython, LibraryDir, NodeFacts, parse_facts, render_facts_script
 from foundation.errors import ClusterError
 from node_facts import SYSTEM_PATH, make_programs, run_shell
 
@@ -186,7 +179,7 @@ def test_cuda_is_found_where_conda_puts_it(tmp_path: Path) -> None:
         (
             "torch",
             "version.py",
-            "__version__ = '2.8.0+cu128'\ndebug = False\ncuda: Optional[str] = '12.8'\n",
+            "__version__ = '2.8.0+cu128'\ncuda: Optional[str] = '12.8'\n",
             ("2.8.0+cu128", (12, 8)),
         ),
         ("mxnet", "libinfo.py", '# x\n__version__ = "1.9.1"\n', ("1.9.1", None)),

@@ -263,17 +263,10 @@ def test_a_damaged_download_is_discarded(tmp_path: Path, index: Index, thing: Bu
 
 
 @pytest.mark.parametrize(
-    ("wheels", "chosen", "announced"),
-    [(["2.0", "2.0+cpu", "2.0+cu9"], "2.0+cpu", False), (["2.0"], "2.0", True)],
+    ("wheels", "chosen", "announced"), [(["2.0", "2.0+cpu", "2.0+cu9"], "2.0+cpu", False), (["2.0"], "2.0", True)]
 )
 def test_nodes_without_gpus_get_the_cpu_build_of_pytorch(
-    tmp_path: Path,
-    index: Index,
-    monkeypatch: pytest.MonkeyPatch,
-    *,
-    wheels: list[str],
-    chosen: str,
-    announced: bool,
+    tmp_path: Path, index: Index, monkeypatch: pytest.MonkeyPatch, *, wheels: list[str], chosen: str, announced: bool
 ) -> None:
     """Where the index has none, the size of the build for GPUs is said before it is fetched."""
     monkeypatch.setattr("bootstrap.environment.bundle.LARGE_GB", 0.0)

@@ -58,10 +58,7 @@ def test_a_package_is_built_with_the_nodes_numpy() -> None:
         ({"setup.py": b"from setuptools import setup\nimport torch\n"}, {"torch"}),
         ({"setup.py": b"from torch.utils.cpp_extension import CUDAExtension\n"}, {"torch"}),
         ({"setup.py": b"import torchvision\n", "x/model.py": b"import torch\n"}, set()),
-        (
-            {"CMakeLists.txt": b"", "cmake/Modules/FindMxnet.cmake": b'COMMAND ${PY_EXE} -c "import mxnet as mx"'},
-            {"mxnet"},
-        ),
+        ({"cmake/Modules/FindMxnet.cmake": b'COMMAND ${PY_EXE} -c "import mxnet as mx"'}, {"mxnet"}),
         ({"setup.cfg": b"import torch"}, set()),
     ],
 )

@@ -8,12 +8,7 @@ from pathlib import Path
 import pytest
 
 from bootstrap.environment.project import read_project, read_requirements
-from bootstrap.environment.requirements import (
-    MXNET,
-    find_locked,
-    find_name,
-    read_packages,
-)
+from bootstrap.environment.requirements import MXNET, find_locked, find_name, read_packages
 from foundation.errors import ConfigError
 
 HASH = f"--hash=sha256:{'0' * 64}"

@@ -97,11 +97,7 @@ def test_changes_of_paths_can_be_reapplied(own: list[str], more: list[str]) -> N
 @pytest.mark.parametrize(
     ("commands", "code", "message"),
     [
-        (
-            ("echo fine", "echo so; sh -c 'exit 7'", "touch $HOME/reached"),
-            7,
-            "setup command 2 of 3 ended with exit code 7",
-        ),
+        (("true", "sh -c 'exit 7'", "touch $HOME/reached"), 7, "setup command 2 of 3 ended with exit code 7"),
         (("echo 'unbalanced", "touch $HOME/reached"), 1, "setup command 1 of 2 ended with exit code"),
         (("exit 0", "touch $HOME/reached"), 1, "setup command 1 of 2 left the shell with `exit`"),
         (("kill -9 $$", "touch $HOME/reached"), 1, "setup command 1 of 2 was killed by signal 9"),

@@ -12,13 +12,7 @@ import pytest
 import bootstrap.ssh.connection
 import bootstrap.ssh.explain
 from bootstrap.ssh.connection import NodeConnection, wait_for_connection
-from bootstrap.ssh.explain import (
-    command_error,
-    explain,
-    explain_console,
-    find_sudo_hint,
-    may_be_booting,
-)
+from bootstrap.ssh.explain import command_error, explain, explain_console, find_sudo_hint, may_be_booting
 from bootstrap.ssh.host import Host, Output, find_ssh_options, render_ssh_command
 from bootstrap.ssh.keys import Console, HostKeyPins, load_private_key
 from foundation.errors import ClusterError, ConnectError
@@ -128,10 +122,7 @@ def wait(private_key: Path, *, timeout_s: float) -> None:
 def test_a_disconnect_after_a_refused_key_is_reported_as_a_refused_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """OpenSSH 9.8 and later disconnect like this.
-
-    The connections are fakes, because this machine may have an older version.
-    """
+    """As by OpenSSH 9.8 and later, which this machine may not have."""
     causes = [paramiko.AuthenticationException("no")]
 
     def fail_to_connect(_host: Host, **_: object) -> None:

@@ -7,12 +7,7 @@ from typing import Any
 import pytest
 
 from bootstrap.ssh import host_list
-from bootstrap.ssh.host_list import (
-    HostsConfig,
-    parse_pe_hostfile,
-    parse_slurm,
-    read_host_list,
-)
+from bootstrap.ssh.host_list import HostsConfig, parse_pe_hostfile, parse_slurm, read_host_list
 from foundation.errors import ConfigError, UsageError
 from foundation.settings import check
 
@@ -36,10 +31,7 @@ def test_another_line_of_grid_engine_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("hostnames", "tasks", "hosts"),
-    [
-        ("n1\nn2\n", "2", ["n1", "n1", "n2", "n2"]),
-        ("n1\nn2\nn3\n", "2(x2),1", ["n1", "n1", "n2", "n2", "n3"]),
-    ],
+    [("n1\nn2\n", "2", ["n1", "n1", "n2", "n2"]), ("n1\nn2\nn3\n", "2(x2),1", ["n1", "n1", "n2", "n2", "n3"])],
 )
 def test_slurm_repeats_a_host_by_its_tasks(hostnames: str, tasks: str, hosts: list[str]) -> None:
     assert parse_slurm(hostnames, tasks) == hosts

@@ -72,15 +72,7 @@ def test_a_command_that_only_closes_its_output_has_no_exit_code() -> None:
 
 @pytest.mark.parametrize(
     "line",
-    [
-        "cores=" + "9" * 5000,
-        "cores=-1",
-        "cores=\u0663",
-        "df=1e9",
-        "glibc=2",
-        "python=three.eleven /p",
-        "gpu=8.6",
-    ],
+    ["cores=" + "9" * 5000, "cores=-1", "cores=\u0663", "df=1e9", "glibc=2", "python=three.eleven /p", "gpu=8.6"],
 )
 def test_invalid_facts_are_an_error_of_one_line(line: str) -> None:
     key = line.partition("=")[0]

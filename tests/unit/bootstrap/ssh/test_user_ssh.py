@@ -6,13 +6,7 @@ import paramiko
 import pytest
 
 from bootstrap.ssh.host import Spec, parse_spec
-from bootstrap.ssh.user_ssh import (
-    Route,
-    UnknownHostKey,
-    explain,
-    find_known_keys,
-    find_route,
-)
+from bootstrap.ssh.user_ssh import Route, UnknownHostKey, explain, find_known_keys, find_route
 from foundation.errors import ClusterError
 from node_facts import LAB
 

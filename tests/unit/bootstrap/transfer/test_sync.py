@@ -181,12 +181,6 @@ def test_a_vanished_file_is_an_error(project: Path) -> None:
 # -- sync = "auto" -----------------------------------------------------------------------------------------------------
 
 
-def write(root: Path, files: dict[str, str]) -> Path:
-    for name, text in files.items():
-        (root / name).write_text(text)
-    return root
-
-
 def beside(project: Path, script: str, *exclude: str) -> SyncFiles:
     return find_below([str(Path(script).parent)], named=[script], project_dir=project, exclude=exclude)
 
@@ -208,12 +202,9 @@ def test_auto_ignores_the_same_files_as_git(tmp_path: Path) -> None:
     """The repository's root is above the folder of cluster.toml."""
     paths = ["own.py", "top.log", "keep.log", "other.log", "data/a.rec", "data/b.tmp", "data/b.rec", "build/x.py"]
     fill(tmp_path / "project", *paths, "sub/a.txt", "sub/deep/a.txt")
-    files = {
-        ".gitignore": "*.rec\n/project/top.log\nbuild/\n",
-        "project/.gitignore": "*.log\n!keep.log\nsub/*.txt\n",
-        "project/data/.gitignore": "!a.rec\n*.tmp",
-    }
-    write(tmp_path, files)
+    (tmp_path / ".gitignore").write_text("*.rec\n/project/top.log\nbuild/\n")
+    (tmp_path / "project/.gitignore").write_text("*.log\n!keep.log\nsub/*.txt\n")
+    (tmp_path / "project/data/.gitignore").write_text("!a.rec\n*.tmp")
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
     words = ["git", "-C", str(tmp_path / "project"), "ls-files", "--others", "--exclude-standard"]
     listed = subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()
@@ -222,7 +213,8 @@ def test_auto_ignores_the_same_files_as_git(tmp_path: Path) -> None:
 
 
 def test_exclude_overrides_gitignore(tmp_path: Path) -> None:
-    project = write(fill(tmp_path, "own.py", "a.log", "b.log", "big.bin"), {".gitignore": "*.log\n"})
+    project = fill(tmp_path, "own.py", "a.log", "b.log", "big.bin")
+    (project / ".gitignore").write_text("*.log\n")
     assert sent(project, "own.py", "big.bin", "!a.log") == {".gitignore", "own.py", "a.log"}
 
 

@@ -79,8 +79,7 @@ def test_a_damaged_download_starts_again(tmp_path: Path, index: Index) -> None:
 
 
 @pytest.mark.parametrize(
-    ("refusal", "message"),
-    [((403, b"no"), "HTTP 403 Forbidden"), ((503, b""), "HTTP 503 Service Unavailable")],
+    ("refusal", "message"), [((403, b"no"), "HTTP 403 Forbidden"), ((503, b""), "HTTP 503 Service Unavailable")]
 )
 def test_errors_hide_the_secret_in_the_url(
     tmp_path: Path, index: Index, refusal: tuple[int, bytes], message: str

@@ -1,7 +1,6 @@
 """The checks of `cluster verify`, derived from the nodes' reports."""
 
 import json
-from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -118,29 +117,21 @@ def test_disk() -> None:
     assert "df -h" in (tmp.hint or "")
 
 
-def compute(*lines: Mapping[str, Any], code: int | None = 0, stderr: str = "", **facts: Any) -> tuple[Check, ...]:
-    stdout = "".join(f"{json.dumps(line)}\n" for line in lines)
-    result = ProbeResult(exit_code=code, stdout=f"a banner\n[1]\n{stdout}", stderr=stderr)
-    return check_compute(local_node(0, None, **facts), result)
-
-
-RIGHT = {"device": "cpu(0)", "values": [[3.0] * 3] * 2}
-
-
 @pytest.mark.parametrize(
     ("library", "wheel", "words"),
     [
         (
             "libcudart.so.9.0",
             "mxnet-cu90==1.6.0.post0",
-            ["CUDA 9.0", "/usr/local/cuda-9.0", "[bootstrap] setup", "mxnet-cu112==1.9.1"],
+            ["/usr/local/cuda-9.0", "[bootstrap] setup", "mxnet-cu112==1.9.1"],
         ),
         ("libcuda.so.1", "mxnet-cu112==1.9.1", ["no NVIDIA driver"]),
     ],
 )
 def test_a_missing_library_is_named_with_its_cause(library: str, wheel: str, words: list[str]) -> None:
     stderr = f"Traceback:\nOSError: {library}: cannot open shared object file: No such file or directory\n"
-    (failed,) = compute({"wheel": wheel}, code=1, stderr=stderr)
+    stdout = f'a banner\n[1]\n{{"wheel": "{wheel}"}}\n'
+    (failed,) = check_compute(local_node(0, None), ProbeResult(exit_code=1, stdout=stdout, stderr=stderr))
     assert failed.result == f"{library} is missing"
     assert all(word in (failed.cause or "") for word in words), failed.cause
 
@@ -183,12 +174,7 @@ NAMES = ["node-0", "node-1", "node-2"]
         (1, [{"sum": 5.0, "expected": 6.0}], "failed", "the sum came out as 5.0, not 6.0"),
         (0, [{"step": "join"}, {"missing": ["node-1", "node-2"]}], "failed", "node-1, node-2 did not join"),
         (2, [{"step": "join"}, {"missing": ["node-1"]}], "unchecked", "not checked: node-1 did not join"),
-        (
-            1,
-            [{"step": "store"}, {"error": "RuntimeError: connect to node-0 (10.0.0.4) timed out"}],
-            "failed",
-            "failed while connecting to the first node: RuntimeError: connect to node-0 (10.0.0.4) timed out",
-        ),
+        (1, [{"step": "store"}, {"error": "X: y"}], "failed", "failed while connecting to the first node: X: y"),
         (1, [{"step": "reduce"}], "failed", "failed while adding up with the other nodes: it was killed by signal 6"),
     ],
 )
@@ -201,8 +187,7 @@ def test_an_all_reduce(index: int, messages: list[dict[str, Any]], status: str, 
 
 
 @pytest.mark.parametrize(
-    ("gpus", "has_cuda", "backend"),
-    [((), True, "gloo"), ((V100,), False, "gloo"), ((V100,), True, "nccl")],
+    ("gpus", "has_cuda", "backend"), [((), True, "gloo"), ((V100,), False, "gloo"), ((V100,), True, "nccl")]
 )
 def test_the_backend_of_an_all_reduce(gpus: tuple[tuple[str, str], ...], has_cuda: bool, backend: str) -> None:  # noqa: FBT001 - a column of the table
     torch = Torch(version="2.8.0", has_cuda=has_cuda)
@@ -215,12 +200,14 @@ def test_the_backend_of_an_all_reduce(gpus: tuple[tuple[str, str], ...], has_cud
 
 def test_pytorch_computes() -> None:
     node = replace(local_node(0, gpus=(V100,)), framework="pytorch")
-    three = [[3.0] * 3] * 2
-    good = [{"wheel": "torch==2.8.0", "version": "2.8.0"}, {"device": "cuda:0", "values": three}]
-    (check,) = check_compute(node, ProbeResult(exit_code=0, stdout="\n".join(map(json.dumps, good)), stderr=""))
+
+    def check_on(device: str) -> tuple[Check, ...]:
+        lines = ({"wheel": "torch==2.8.0", "version": "2.8.0"}, {"device": device, "values": [[3.0] * 3] * 2})
+        return check_compute(node, ProbeResult(exit_code=0, stdout="\n".join(map(json.dumps, lines)), stderr=""))
+
+    (check,) = check_on("cuda:0")
     assert (check.status, check.result) == ("ok", "PyTorch 2.8.0: ones((2,3))*2+1 == 3")
-    on_cpu = [good[0], {"device": "cpu", "values": three}]
-    checks = check_compute(node, ProbeResult(exit_code=0, stdout="\n".join(map(json.dumps, on_cpu)), stderr=""))
+    checks = check_on("cpu")
     assert [check.result for check in checks[1:]] == ["the driver reports 1 GPU(s), but torch==2.8.0 sees none"]
     assert '[bootstrap] torch = "auto"' in (checks[1].hint or "")
     (check,) = check_compute(node, ProbeResult(exit_code=1, stdout="", stderr="ImportError: libcudart.so.12: x"))

@@ -84,13 +84,6 @@ class FakeGpu:
         return " ".join(map(str, vars(self).values()))
 
 
-def build(folder: Path) -> Path:
-    """Builds the library in a folder; returns the folder."""
-    assert COMPILER is not None
-    subprocess.run([COMPILER, "-shared", "-fPIC", "-o", folder / "libnvidia-ml.so.1", SOURCE], check=True)
-    return folder
-
-
 def fake_environment(library: Path, gpus: Sequence[FakeGpu], *, init: int = 0) -> Mapping[str, str]:
     """The variables that make a program load the library. init: the result of nvmlInitWithFlags; -1: it hangs."""
     told = library / "gpus.txt"
@@ -138,7 +131,9 @@ def report(**more: Any) -> health.Report:
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if COMPILER is None:
         pytest.skip("no C compiler")
-    return build(tmp_path_factory.mktemp("nvml"))
+    folder = tmp_path_factory.mktemp("nvml")
+    subprocess.run([COMPILER, "-shared", "-fPIC", "-o", folder / "libnvidia-ml.so.1", SOURCE], check=True)
+    return folder
 
 
 def test_every_fault_that_nvml_shows(library: Path) -> None:
@@ -230,12 +225,7 @@ def test_the_ways_to_the_kernel_log(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize(
-    ("number", "found"),
-    [
-        (errno.EROFS, "Read-only file system"),
-        (errno.ENOSPC, None),
-        (errno.EDQUOT, None),
-    ],
+    ("number", "found"), [(errno.EROFS, "Read-only file system"), (errno.ENOSPC, None), (errno.EDQUOT, None)]
 )
 def test_disks_that_cannot(number: int, found: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(**_: object) -> None:
@@ -278,10 +268,7 @@ def findings(reports: dict[str, health.Report], ahead_s: dict[str, float] | None
         ({"gpus": H100S[:7]}, ("7 of 8 GPUs",)),
         ({"gpus": None}, None),  # no driver: the image's fault, not the node's
         ({"memory_mib": 1500000}, ("1500000 MiB of memory, and its type has 2097152 MiB",)),
-        (
-            {"read_only": [["/home/ubuntu", "mounted read-only"]]},
-            ("/home/ubuntu cannot be written to: mounted read-only",),
-        ),
+        ({"read_only": [["/home", "mounted read-only"]]}, ("/home cannot be written to: mounted read-only",)),
         (
             {"gpus": H100S[:7], "xids": [["0000:ca:00", 79, "GPU has fallen off the bus."]]},
             ("7 of 8 GPUs", "Xid 79 (0000:ca:00): fell off the bus"),

@@ -122,8 +122,7 @@ class Array(list[int]):
 
 
 @pytest.mark.parametrize(
-    ("is_wrong", "failed"),
-    [("nothing", []), ("product", ["matmul gpu(0)"]), ("memory", ["memory gpu(0)"])],
+    ("is_wrong", "failed"), [("nothing", []), ("product", ["matmul gpu(0)"]), ("memory", ["memory gpu(0)"])]
 )
 def test_a_gpu_that_computes_or_remembers_wrong_fails(
     burn_in: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], is_wrong: str, failed: list[str]
@@ -161,10 +160,7 @@ Successfully ran diagnostic for group.
     [
         (DCGM.format("Pass - All"), {}),
         (DCGM.format("Fail - GPU: 3"), {"failed": "GPU Memory Fail - GPU: 3"}),
-        (
-            "Error: unable to establish a connection to the specified host: localhost\n",
-            {"skipped": "Error: unable to establish a connection to the specified host: localhost"},
-        ),
+        ("Error: unable to establish a connection\n", {"skipped": "Error: unable to establish a connection"}),
     ],
 )
 def test_the_table_of_dcgmi(burn_in: Any, message: str, found: dict[str, str]) -> None:

@@ -30,10 +30,7 @@ class Shell(NodeConnection):
 
 @pytest.mark.parametrize(
     ("broken", "status", "message"),
-    [
-        ("", "ok", "written by node-0, read by node-1, node-2"),
-        ("cat", "failed", "it cannot be written and read"),
-    ],
+    [("", "ok", "written by node-0, read by node-1, node-2"), ("cat", "failed", "it cannot be written and read")],
 )
 def test_a_volume_is_written_and_read(tmp_path: Path, broken: str, status: str, message: str) -> None:
     hosts = [local_node(index).host for index in range(3)]

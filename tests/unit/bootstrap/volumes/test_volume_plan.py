@@ -30,11 +30,7 @@ HEAD = MountSource(
 )
 NFS = MountSource(kind="nfs", mount="/data", source="nas:/export", server="nas", export="/export")
 EFS = MountSource(
-    kind="efs",
-    mount="/efs",
-    source="fs-0123abcd",
-    server="fs-0123abcd.efs.us-east-1.amazonaws.com",
-    export="/",
+    kind="efs", mount="/efs", source="fs-0123abcd", server="fs-0123abcd.efs.us-east-1.amazonaws.com", export="/"
 )
 S3 = MountSource(kind="s3", mount="/s3", source="s3://bucket/a/b/", bucket="bucket", prefix="a/b/", region="us-east-1")
 LUSTRE = MountSource(kind="lustre", mount="/fsx", source="fs-1", server="fs-1.fsx.aws", export="/abcdef")

@@ -16,14 +16,7 @@ JOB = "20260101-000000-abcdef"
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [
-        ("UNLIMITED", None),
-        ("", None),
-        ("90", 90),
-        ("10:00", 600),
-        ("00:01:30", 90),
-        ("2-00:00:00", 172800),
-    ],
+    [("UNLIMITED", None), ("", None), ("90", 90), ("10:00", 600), ("00:01:30", 90), ("2-00:00:00", 172800)],
 )
 def test_a_schedulers_length_of_time(text: str, seconds: int | None) -> None:
     assert parse_clock(text) == seconds
