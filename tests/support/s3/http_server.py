@@ -5,6 +5,7 @@ It records the signature's key and region, and the size. Requests that its judge
 
 import dataclasses
 import http.client
+import json
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -58,6 +59,43 @@ def serve_metadata(answer: Callable[[str, str, str | None], tuple[int, str]]) ->
 
     with serve_http(Metadata) as url:
         yield url
+
+
+Answer = Callable[[BaseHTTPRequestHandler, int], None]
+"""Answers a request, which has this number among all."""
+
+
+@contextmanager
+def serve_webhook(answer: Answer, path: str) -> Iterator[tuple[str, list[tuple[str, Any]]]]:
+    """Runs a webhook, as `serve_http` does; yields its URL and a list with (path, body) of each request so far."""
+    asked: list[tuple[str, Any]] = []
+
+    class Webhook(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            asked.append((self.path, json.loads(self.rfile.read(int(self.headers["Content-Length"])))))
+            answer(self, len(asked))
+
+        def do_GET(self) -> None:
+            asked.append((self.path, None))
+            answer(self, len(asked))
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with serve_http(Webhook) as url:
+        yield url + path, asked
+
+
+def answer_status(code: int, **headers: str) -> Answer:
+    """Answers with a status whose reason repeats the request's path."""
+
+    def answer(request: BaseHTTPRequestHandler, _: int) -> None:
+        request.send_response(code, f"for {request.path}")
+        for name, value in {"Content-Length": "0", **headers}.items():
+            request.send_header(name, value)
+        request.end_headers()
+
+    return answer
 
 
 _CREDENTIAL = re.compile(r"Credential=([^/]+)/\d+/([a-z0-9-]+)/")

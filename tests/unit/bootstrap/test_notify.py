@@ -7,8 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
@@ -20,13 +19,14 @@ from bootstrap.notify import NotifyConfig, find_webhook
 from cluster.config import load_config, parse_config
 from foundation.errors import ConfigError
 from foundation.settings import check
-from http_server import serve_http
+from http_server import Answer, answer_status, serve_webhook
 from node.setup import notify
 from node.setup.process_tree import start_time
 from project import REPOSITORY
 from waits import until
 
 SECRET = "canaryOfAWebhook0123456789"
+PATH = f"/{SECRET}?token={SECRET}"
 EVENT = {"event": "job-ended", "text": "job 1 is done", "at": 5.0}
 
 
@@ -115,41 +115,6 @@ def test_a_webhook_from_the_environment() -> None:
 # -- sending -----------------------------------------------------------------------------------------------------------
 
 
-@contextmanager
-def answering(answer: Callable[[BaseHTTPRequestHandler, int], None]) -> Iterator[tuple[str, list[tuple[str, Any]]]]:
-    """Serves a webhook; yields its URL and a list with (path, body) of each request so far.
-
-    answer: gets the request and its number.
-    """
-    asked: list[tuple[str, Any]] = []
-
-    class Webhook(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            asked.append((self.path, json.loads(body)))
-            answer(self, len(asked))
-
-        def do_GET(self) -> None:
-            asked.append((self.path, None))
-            answer(self, len(asked))
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with serve_http(Webhook) as url:
-        yield f"{url}/{SECRET}?token={SECRET}", asked
-
-
-def status(code: int, **headers: str) -> Callable[[BaseHTTPRequestHandler, int], None]:
-    def answer(request: BaseHTTPRequestHandler, _: int) -> None:
-        request.send_response(code, f"for {request.path}")  # a server that repeats the request's path
-        for name, value in {"Content-Length": "0", **headers}.items():
-            request.send_header(name, value)
-        request.end_headers()
-
-    return answer
-
-
 def settings(webhook: str | None = None, command: str | None = None) -> notify.Settings:
     return notify.Settings(cluster="demo", webhook=webhook, command=command)
 
@@ -161,15 +126,18 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_event_reaches_the_webhook() -> None:
-    with answering(status(200)) as (url, asked):
+    with serve_webhook(answer_status(200), PATH) as (url, asked):
         assert notify.send(settings(url), EVENT) == []
     sent = {**EVENT, "cluster": "demo", "content": "job 1 is done"}
-    assert asked == [(f"/{SECRET}?token={SECRET}", sent)]
+    assert asked == [(PATH, sent)]
 
 
 @pytest.mark.parametrize("code", [302, 308])
 def test_a_redirect_is_not_followed(code: int) -> None:
-    with answering(status(200)) as (other, reached), answering(status(code, Location=other)) as (url, asked):
+    with (
+        serve_webhook(answer_status(200), PATH) as (other, reached),
+        serve_webhook(answer_status(code, Location=other), PATH) as (url, asked),
+    ):
         (error,) = notify.send(settings(url), EVENT)
     assert (len(asked), reached) == (1, [])
     assert error.startswith(f"webhook at 127.0.0.1: HTTP {code} ")
@@ -188,12 +156,12 @@ def is_silent(_request: BaseHTTPRequestHandler, _: int) -> None:
     ("answer", "why"),
     [
         (rubbish, "the answer is not HTTP"),
-        (status(429), "HTTP 429 Too Many Requests"),
+        (answer_status(429), "HTTP 429 Too Many Requests"),
         (is_silent, r"no answer within 0\.5 s"),
     ],
 )
-def test_a_server_that_misbehaves(answer: Callable[[BaseHTTPRequestHandler, int], None], why: str) -> None:
-    with answering(answer) as (url, asked):
+def test_a_server_that_misbehaves(answer: Answer, why: str) -> None:
+    with serve_webhook(answer, PATH) as (url, asked):
         [message] = notify.send(settings(url), EVENT)
     assert re.fullmatch(rf"webhook at 127\.0\.0\.1: {why}", message)
     assert len(asked) == 3  # it is tried again
@@ -249,7 +217,10 @@ def write_event(run: Path, name: str, content: str) -> None:
 
 
 def test_there_is_one_watcher_with_the_newest_settings(run: Path) -> None:
-    with answering(status(200)) as (url, asked), answering(status(404)) as (other, refused):
+    with (
+        serve_webhook(answer_status(200), PATH) as (url, asked),
+        serve_webhook(answer_status(404), PATH) as (other, refused),
+    ):
         first = ask(run, settings(other))["pid"]
         second = ask(run, settings(url))["pid"]
         assert start_time(first) is None

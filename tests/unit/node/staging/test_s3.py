@@ -160,7 +160,7 @@ def test_uploads_have_a_sha256() -> None:
 class Answers:
     """A server that gives these answers (status, headers, body) in turn, and then repeats the last one."""
 
-    def __init__(self, *answers: tuple[int, dict[str, str], bytes], reads: bool = True) -> None:
+    def __init__(self, *answers: tuple[int, dict[str, str], bytes]) -> None:
         self.answers = list(answers)
         self.asked: list[str] = []
         self.headers: dict[str, str] = {}
@@ -170,8 +170,7 @@ class Answers:
             def answer(self) -> None:
                 outer.asked.append(self.path)
                 outer.headers = {name.lower(): value for name, value in self.headers.items()}
-                if reads:
-                    self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                self.rfile.read(int(self.headers.get("Content-Length", 0)))
                 status, headers, body = outer.answers[0] if len(outer.answers) == 1 else outer.answers.pop(0)
                 self.send_response(status)
                 for name, value in {"Content-Length": str(len(body)), **headers}.items():

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +54,9 @@ def test_a_command_that_cannot_run(tmp_path: Path, command: tuple[str, ...], why
     (tmp_path / "plain.sh").touch()
     (tmp_path / "there.py").touch()
     given: dict[str, Any] = {"command": command, "cwd": str(tmp_path)}
-    assert (jobs.find_unknown(make_order(**given)) or "").startswith(why)
-    assert (jobs.find_unknown(make_order(**given)) is not None) == bool(why)
+    found = jobs.find_unknown(make_order(**given)) or ""
+    assert found.startswith(why)
+    assert bool(found) == bool(why)
     assert jobs.find_unknown(make_order(**given, job_setup=("true",))) is None
 
 
@@ -118,6 +120,17 @@ def test_a_running_job_is_read_and_ends_with_its_head(job_host: LocalHead) -> No
     os.kill(job_host.record()["supervisor"]["pid"], signal.SIGTERM)
     assert (job_host.result()["state"], job_host.result()["left"]) == ("stopped", {})
     assert not job_host.processes()
+
+
+def test_a_reader_that_is_slow_gets_every_line(job_host: LocalHead) -> None:
+    program = "for number in $(seq 4000); do printf '%s %01000d\\n' $number 0; done"
+    assert job_host.run(alone(job_host, program))[0]["state"] == "done"
+    with job_host.asking("follow", job_id(1), "0") as follower:
+        time.sleep(0.5)  # by then, the program has read as much of the log as it has room for
+        messages = [json.loads(line) for line in follower.stdout]
+    lines = [message["line"].split()[0] for message in messages if "line" in message]
+    assert lines == [str(number) for number in range(1, 4001)]
+    assert messages[-1]["result"]["state"] == "done"
 
 
 def test_a_notebook_and_a_job_run_beside_each_other(job_host: LocalHead) -> None:

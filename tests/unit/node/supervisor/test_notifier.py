@@ -1,12 +1,8 @@
 """The events that a job's supervisor sends to [notify]. The webhook's URL is stored nowhere."""
 
-import json
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler
 from typing import Any
 
-from http_server import serve_http
+from http_server import answer_status, serve_webhook
 from job_host import LocalHead, job_host, job_id
 from secret_watch import has_any
 from waits import until
@@ -16,30 +12,12 @@ __all__ = ["job_host"]
 SECRET = "canaryOfAWebhook0123456789"
 
 
-@contextmanager
-def webhook(code: int = 200) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """Serves a webhook that answers with this status; yields its URL, and the events that it received."""
-    events: list[dict[str, Any]] = []
-
-    class Webhook(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            events.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            self.send_response(code, f"for {self.path}")
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with serve_http(Webhook) as url:
-        yield f"{url}/services/{SECRET}", events
-
-
 def notified(job_host: LocalHead, url: str | None, command: str | None = None, **more: Any) -> dict[str, Any]:
     return job_host.order(notify={"cluster": "demo", "webhook": url, "command": command}, **more)
 
 
 def test_a_webhook_that_fails_is_a_warning_that_names_its_host(job_host: LocalHead) -> None:
-    with webhook(404) as (url, events):
+    with serve_webhook(answer_status(404), f"/services/{SECRET}") as (url, events):
         result, _ = job_host.run(notified(job_host, url, "exit 7"))
         until(lambda: job_host.record()["warnings"], "the warnings")
     assert (result["state"], len(events)) == ("done", 1)  # the job itself did not fail
@@ -52,18 +30,18 @@ def test_a_webhook_that_fails_is_a_warning_that_names_its_host(job_host: LocalHe
 
 
 def test_a_lost_node_is_reported(job_host: LocalHead) -> None:
-    with webhook() as (url, events):
+    with serve_webhook(answer_status(200), f"/services/{SECRET}") as (url, events):
         job_host.refuse("127.0.0.2")
         order = notified(job_host, url)
         for host in order["hosts"]:
             host["usd_per_hour"] = 3600.0
         result, _ = job_host.run(order)
         until(lambda: len(events) == 2, "both events")
-    ended = next(event for event in events if event["event"] == "job-ended")
+    ended = next(event for _, event in events if event["event"] == "job-ended")
     assert (result["state"], ended["job"]["state"], ended["job"]["exit_code"]) == ("failed", "failed", 1)
     assert ended["text"] == ended["content"]
     assert ended["text"].startswith(f"job {job_id(1)} (name) is failed: ")
     assert ended["text"].endswith(f"; its nodes cost ${job_host.record()['cost_usd']:.2f}")
-    lost = next(event for event in events if event["event"] == "node-lost")
+    lost = next(event for _, event in events if event["event"] == "node-lost")
     assert lost["node"] == "node-1"
     assert lost["text"].startswith(f"job {job_id(1)} (name) has lost node-1: ssh to it failed: ")

@@ -1,4 +1,4 @@
-"""The next step after an attempt of a job: decisions of node/supervisor/attempts/restarts.py."""
+"""The next step after an attempt of a job, and its cost: decisions of node/supervisor/attempts/restarts.py."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from job_channels import make_order
 from job_forms import make_record
-from node.job.cost import find_cost
+from node.job.cost import cost_of, find_cost
 from node.protocol import Attempt, EndReason, HostSettings, JobHost, Order
 from node.supervisor.attempts import restarts
 from node.supervisor.attempts.interruption import MARGIN_S, grace_s
@@ -184,6 +184,24 @@ def test_the_error_of_a_job_that_may_not_start_again() -> None:
     assert restarts.explain_end(("node-1", "node-2"), before("lost", "error", "notice")) == (
         "node-1 and node-2 lost, after 2 restarts"
     )
+
+
+NODE = JobHost(name="node-0", usd_per_hour=1.5)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "usd"),
+    [
+        ([NODE], 3.0),
+        ([NODE, JobHost(name="node-1", usd_per_hour=0.5)], 4.0),
+        ([NODE, NODE], 3.0),  # a single node
+        ([NODE, JobHost(name="node-1")], None),  # an unknown price
+        ([NODE, OWN], 3.0),
+        ([JobHost(name="node-0", usd_per_hour=0.0)], 0.0),
+    ],
+)
+def test_the_cost_of_hosts(hosts: list[JobHost], usd: float | None) -> None:
+    assert cost_of(hosts, 2 * 3600) == usd
 
 
 def test_a_job_pays_for_its_attempts_and_between_them_for_the_nodes_that_it_keeps() -> None:

@@ -22,21 +22,17 @@ def slurm(job_host: LocalHead, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
     return made
 
 
-def order(host: LocalHead, program: str, *, queue: str = "cluster", **more: Any) -> dict[str, Any]:
+def order(host: LocalHead) -> dict[str, Any]:
     """An order for a worker on each of two nodes, planned for node-0 and node-1. node-2 is set up, too."""
     hosts = [{"name": f"node-{i}", "ip": f"127.0.0.{i + 1}", "instance_id": f"i-{i}"} for i in range(3)]
-    request = {"job": JOB, "name": "name", "nodes": 2, "queue": queue}
-    fields = {"launcher": "env", "kv_store": "none", "workers": 2, "servers": 0, "hosts": hosts}
+    request = {"job": JOB, "name": "name", "nodes": 2, "queue": "cluster"}
+    fields: dict[str, Any] = {"launcher": "env", "kv_store": "none", "workers": 2, "servers": 0, "hosts": hosts}
     fields |= {"hostfile": ["127.0.0.1", "127.0.0.2"], "scheduler": "slurm", "request": request}
-    return host.order("/bin/bash", "-c", program, **{**fields, **more})
-
-
-def start(host: LocalHead, order: dict[str, Any]) -> None:
-    assert host.ask("submit", order=order) == [{"job": JOB, "state": "starting"}]
+    return host.order("true", **fields)
 
 
 def test_after_a_killed_supervisor_the_nodes_are_given_back(job_host: LocalHead, slurm: FakeSlurm) -> None:
-    start(job_host, order(job_host, "true"))
+    job_host.ask("submit", order=order(job_host))
     job_host.wait_for("is pending")
     job_host.kill_supervisor()
     (answer,) = job_host.ask("list")
