@@ -98,7 +98,6 @@ os.rename(path + ".new", path + ".status")
 
 
 def make_podman(folder: Path) -> Path:
-    """Writes the program; returns its path."""
     folder.mkdir(parents=True, exist_ok=True)
     script = folder / "client.py"
     script.write_text(f"PYTHON, CONMON = {sys.executable!r}, {CONMON!r}\n{CLIENT}")

@@ -71,7 +71,6 @@ class Image:
 
     @property
     def config(self) -> bytes:
-        """The image's configuration, whose digest is the image's id."""
         return _json(
             {
                 "architecture": "amd64",
@@ -115,7 +114,6 @@ def write_archive(image: Image, path: Path, name: str) -> None:
 
 
 def plain_image() -> Image:
-    """Debian with Python, and nothing else."""
     return Image(layers=(_base().layer,))
 
 

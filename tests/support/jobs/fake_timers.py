@@ -23,8 +23,6 @@ def fail(error: BaseException) -> None:
 
 
 class Timers(Tasks):
-    """The work of a job."""
-
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._clock = FakeLoop()
         super().__init__(self._clock, fail)
@@ -42,7 +40,6 @@ class Timers(Tasks):
             self._clock.run_until_complete(asyncio.sleep(0))
 
     def close(self) -> None:
-        """Ends all of it."""
         self.end()
         while self._running:
             self._clock.run_until_complete(asyncio.sleep(0))

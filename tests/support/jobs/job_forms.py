@@ -26,7 +26,6 @@ def nest_order(keys: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def nest_record(keys: Mapping[str, Any]) -> dict[str, Any]:
-    """A record as JSON."""
     return _nest(keys, set(Record.__struct_fields__))
 
 

@@ -212,7 +212,6 @@ class LocalHead:
         return result, log
 
     def result(self, job: str = job_id(1)) -> dict[str, Any]:
-        """Follows a job to its end; returns its result."""
         result: dict[str, Any] = self.ask("follow", job, "0")[-1]["result"]
         return result
 
@@ -253,7 +252,6 @@ class LocalHead:
         return path.read_text() if path.exists() else ""
 
     def refuse(self, address: str) -> None:
-        """Makes a host stop answering."""
         (self.home / "refused").write_text(address + "\n")
 
     def kill_supervisor(self, job: str = job_id(1)) -> None:

@@ -138,7 +138,6 @@ def live(ec2: "EC2Client") -> set[str]:
 
 
 def ec2_of(project: Project, monkeypatch: pytest.MonkeyPatch) -> "EC2Client":
-    """A client for the EC2 of a project's cluster."""
     info = control.find_running(project.directory)
     assert info is not None
     enter(RunningSandbox(project_dir=project.directory, info=info, environment=control.environment(info)), monkeypatch)
@@ -169,7 +168,6 @@ def only_these_ports_between_members(ec2: "EC2Client", *ranges: tuple[int, int])
 
 
 def cause(project: Project, *words: str) -> None:
-    """Cause or arm a fault of the sandbox."""
     control.cause_fault(project.directory, " ".join(words))
 
 
@@ -190,7 +188,6 @@ class Running:
         self.struck_at = time.monotonic()
 
     def fault(self, *words: str) -> None:
-        """Cause a fault of the sandbox."""
         cause(self.project, *words)
         self.struck_at = time.monotonic()
 
@@ -232,7 +229,6 @@ class Running:
         return self.process.returncode, output
 
     def is_gone(self, *, besides: tuple[str, ...] = (), timeout_s: float = END_S) -> None:
-        """Waits until no process is left on the hosts."""
         nothing_left(self.id, self.hosts, besides=besides, timeout_s=timeout_s)
 
 

@@ -43,7 +43,6 @@ def node(index: int, cores: int = 8, gpus: int = 0) -> ReadyNode:
 
 
 def cpus(count: int) -> list[ReadyNode]:
-    """`count` nodes without GPUs."""
     return [node(index) for index in range(count)]
 
 

@@ -135,6 +135,5 @@ def run_agent(**more: Any) -> Iterator[NodeAgent]:
 
 
 def end_from_outside(job: str) -> str:
-    """Runs `agent end` for a job; returns its output."""
     words = program_words("agent", "end", job)
     return subprocess.run(words, capture_output=True, text=True, check=True).stdout

@@ -118,7 +118,6 @@ def test_removal() -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The only folder in which programs are found."""
     monkeypatch.setattr(engine, "SEARCH_PATH", f"{tmp_path}")
     monkeypatch.setenv("PATH", f"{tmp_path}")
     return tmp_path

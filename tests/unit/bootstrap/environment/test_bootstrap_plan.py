@@ -40,7 +40,6 @@ def kinds(plan: NodePlan) -> list[type]:
 
 
 def checked(facts: NodeFacts, bundle: Bundle = BUNDLE, setup: str | None = None) -> NodeFacts:
-    """The facts of a node with a checked environment."""
     check = plan_check(facts, bundle=bundle, setup=setup)
     return replace(
         facts, envs=frozenset([bundle.digest]), checked={bundle.digest: Checked(key=check.key, unresolved=("libx",))}

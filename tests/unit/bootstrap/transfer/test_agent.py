@@ -20,8 +20,7 @@ __all__ = ["start_agent"]
 
 SIZE = 3 << 20
 HALF = SIZE // 2
-SLACK = 500_000
-"""For the agents' own code, and bytes on their way to a killed node."""
+SLACK = 500_000  # for the agents' own code, and bytes on their way to a killed node
 
 
 @pytest.fixture(scope="module")

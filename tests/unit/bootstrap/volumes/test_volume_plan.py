@@ -86,7 +86,6 @@ def test_a_bucket_by_the_nodes_instance_profile() -> None:
 
 
 def noted(*sources: MountSource, now: float) -> VolumeFacts:
-    """A node on which everything is mounted."""
     mounts = plan(*sources)["node-1"].mounts
     notes = {mount.source.mount: note_of(mount, now=now) for mount in mounts}
     return replace(UBUNTU, noted=notes, mounted=tuple(notes), commands=("mount.nfs4", "s3fs"))

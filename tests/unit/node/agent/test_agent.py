@@ -40,7 +40,6 @@ def is_gone(pid: int) -> bool:
 
 
 def start_other(job: str) -> Any:
-    """Starts another process of a job on this host, outside of its agent."""
     env = {**os.environ, process_tree.JOB_VARIABLE: job}
     return process_tree.start(["sleep", "600"], env, "/", stdout=subprocess.DEVNULL)
 

@@ -23,8 +23,6 @@ def refuse(code: int) -> Callable[..., Any]:
 
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Replaces functions of NVML."""
-
     def answer(**functions: Any) -> None:
         for name, value in functions.items():
             call = value if callable(value) else lambda *_, found=value: found

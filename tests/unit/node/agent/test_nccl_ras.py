@@ -56,8 +56,6 @@ def test_troubles_are_limited() -> None:
 
 
 class Ras(socketserver.StreamRequestHandler):
-    """Speaks the protocol."""
-
     silent = 0  # so many connections get no answer, as from a process that is stopped
     status = SUMMARY + MISMATCH
 

@@ -26,7 +26,7 @@ OF_RUNTIME = sorted(
     for path in ([REPOSITORY / name] if (REPOSITORY / name).is_file() else (REPOSITORY / name).rglob("*.py"))
     if path not in {*BOOTSTRAP, SHIM}
 )
-OTHER_PACKAGES = ("msgspec", "obstore", "pynvml", "mxnet", "numpy", "torch", "dmlc_tracker")
+OTHER_PACKAGES = ("msgspec", "obstore", "psutil", "pynvml", "mxnet", "numpy", "torch", "dmlc_tracker")
 ENVIRONMENT = {*OTHER_PACKAGES, "networks", "train", "node", "foundation", "sitecustomize"}
 OTHERS = [version for version in VERSIONS if version != ".".join(map(str, sys.version_info[:2]))]
 # Reports all errors that an interpreter finds without running a file, and then those of importing it.

@@ -19,7 +19,6 @@ def lines_of(items: list[Item]) -> list[str]:
 
 
 def bar_of(items: list[Item]) -> str | None:
-    """The last bar that was passed on."""
     return next((item.text for item in reversed(items) if item.is_bar), None)
 
 

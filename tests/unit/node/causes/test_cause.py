@@ -86,7 +86,6 @@ def test_lines_of_the_kernels_log(since: float, kills: int | None, chosen: list[
 
 
 def test_what_a_host_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Deaths by the OOM killer since the boot, and whether /dev/shm is full."""
     monkeypatch.setattr(process_tree, "read", lambda *_: b"pgfault 7\noom_kill 3\n")
     assert count_oom_kills() == 3
     for free, full in ((0, True), (4, True), (50, False)):

@@ -45,7 +45,6 @@ def server() -> Iterator[S3Server]:
 
 
 def read(**env: str) -> list[str]:
-    """Runs every reader; returns the line that each prints."""
     words = [real_mxnet(), "-W", "ignore", "-c", PROGRAM, *READERS.values()]
     done = subprocess.run(
         words, env=os.environ | {"S3_REGION": REGION} | env, capture_output=True, text=True, check=True

@@ -52,7 +52,6 @@ def store_at(url: str, **env: str) -> Any:
 
 
 def read(store: s3.Store, url: str) -> bytes:
-    """An object's content."""
     entry: Any = store.find(url)
     content = bytearray(entry.size_bytes)
 

@@ -47,7 +47,6 @@ class World:
         return self.loop.run_until_complete(work)
 
     def grant(self, **more: Any) -> Allocation:
-        """An allocation that has its nodes."""
         self.slurm.set_job("RUNNING")
         made = self.make(**more)
         assert [host.name for host in self.do(made.wait())] == ["node-0", "node-1"]

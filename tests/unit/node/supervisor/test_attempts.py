@@ -76,8 +76,6 @@ def submit(host: LocalHead, order: dict[str, Any]) -> None:
 
 
 def wait_for_state(host: LocalHead, state: str) -> dict[str, Any]:
-    """Waits until the job's record has this state; returns the record."""
-
     def find() -> dict[str, Any] | None:
         record = host.record()
         assert record["state"] == state or record["ended_at"] is None, record["error"]

@@ -16,7 +16,6 @@ LIMIT, KEPT, PER_S = 2000, 400, 10
 
 @pytest.fixture
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The time of the monotonic clock."""
     at = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: at[0])
     for name, value in (("LIMIT_BYTES", LIMIT), ("KEPT_BYTES", KEPT), ("MORE_BYTES_PER_S", PER_S)):

@@ -44,4 +44,6 @@ def test_a_lost_node_is_reported(job_host: LocalHead) -> None:
     assert ended["text"].endswith(f"; its nodes cost ${job_host.record()['cost_usd']:.2f}")
     lost = next(event for _, event in events if event["event"] == "node-lost")
     assert lost["node"] == "node-1"
-    assert lost["text"].startswith(f"job {job_id(1)} (name) has lost node-1: ssh to it failed: ")
+    assert lost["text"].startswith(
+        f"job {job_id(1)} (name) has lost node-1: ssh to it failed: ssh: connect to host 127.0.0.2"
+    )

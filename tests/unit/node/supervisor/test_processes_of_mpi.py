@@ -34,7 +34,6 @@ for rank in range(len(hosts)):
 
 
 def order(host: LocalHead, program: str, **more: Any) -> dict[str, Any]:
-    """An order for a process on each of node-0 and node-1."""
     folder = Path(host.python).parent
     (folder / "mpirun").write_text(f"#!{sys.executable}\n{MPIRUN}")
     (folder / "orted").write_text("#!/bin/sh\n")

@@ -22,7 +22,6 @@ def order(host: LocalHead, engine: str, program: str, *, lines: int = 2, **more:
 
 
 def exits_of(log: list[dict[str, Any]]) -> dict[str, int]:
-    """The exit codes by role and rank."""
     ranks = {event["p"]: event["rank"] for event in log if "rank" in event}
     roles = {event["p"]: event["role"] for event in log if "role" in event}
     return {f"{roles[event['p']]} {ranks.get(event['p'])}": event["exit"] for event in log if "exit" in event}

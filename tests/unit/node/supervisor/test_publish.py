@@ -48,8 +48,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 class Job:
-    """The copying of a job, and its messages."""
-
     def __init__(self, url: str, *, results: str = "s3://results/runs/job-1/") -> None:
         self.secrets: Callable[[], dict[str, str]] = lambda: dict(SECRETS)
         self._results, self._env = results, {"AWS_ENDPOINT_URL": url, "S3_REGION": REGION}

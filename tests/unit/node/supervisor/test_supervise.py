@@ -77,10 +77,7 @@ def test_a_bar_is_seen_while_it_moves_and_stored_when_it_ends(job_host: LocalHea
 
 
 def test_after_a_killed_supervisor_no_process_is_left_on_the_head(job_host: LocalHead) -> None:
-    """Although nobody asks about the job. All get SIGTERM first, and daemons are found too.
-
-    The first of two questions completes the record.
-    """
+    """Although nobody asks. All get SIGTERM first, daemons too; the first of two questions completes the record."""
     worker = "trap 'touch ~/told; exit' TERM; setsid sh -c \"trap '' TERM; echo here; exec sleep 600\" & wait"
     order = job_host.order(env={"WORKER": worker}, **ALONE)
     job_host.ask("submit", order={**order, "hosts": order["hosts"][:1], "hostfile": order["hostfile"][:1]})
