@@ -47,20 +47,19 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return made
 
 
-class Job:
-    def __init__(self, url: str, *, results: str = "s3://results/runs/job-1/") -> None:
-        self.secrets: Callable[[], dict[str, str]] = lambda: dict(SECRETS)
-        self._results, self._env = results, {"AWS_ENDPOINT_URL": url, "S3_REGION": REGION}
+def start(
+    url: str,
+    messages: list[str],
+    secrets: Callable[[], dict[str, str]] = SECRETS.copy,
+    results: str = "s3://results/runs/job-1/",
+) -> publish.Copying:
+    """Starts the copying of a job."""
 
-    def start(self) -> None:
-        job = self
+    class Copying(publish.Copying):
+        def _secrets(self) -> dict[str, str]:
+            return secrets()
 
-        class Copying(publish.Copying):
-            def _secrets(self) -> dict[str, str]:
-                return job.secrets()
-
-        self.messages: list[str] = []
-        self.copying = Copying("job-1", self._results, self._env, None, self.messages.append)
+    return Copying("job-1", results, {"AWS_ENDPOINT_URL": url, "S3_REGION": REGION}, None, messages.append)
 
 
 @pytest.fixture
@@ -73,28 +72,27 @@ def put(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_the_record_is_copied_first_and_last(server: S3Server, folder: Path, put: list[str]) -> None:
-    job = Job(server.url)
-    job.start()
+    messages: list[str] = []
+    copying = start(server.url, messages)
     until(lambda: server.read(BUCKET))
     assert server.read(BUCKET) == {"runs/job-1/record.json": b'{"state": "running"}'}
     (folder / "record.json").write_text('{"state": "done"}')
-    assert job.copying.finish(60.0)
+    assert copying.finish(60.0)
     assert server.read(BUCKET) == {"runs/job-1/record.json": b'{"state": "done"}', "runs/job-1/events": b'{"t": 1}\n'}
     assert put[0] == put[-1] == "s3://results/runs/job-1/record.json"
-    assert job.messages == []
+    assert messages == []
 
 
 def test_samples_and_event_files_are_copied(server: S3Server, folder: Path) -> None:
     (folder / "samples").write_text("{}\n")
     lines = ({"p": 0, "role": "worker", "host": "node-0"}, {"p": 0, "line": "Epoch[0] Batch [20] accuracy=0.5"})
     (folder / "events").write_text("".join(json.dumps({"t": 1764273817.5, **line}) + "\n" for line in lines))
-    job = Job(server.url)
-    job.start()
-    assert job.copying.finish(60.0)
+    messages: list[str] = []
+    assert start(server.url, messages).finish(60.0)
     found = server.read(BUCKET)
     assert found["runs/job-1/samples"] == b"{}\n"
     assert b"accuracy" in found["runs/job-1/tensorboard/worker-0/events.out.tfevents.1764273817.cluster"]
-    assert job.messages == []
+    assert messages == []
 
 
 def test_a_problem_is_reported_once_and_the_rest_copied_later(
@@ -102,7 +100,7 @@ def test_a_problem_is_reported_once_and_the_rest_copied_later(
 ) -> None:
     monkeypatch.setattr(publish, "EVERY_S", 0.01)
     asked: list[int] = []
-    job = Job(server.url, results="s3://not-yet-there/job-1/")
+    messages: list[str] = []
 
     def secrets() -> dict[str, str]:
         asked.append(1)
@@ -110,28 +108,26 @@ def test_a_problem_is_reported_once_and_the_rest_copied_later(
             raise OSError("the instance metadata service gives no credentials")
         return dict(SECRETS)
 
-    job.secrets = secrets
-    job.start()
+    copying = start(server.url, messages, secrets, "s3://not-yet-there/job-1/")
     until(lambda: len(asked) >= 5)
     server.put("not-yet-there", {})
-    assert job.copying.finish(60.0)
-    assert job.messages[0].endswith("gives no credentials")
-    assert "there" in job.messages[1]
-    assert "NoSuchBucket" in job.messages[1]
-    assert len(job.messages) == 2
+    assert copying.finish(60.0)
+    assert messages[0].endswith("gives no credentials")
+    assert "there" in messages[1]
+    assert "NoSuchBucket" in messages[1]
+    assert len(messages) == 2
     assert len(server.read("not-yet-there")) == 2
 
 
 def test_the_end_waits_only_for_its_timeout(server: S3Server, folder: Path) -> None:
-    job, given = Job(server.url), threading.Event()
+    messages, given = list[str](), threading.Event()
 
     def secrets() -> dict[str, str]:
         assert given.wait(60)
         return dict(SECRETS)
 
-    job.secrets = secrets
-    job.start()
-    assert not job.copying.finish(0.01)
-    assert job.messages == ["the job's record and log in S3 are incomplete: there was no time to write them"]
+    copying = start(server.url, messages, secrets)
+    assert not copying.finish(0.01)
+    assert messages == ["the job's record and log in S3 are incomplete: there was no time to write them"]
     given.set()
-    job.copying._thread.join()
+    copying._thread.join()
