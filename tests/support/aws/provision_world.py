@@ -1,7 +1,4 @@
-"""Shared by the provision tests: values for plans, and an EC2 (the sandbox's, in this process) for applying them.
-
-conftest.py exports its fixtures.
-"""
+"""Shared by the provision tests: values for plans, and an EC2 (the sandbox's, in this process) for applying them."""
 
 import gc
 import os
@@ -15,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import product
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import botocore.endpoint
 import pytest
@@ -34,6 +31,7 @@ import provision.up
 from foundation.progress import Event, Report, silent
 from foundation.settings import check
 from provision import plan as plans
+from provision.apply import apply
 from provision.aws.clients import Clients
 from provision.config import ProvisionConfig
 from provision.cost.bill import NodeBill
@@ -43,6 +41,7 @@ from provision.files import ClusterFiles
 from provision.lease.config import NO_LEASE, LeaseConfig
 from provision.model import Caller, ClusterState, KeyPair, LaunchOption, Node, Preflight, SecurityGroup
 from provision.plan import Plan, Request
+from provision.power import prepare_start, prepare_stop
 from provision.up import prepare_resize, prepare_up, up
 from provision.volumes.config import VolumeConfig
 from sandbox_in_process import Clock, InProcessSandbox
@@ -54,6 +53,9 @@ CALLER_NETWORK = "203.0.113.7/32"
 PUBLIC_KEY = "ssh-ed25519 AAAAours"
 LAUNCHED_AT = datetime(2030, 1, 1, tzinfo=UTC)
 READS = ("Describe", "Get", "List", "DryRun")
+CALLER = Caller(
+    region="us-east-1", account_id="123456789012", owner="arn:aws:iam::123456789012:user/ada", ssh_from=CALLER_NETWORK
+)
 
 
 def make_config(**settings: Any) -> ProvisionConfig:
@@ -62,16 +64,6 @@ def make_config(**settings: Any) -> ProvisionConfig:
 
 def make_volume(**settings: Any) -> VolumeConfig:
     return check(VolumeConfig, {"mount": "/shared", "source": "head", **settings}, source="cluster.toml")
-
-
-def make_caller(**values: Any) -> Caller:
-    defaults: dict[str, Any] = {
-        "region": "us-east-1",
-        "account_id": "123456789012",
-        "owner": "arn:aws:iam::123456789012:user/ada",
-        "ssh_from": CALLER_NETWORK,
-    }
-    return Caller(**{**defaults, **values})
 
 
 def make_option(**values: Any) -> LaunchOption:
@@ -99,7 +91,7 @@ def make_wanted(*, config: ProvisionConfig | None = None, found: Any = None, **v
     defaults: dict[str, Any] = {
         "request": Request(name=NAME, config=config or make_config(), **asked),
         "state": ClusterState(name=NAME, found=found or {}),
-        "caller": make_caller(),
+        "caller": CALLER,
     }
     return plans.World(**{**defaults, **values})
 
@@ -165,6 +157,16 @@ def make_state(*nodes: Node, **values: Any) -> ClusterState:
 
 def aws_error(code: str, operation: str = "RunInstances", words: str = "no way") -> ClientError:
     return ClientError({"Error": {"Code": code, "Message": words}}, operation)
+
+
+def when(what: str, act: Callable[[], object], *, kind: str = "done") -> Report:
+    """A report that acts at each event of this kind whose text begins with `what`."""
+
+    def report(event: Event) -> None:
+        if event.kind == kind and event.what.startswith(what):
+            act()
+
+    return report
 
 
 @contextmanager
@@ -248,15 +250,14 @@ class World:
             keep_failed=keep_failed,
         )
 
-    def failing_launch(self, then: Callable[[], object] = lambda: None, *, which: int = 0) -> Report:
-        """A report that makes one host fail to boot after the launch. then: is called afterwards."""
+    def kill_up(self, what: str, *, kind: str = "done") -> None:
+        """Runs `up`, which is killed at the first event of this kind whose text begins with `what`."""
 
-        def fail(event: Event) -> None:
-            if event.kind == "done" and event.what.startswith("launch"):
-                list(self.sandbox.backend.sandbox_instances())[which].fail_to_boot("the host did not come up")
-                then()
+        def kill() -> NoReturn:
+            raise Killed
 
-        return fail
+        with pytest.raises(Killed):
+            self.up(make_config(), report=when(what, kill, kind=kind))
 
     def resize(self, config: ProvisionConfig, *, report: Report = silent) -> ClusterState:
         request = self.request(config)
@@ -265,6 +266,14 @@ class World:
             return prepare_resize(self.clients, request=request, files=self.files, avoid=avoid)
 
         return up(prepare(), clients=self.clients, files=self.files, report=report, replan=prepare)
+
+    def stop(self) -> None:
+        plan = prepare_stop(self.clients, name=NAME, files=self.files, report=silent)
+        apply(plan, clients=self.clients, files=self.files, report=silent)
+
+    def start(self) -> ClusterState:
+        plan = prepare_start(self.clients, name=NAME, config=make_config(), files=self.files)
+        return up(plan, clients=self.clients, files=self.files, report=silent)
 
     def prepare_down(self) -> DownPlan:
         request = self.request(make_config())
@@ -289,7 +298,7 @@ class World:
         self.files = ClusterFiles(root)
 
     def reset(self, root: Path, **config: Any) -> None:
-        """Resets to an empty account and a machine without files of the cluster. config: the sandbox's."""
+        """An empty account, and a machine without files of the cluster. config: the sandbox's."""
         self.sandbox.reset(**config)
         self.files = ClusterFiles(root)
         self.volumes = ()

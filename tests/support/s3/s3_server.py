@@ -9,7 +9,7 @@ import ssl
 import threading
 import urllib.request
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -153,14 +153,19 @@ def serve_s3_alone(**env: str) -> Iterator[S3Server]:
             yield server
 
 
-@contextmanager
-def serve_s3_over_tls(folder: Path) -> Iterator[int]:
+def serve_s3_over_tls(folder: Path) -> AbstractContextManager[int]:
     """Runs moto's S3, with the same objects, behind TLS, which MXNet requires; yields its port."""
+    return serve_over_tls(DomainDispatcherApplication(create_backend_app), folder)
+
+
+@contextmanager
+def serve_over_tls(application: "WSGIApplication", folder: Path) -> Iterator[int]:
+    """Runs an application behind TLS; yields its port. `ca.pem` in the folder is the authority to trust."""
     authority = trustme.CA()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("127.0.0.1").configure_cert(context)
     authority.cert_pem.write_to_path(folder / "ca.pem")
-    with _serve(DomainDispatcherApplication(create_backend_app), context) as port:
+    with _serve(application, context) as port:
         yield port
 
 

@@ -15,11 +15,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from foundation.errors import ClusterError
-from foundation.progress import silent
 from foundation.settings import check
-from provision.apply import apply
 from provision.lease.config import LeaseConfig
-from provision.power import prepare_start, prepare_stop
 from provision_world import NAME, Killed, World, make_config, make_volume
 
 MOST_NODES = 4
@@ -84,22 +81,14 @@ class Provisioning(RuleBasedStateMachine):
         if self.succeeds(self.world.resize, make_config(nodes=nodes)):
             assert [node.index for node in self.world.settled().nodes] == list(range(nodes))
 
-    def command_stop(self) -> None:
-        plan = prepare_stop(self.world.clients, name=NAME, files=self.world.files, report=silent)
-        apply(plan, clients=self.world.clients, files=self.world.files, report=silent)
-
-    def command_start(self) -> None:
-        plan = prepare_start(self.world.clients, name=NAME, config=make_config(), files=self.world.files)
-        apply(plan, clients=self.world.clients, files=self.world.files, report=silent)
-
     @rule()
     def stop(self) -> None:
-        if self.succeeds(self.command_stop):
+        if self.succeeds(self.world.stop):
             assert {node.state for node in self.world.settled().nodes} == {"stopped"}
 
     @rule()
     def start(self) -> None:
-        if self.succeeds(self.command_start):
+        if self.succeeds(self.world.start):
             assert {node.state for node in self.world.settled().nodes} == {"running"}
 
     @rule()
@@ -117,8 +106,8 @@ class Provisioning(RuleBasedStateMachine):
         commands: dict[str, Callable[[], Any]] = {
             "up": lambda: self.world.up(config),
             "resize": lambda: self.world.resize(config),
-            "stop": self.command_stop,
-            "start": self.command_start,
+            "stop": self.world.stop,
+            "start": self.world.start,
             "down": self.world.down,
         }
         try:

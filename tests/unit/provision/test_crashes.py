@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from foundation.progress import Event
 from foundation.settings import check as check_settings
 from provision.lease.config import LeaseConfig
 from provision_world import Killed, World, complete, make_config, make_volume, plan_kills, run_side_by_side
@@ -94,13 +93,7 @@ def test_killed_at_every_point(
 
 @pytest.mark.parametrize("last", ["launch", "make security group"])
 def test_down_waits_until_new_resources_are_listed(late_world: World, last: str) -> None:
-    def kill(event: Event) -> None:
-        if event.kind == "done" and event.what.startswith(last):
-            raise Killed(event.what)
-
-    with pytest.raises(Killed):
-        late_world.up(make_config(), report=kill)
-
+    late_world.kill_up(last)
     assert late_world.down().leftovers == ()
     late_world.time.sleep(60)
     assert not late_world.resources()
@@ -108,13 +101,7 @@ def test_down_waits_until_new_resources_are_listed(late_world: World, last: str)
 
 def test_drops_a_token_once_its_nodes_are_listed(world: World) -> None:
     """EC2 answers a repeated token with the instances of the first call, even if they are terminated."""
-
-    def kill(event: Event) -> None:
-        if event.kind == "done" and event.what.startswith("launch"):
-            raise Killed(event.what)
-
-    with pytest.raises(Killed):
-        world.up(make_config(), report=kill)
+    world.kill_up("launch")
     first = {node.instance_id for node in world.up(make_config()).nodes}
     world.resize(make_config(nodes=0))
     assert not first & {node.instance_id for node in world.up(make_config()).nodes}

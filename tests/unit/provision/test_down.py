@@ -16,13 +16,7 @@ from provision.resources.placement_group import DeletePlacementGroup, PlacementG
 from provision.resources.resource import Resource
 from provision.resources.security_group import DeleteSecurityGroup
 from provision.resources.table import KINDS
-from provision_world import (
-    NAME,
-    World,
-    make_config,
-    make_node,
-    make_state,
-)  # fmt: skip
+from provision_world import NAME, World, make_config, make_node, make_state
 from sandbox_in_process import REGION
 
 NODES = (make_node(0), make_node(1))

@@ -11,13 +11,7 @@ import pytest
 from ec2_sandbox import control
 from ec2_sandbox.errors import NotFoundError, SandboxError
 from ec2_sandbox.hosts import hosts
-from ec2_sandbox.paths import (
-    SandboxPaths,
-    find_daemon,
-    find_processes,
-    paths_of,
-    read_arguments,
-)
+from ec2_sandbox.paths import SandboxPaths, find_daemon, find_processes, paths_of, read_arguments
 from foundation.progress import silent
 
 

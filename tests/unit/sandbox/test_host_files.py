@@ -6,12 +6,7 @@ from ipaddress import IPv4Interface
 import pytest
 
 from ec2_sandbox.hosts.cloud_init import find_type, render_first_boot
-from ec2_sandbox.hosts.files import (
-    HostFile,
-    render_accounts,
-    render_identity,
-    render_network,
-)
+from ec2_sandbox.hosts.files import HostFile, render_accounts, render_identity, render_network
 from ec2_sandbox.hosts.metadata import Tokens
 
 PASSWD = """\

@@ -1,8 +1,4 @@
-"""How `up` and `down` handle AWS's error codes.
-
-The responses are those of EC2 on the wire, so botocore's retries are part of the tests. For missing capacity, see
-tests/unit/provision/resources/test_capacity.py; for messages and hints, test_aws.py.
-"""
+"""How `up` and `down` handle AWS's error codes, with botocore's retries. For messages and hints, see test_aws.py."""
 
 import re
 from collections.abc import Iterator
@@ -33,7 +29,6 @@ def wire(world: World) -> Iterator[Wire]:
 
 
 def words(code: str) -> str:
-    """The beginning of a message."""
     return f"AWS says: AWS's words on {code}. ({code}, while "
 
 
@@ -41,9 +36,6 @@ def refused(world: World, **settings: Any) -> ClusterError:
     with pytest.raises(ClusterError) as caught:
         world.up(make_config(**settings))
     return caught.value
-
-
-# --- quotas
 
 
 def test_a_quota_ends_the_launch(world: World, wire: Wire) -> None:
@@ -62,14 +54,8 @@ def test_a_quota_ends_the_launch(world: World, wire: Wire) -> None:
     assert world.files.launches() == ()
 
 
-# --- throttling
-
-
 def test_up_continues_after_calls_that_stayed_throttled(world: World, wire: Wire) -> None:
-    """First CreateSecurityGroup is throttled, then RunInstances.
-
-    The launch keeps its token, and its last series of retries succeeds.
-    """
+    """The launch keeps its token, and its last series of retries succeeds."""
     code = "RequestLimitExceeded"
     wire.refuse("CreateSecurityGroup", code=code, times=FOR_EVER, status=503)
     error = refused(world)
@@ -92,9 +78,6 @@ def test_up_continues_after_calls_that_stayed_throttled(world: World, wire: Wire
     assert all(min(2**n, 30) / 2 <= delay_s <= min(2**n, 30) for n, delay_s in enumerate(delays_s))
     assert len(set(delays_s)) == len(delays_s)  # jitter
     assert world.resources() == complete(2)
-
-
-# --- resources that parts of EC2 do not know yet, or have forgotten
 
 
 def test_up_waits_a_minute_until_a_new_group_is_known(world: World, wire: Wire) -> None:
@@ -121,9 +104,6 @@ def test_down_accepts_what_is_already_deleted(world: World, wire: Wire) -> None:
     assert not world.resources()
 
 
-# --- duplicates
-
-
 @pytest.mark.parametrize("kind", ["security group", "key pair"])
 def test_a_name_that_is_taken(world: World, kind: str) -> None:
     """Somebody takes it between plan and apply."""
@@ -140,11 +120,8 @@ def test_a_name_that_is_taken(world: World, kind: str) -> None:
     assert "RunInstances" not in world.calls.made
 
 
-# --- errors that no retry solves
-
-
 def test_credentials_that_end_during_up(world: World, wire: Wire) -> None:
-    """They end at each call that creates something. The next `up` continues at that call."""
+    """The next `up` continues at the same call."""
     for action in CREATIONS:
         wire.refuse(action, code="ExpiredToken", times=FOR_EVER)
         error = refused(world)

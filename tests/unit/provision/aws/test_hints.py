@@ -30,7 +30,6 @@ BARE = re.compile(rf"\[\w+\] \w|\w = \S|(?<![\w-])--?[a-z]{{2,}}|\bcluster ({'|'
 
 
 def check_setting(table: str, key: str, value: str | None) -> None:
-    """Checks that a key exists, and that cluster.toml accepts it with its value."""
     tables = {name: setting.table for name, setting in describe_settings(ClusterConfig).items()}
     known = tables.get(table)
     assert known is not None
@@ -40,7 +39,6 @@ def check_setting(table: str, key: str, value: str | None) -> None:
 
 
 def check_command(words: list[str]) -> None:
-    """Checks that the real command line accepts these words."""
     context = click.Context(cli)
     command: click.Command = cli
     while isinstance(command, click.Group):
@@ -75,7 +73,6 @@ def apply(fragment: str) -> None:
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Creates the folder that hints call FOLDER."""
     (tmp_path / "FOLDER").mkdir()
     monkeypatch.chdir(tmp_path)
 

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from foundation.errors import AwsError, ClusterError
 from foundation.progress import silent
+from policies import REGION, role
 from provision.aws.clients import aws_errors
 from provision.aws.iam_policy import render_trust_policy
-from provision.aws.role_policy import render_role_policy
 from provision.plan import Context, Request, Step
 from provision.resources.instance_profile import (
     POLICY_NAME,
@@ -26,21 +26,11 @@ from provision.resources.instance_profile import (
 )
 from provision_world import NAME, Killed, World, aws_error, make_config, make_wanted
 
-REGION = "us-east-1"
 CALLED = "cluster-us-east-1-demo"
 
 
-def policy_for(data_url: str) -> str:
-    return render_role_policy(
-        make_config(), name=NAME, region=REGION, data_url=data_url, results_url=None, replaces_nodes=True
-    )
-
-
-POLICY = policy_for("s3://data/digits/")
-OTHER_POLICY = policy_for("s3://data/mnist/")
+POLICY, OTHER_POLICY = role(), role(data="s3://data/mnist/")
 OWNER = "arn:aws:iam::123456789012:user/ada,lovelace@example.com"
-
-
 COMPLETE = InstanceProfile(
     name=CALLED, ours=True, has_role=True, has_profile=True, in_profile=True, policy_names=(POLICY_NAME,), policy=POLICY
 )
@@ -54,14 +44,13 @@ def find(world: World) -> InstanceProfile | None:
     return find_instance_profile(world.clients, Request(name=NAME, config=make_config()))
 
 
-def plan(found: InstanceProfile | None, policy: str = POLICY, *, profile: str = "auto") -> tuple[Step, ...]:
+def plan(found: InstanceProfile | None, policy: str = POLICY) -> tuple[Step, ...]:
     found_ = {"role and instance profile": found}
-    config = make_config(instance_profile=profile)
+    config = make_config(instance_profile="auto")
     return plan_instance_profile(make_wanted(config=config, found=found_, role_policy=policy))
 
 
 def make(world: World, policy: str = POLICY) -> None:
-    """Plans the role and its profile, and applies the plan."""
     for step in plan(find(world), policy):
         with aws_errors("making the role"):
             step.apply(context(world))
@@ -83,7 +72,6 @@ def in_iam() -> Counter[str]:
 
 def assert_complete(world: World) -> None:
     found = find(world)
-    assert found is not None
     assert found == replace(COMPLETE, policy=found.policy)
     assert json.loads(found.policy or "") == json.loads(POLICY)
     assert plan(found) == ()
@@ -129,7 +117,6 @@ def test_replaces_a_changed_policy(world: World) -> None:
 def test_rejects_and_keeps_what_is_not_ours(world: World) -> None:
     world.clients.iam.create_role(RoleName=CALLED, AssumeRolePolicyDocument=render_trust_policy(REGION))
     found = find(world)
-    assert found is not None
     assert not found.ours
     with pytest.raises(ClusterError, match="did not make it for this cluster"):
         plan(found)

@@ -34,9 +34,7 @@ JOB = render_job_policy(SCOPE, region=REGION)
     [
         ("s3:GetObject", "data/digits/train/0.rec", True, True),
         ("s3:GetObject", "data/digits-secret/0.rec", False, False),
-        ("s3:GetObject", "database/digits/0.rec", False, False),
         ("s3:PutObject", "data/digits/train/0.rec", False, False),
-        ("s3:DeleteObject", "data/digits/train/0.rec", False, False),
         ("s3:PutObject", "results/models/a.params", True, True),
         ("s3:GetObject", "results/models/a.params", True, True),
         ("s3:DeleteObject", "results/models/a.params", False, False),
@@ -46,7 +44,6 @@ JOB = render_job_policy(SCOPE, region=REGION)
         ("s3:GetBucketLocation", "data", True, True),  # s3fs creates a bucket whose location is denied
         ("s3:GetBucketLocation", "elsewhere", False, False),
         ("s3:GetObject", "more/one.rec", False, True),
-        ("s3:GetObject", "more/three", False, False),
         ("s3:PutObject", "more/two/a", False, False),
         ("s3:PutObject", "saved/net-0001.params", False, True),
         ("s3:PutObject", "saved/other", False, False),
@@ -64,12 +61,9 @@ def test_role_and_job_use_only_their_urls(action: str, resource: str, *, role_ma
         ("data", "digits/", True, True),
         ("data", "", False, False),
         ("data", "digits-secret/", False, False),
-        ("data", "models/", False, False),
         ("results", "models/a", True, True),
-        ("results", "digits/", False, False),
         ("more", "two", False, True),
         ("more", "", False, False),
-        ("more", "three/a", False, False),
         ("saved", "net-", False, True),
         ("saved", "", False, True),  # checkpoints are found by listing their folder
     ],
@@ -112,19 +106,8 @@ def test_a_url_that_is_no_folder(url: str, key: str, *, allowed: bool) -> None:
     assert may(role(data=url, results=None), "s3:GetObject", f"arn:aws:s3:::{key}") is allowed
 
 
-@pytest.mark.parametrize(
-    "action",
-    ["StopInstances", "ModifyInstanceAttribute", "DeleteTags", "AuthorizeSecurityGroupIngress", "DeleteVolume"],
-)
-def test_a_role_changes_nothing_else_of_its_cluster(action: str) -> None:
-    for resource in ("instance/i-1", "security-group/sg-1", "volume/vol-1"):
-        assert not may(role(), f"ec2:{action}", ec2(resource), **OURS)
-
-
 def test_a_role_without_urls_reads_nothing() -> None:
-    document = role(data=None, results=None)
-    assert "s3:" not in document
-    assert may(document, "ec2:TerminateInstances", ec2("instance/i-1"), aws__ResourceTag___cluster__name="demo")
+    assert "s3:" not in role(data=None, results=None)
 
 
 @pytest.mark.parametrize("letter", ["*", "?", "\n"])
@@ -164,30 +147,26 @@ TO_EC2 = {"iam__PassedToService": "ec2.amazonaws.com"}
     [
         ("ec2:TerminateInstances", "instance/i-1", OURS, "replacing"),
         ("ec2:TerminateInstances", "instance/i-1", NEIGHBOURS, "never"),
+        ("ec2:StopInstances", "instance/i-1", OURS, "never"),
+        ("ec2:AuthorizeSecurityGroupIngress", "security-group/sg-1", OURS, "never"),
         ("ec2:RunInstances", "instance/*", TYPED, "replacing"),
         ("ec2:RunInstances", "instance/*", {**TYPED, "ec2__InstanceType": "p5.48xlarge"}, "never"),
         ("ec2:RunInstances", "instance/*", {**TYPED, **OTHERS}, "never"),
-        ("ec2:RunInstances", "instance/*", {**TYPED, **tagged(cluster__role="head")}, "never"),
         ("ec2:RunInstances", "instance/*", {**TYPED, **tagged(Name="production")}, "never"),
         ("ec2:RunInstances", "instance/*", {**TYPED, **tagged(team="finance")}, "never"),
         ("ec2:RunInstances", "instance/*", {**MADE, **PLACED}, "never"),
         ("ec2:RunInstances", "instance/*", {**TYPED, "ec2__InstanceMarketType": "spot"}, "never"),
-        ("ec2:RunInstances", "instance/*", PLACED, "never"),
         ("ec2:RunInstances", "volume/*", NODE, "replacing"),
         ("ec2:RunInstances", "volume/*", tagged(cluster__keep="true"), "never"),
-        ("ec2:RunInstances", "network-interface/*", NODE, "replacing"),
         ("ec2:RunInstances", "security-group/sg-1", OURS, "replacing"),
         ("ec2:RunInstances", "security-group/sg-1", NEIGHBOURS, "never"),
         ("ec2:RunInstances", "key-pair/cluster-demo", {}, "replacing"),
         ("ec2:RunInstances", "key-pair/cluster-other", {}, "never"),
         ("ec2:RunInstances", "placement-group/cluster-demo", {}, "replacing"),
-        ("ec2:RunInstances", "placement-group/cluster-other", {}, "never"),
         ("ec2:RunInstances", "subnet/subnet-1", {}, "replacing"),
         ("ec2:CreateTags", "instance/*", AT_LAUNCH, "replacing"),
-        ("ec2:CreateTags", "volume/*", AT_LAUNCH, "replacing"),
         ("ec2:CreateTags", "instance/i-1", OURS, "never"),
         ("ec2:CreateTags", "instance/*", {**AT_LAUNCH, **OTHERS}, "never"),
-        ("ec2:CreateTags", "instance/*", {**AT_LAUNCH, **tagged(team="finance")}, "never"),
         ("ec2:CreateTags", "security-group/sg-1", AT_LAUNCH, "never"),
         ("ec2:DescribeInstances", "*", {}, "always"),
         ("ec2:DescribeInstances", "*", {"aws__RequestedRegion": "eu-west-1"}, "never"),
@@ -197,9 +176,7 @@ TO_EC2 = {"iam__PassedToService": "ec2.amazonaws.com"}
         ("iam:PassRole", f"{ROLE}/cluster-us-east-1-demo", TO_EC2, "replacing"),
         ("iam:PassRole", f"{ROLE}/cluster-us-east-1-demo", {"iam__PassedToService": "lambda.amazonaws.com"}, "never"),
         ("iam:PassRole", f"{ROLE}/cluster-us-east-1-other", TO_EC2, "never"),
-        ("iam:PassRole", f"{ROLE}/admin", TO_EC2, "never"),
         ("iam:PutRolePolicy", f"{ROLE}/cluster-us-east-1-demo", {}, "never"),
-        ("sts:AssumeRole", f"{ROLE}/cluster-us-east-1-demo", {}, "never"),
     ],
 )
 def test_a_role_ends_and_replaces_only_nodes_of_its_cluster(
@@ -227,13 +204,11 @@ RESERVED, BAKED = role(market=["spot"], reservation="cr-1"), role(ami="baked")
         (OPEN, f"{IMAGE}/ami-1", CANONICAL, True),
         (OPEN, f"{IMAGE}/ami-1", {"ec2__Owner": "amazon"}, True),
         (OPEN, f"{IMAGE}/ami-1", SOMEONE, False),
-        (OPEN, f"{IMAGE}/ami-1", {}, False),
         (OPEN, ec2("instance/*"), ON_DEMAND, True),
         (OPEN, ec2("instance/*"), SPOT, True),
         (OPEN, ec2("instance/*"), BLOCK, False),
         (OPEN, ec2("subnet/subnet-2"), {}, True),
         (OPEN, ec2("spot-instances-request/*"), {}, True),
-        (OPEN, ec2("capacity-reservation/cr-1"), {}, False),
         (NARROW, f"{IMAGE}/ami-1", SOMEONE, True),
         (NARROW, f"{IMAGE}/ami-2", CANONICAL, False),
         (NARROW, ec2("instance/*"), ON_DEMAND, False),

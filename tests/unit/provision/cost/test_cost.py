@@ -7,13 +7,10 @@ import pytest
 
 import ec2_sandbox.api.log
 from ec2_sandbox.api.instances import SandboxInstance
-from foundation.progress import silent
-from provision.apply import apply
 from provision.cost import storage
 from provision.cost.bill import ClusterBill, make_bills
 from provision.cost.ledger import Ledger, note
 from provision.cost.observe import find_histories, find_prices, observe
-from provision.power import prepare_start, prepare_stop
 from provision.status import add_up
 from provision_world import NAME, World, make_config, make_volume
 from states_bill import bill, read_states
@@ -22,8 +19,7 @@ HOUR = 3600.0
 DAY = 24 * HOUR
 
 
-@pytest.fixture
-def slow_world(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
+def let_time_stand(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """An account in which time passes only when the test lets it, from the start of a month of 31 days on."""
     world.time.now_s = datetime(2031, 1, 1, tzinfo=UTC).timestamp()
 
@@ -34,7 +30,6 @@ def slow_world(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
         if name.startswith(("moto.", "ec2_sandbox.")) and hasattr(module, "utcnow"):
             monkeypatch.setattr(module, "utcnow", utcnow)
     assert vars(ec2_sandbox.api.log)["utcnow"] is utcnow
-    return world
 
 
 class Watched:
@@ -57,15 +52,11 @@ class Watched:
         self.look()
 
     def stop(self) -> None:
-        world = self.world
-        plan = prepare_stop(world.clients, name=NAME, files=world.files, report=silent)
-        apply(plan, clients=world.clients, files=world.files, report=silent)
+        self.world.stop()
         self.look()
 
     def start(self) -> None:
-        world = self.world
-        plan = prepare_start(world.clients, name=NAME, config=make_config(), files=world.files, has_volume=False)
-        apply(plan, clients=world.clients, files=world.files, report=silent)
+        self.world.start()
         self.look()
 
     def down(self) -> None:
@@ -111,8 +102,9 @@ def assert_matches(watched: Watched) -> None:
 
 
 @pytest.fixture
-def watched(slow_world: World) -> Watched:
-    return Watched(slow_world)
+def watched(world: World, monkeypatch: pytest.MonkeyPatch) -> Watched:
+    let_time_stand(world, monkeypatch)
+    return Watched(world)
 
 
 def test_days_of_a_cluster_on_demand(watched: Watched) -> None:

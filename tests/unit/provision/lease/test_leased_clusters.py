@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from foundation.errors import ClusterError, ConfigError
-from foundation.progress import Event, silent
+from foundation.progress import silent
 from foundation.settings import check
 from provision.apply import apply
 from provision.lease.arm import SetLease, plan_lease
@@ -17,7 +17,7 @@ from provision.lease.terms import Lease, parse_lease, render_lease
 from provision.lease.user_data import render_user_data
 from provision.power import prepare_start
 from provision.status import SWITCHED_OFF, find_allocation, find_lease_end
-from provision_world import Killed, World, complete, make_config, make_group, make_node, make_state
+from provision_world import World, complete, make_config, make_group, make_node, make_state
 
 NOW = 1_900_000_000.0
 OFF = f"{SWITCHED_OFF}: Instance initiated shutdown"
@@ -27,18 +27,7 @@ def make_lease_config(**values: Any) -> LeaseConfig:
     return check(LeaseConfig, values, source="cluster.toml")
 
 
-def kill_after_launch(world: World) -> None:
-    """Runs `up`, killed after its launch took effect."""
-
-    def kill(event: Event) -> None:
-        if event.kind == "done" and event.what.startswith("launch"):
-            raise Killed(event.what)
-
-    with pytest.raises(Killed):
-        world.up(make_config(), report=kill)
-
-
-def leases(world: World) -> set[Lease | None]:
+def leases(world: World) -> set[Any]:
     """The leases of all instances. Checks that an instance's user data has the lease of its tag."""
     found = set()
     for instance in world.sandbox.backend.sandbox_instances():
@@ -55,7 +44,7 @@ def leases(world: World) -> set[Lease | None]:
 def test_a_repeated_launch_has_the_same_deadline(late_world: World) -> None:
     """EC2 does not list it yet. With another deadline, EC2 would refuse its token, or launch the nodes twice."""
     late_world.lease = make_lease_config(lifetime="1h")
-    kill_after_launch(late_world)
+    late_world.kill_up("launch")
     (lease,) = leases(late_world)
     late_world.time.sleep(1)
     state = late_world.up(make_config())
@@ -70,7 +59,6 @@ def test_a_launch_arms_the_lease(world: World) -> None:
     world.lease = make_lease_config(lifetime="1h", idle="30m")
     state = world.up(make_config())
     (lease,) = leases(world)
-    assert lease is not None
     assert lease.until == pytest.approx(world.time.time() + 3600, abs=120)
     assert (lease.idle_s, lease.then, state.lease) == (1800.0, "down", lease)
     instances = world.sandbox.backend.sandbox_instances()
@@ -88,7 +76,6 @@ def test_a_launch_arms_the_lease(world: World) -> None:
 
     world.resize(make_config(nodes=0))
     ended = world.settled()
-    assert ended.lease is not None
     assert not ended.lease.limits
     assert find_lease_end(ended, now=world.time.time() + 9999) is None
 
@@ -101,9 +88,7 @@ def test_a_budget_needs_prices(world: World, monkeypatch: pytest.MonkeyPatch) ->
             world.prepare(make_config())
     world.up(make_config())
     (lease,) = leases(world)
-    assert lease is not None
     # Two c5.xlarge, 200 GiB of gp3, two public addresses; see sandbox/ec2_sandbox/api/prices.py.
-    assert lease.budget_until is not None
     rate = 2 * 0.17 + 200 * 0.08 / 730 + 0.01
     assert (lease.budget_until - lease.set_at) / 3600 == pytest.approx(200 / rate, abs=0.01)
 
@@ -137,7 +122,6 @@ def test_start_begins_a_new_lease(world: World) -> None:
     )
     apply(plan, clients=world.clients, files=world.files, report=silent)
     (lease,) = leases(world)
-    assert lease is not None
     assert lease.until == pytest.approx(world.time.time() + 7200, abs=120)
     assert lease.budget_until == pytest.approx(world.time.time() + 7200, abs=120)
 

@@ -41,23 +41,15 @@ def subnet_in(world: World, zone: str) -> Any:
     return subnet
 
 
-def leave_addresses(world: World, count: int, *zones: str) -> None:
-    for zone in zones:
-        subnet_in(world, zone)._available_ip_addresses = count
-
-
 def places(found: Preflight) -> list[tuple[str, str, str]]:
     return [(option.market, option.instance_type, option.zone) for option in found.options]
-
-
-# --- the result
 
 
 def test_a_cpu_cluster(world: World) -> None:
     """Subnets with too few addresses are skipped."""
     image = image_of(world, UBUNTU.format(arch="amd64"))
     subnet = subnet_in(world, "us-east-1a")
-    leave_addresses(world, 1, "us-east-1b")
+    subnet_in(world, "us-east-1b")._available_ip_addresses = 1
 
     found = preflight(world)
 
@@ -82,11 +74,6 @@ def test_a_cpu_cluster(world: World) -> None:
     assert places(found) == [("on-demand", "c5.xlarge", zone) for zone in ZONES if zone != "us-east-1b"]
     few = f"us-east-1b: {subnet_in(world, 'us-east-1b').id} has 1 free address, 2 are needed"
     assert found.skipped == ("c5.xlarge is not offered in us-east-1e", few)
-    assert [(quota.code, quota.needed, quota.in_use, quota.limit) for quota in found.quotas] == [
-        ("L-1216C47A", 8, 0, 100_000)
-    ]
-    assert "ec2:RunInstances" in found.permissions.allowed
-    assert (found.permissions.missing, found.permissions.unknown) == ((), ())
     assert found.public_address
     assert found.volume_usd_per_gib_month == 0.08
 
@@ -116,9 +103,6 @@ def test_the_order_is_market_type_zone(world: World) -> None:
 def test_a_part_of_a_gpu(world: World) -> None:
     assert render_gpus(INSTANCE_TYPES["g6f.large"]) == "1x 1/8 NVIDIA L4"
     assert describe_hardware(world.clients.ec2, ["g6f.large"])["g6f.large"].gpus == 1
-
-
-# --- images
 
 
 def test_finds_the_newest_image_by_name_without_the_parameter(world: World) -> None:
@@ -156,9 +140,6 @@ def test_rejects_settings_that_aws_cannot_satisfy(world: World, settings: dict[s
     assert caught.value.hint
 
 
-# --- subnets
-
-
 def test_a_named_subnet(world: World) -> None:
     assert places(preflight(world, subnet_id=subnet_in(world, "us-east-1f").id)) == [
         ("on-demand", "c5.xlarge", "us-east-1f")
@@ -169,7 +150,6 @@ def test_a_named_subnet(world: World) -> None:
 
 
 def test_no_default_subnet_where_the_type_is_offered(world: World) -> None:
-    """Another region may have one."""
     for zone in ZONES:
         world.clients.ec2.delete_subnet(SubnetId=subnet_in(world, zone).id)
     with pytest.raises(NotInRegionError, match=r"offered in us-east-1a, .*, us-east-1f, without a default subnet"):
@@ -225,20 +205,11 @@ def test_routes_that_a_public_address_needs(tables: Any, *, is_public: bool) -> 
     assert (found is None) == is_public
 
 
-def make_subnet(world: World, **values: Any) -> str:
-    """Makes a VPC without an internet gateway, with one subnet."""
-    ec2 = world.clients.ec2
-    vpc = ec2.create_vpc(CidrBlock="10.9.0.0/16", AmazonProvidedIpv6CidrBlock=True)["Vpc"]["VpcId"]
-    [ipv6] = ec2.describe_vpcs(VpcIds=[vpc])["Vpcs"][0]["Ipv6CidrBlockAssociationSet"]
-    if values.get("Ipv6Native"):
-        values["Ipv6CidrBlock"] = ipv6["Ipv6CidrBlock"].replace("/56", "/64")
-    else:
-        values["CidrBlock"] = "10.9.1.0/24"
-    return ec2.create_subnet(VpcId=vpc, AvailabilityZone="us-east-1a", **values)["Subnet"]["SubnetId"]
-
-
 def test_a_named_subnet_without_a_route_to_the_internet(world: World) -> None:
-    subnet_id = make_subnet(world)
+    ec2 = world.clients.ec2
+    vpc_id = ec2.create_vpc(CidrBlock="10.9.0.0/16")["Vpc"]["VpcId"]
+    made = ec2.create_subnet(VpcId=vpc_id, CidrBlock="10.9.1.0/24", AvailabilityZone="us-east-1a")
+    subnet_id = made["Subnet"]["SubnetId"]
     with pytest.raises(ConfigError, match=r'"subnet-\w+": has no route to an internet gateway \(rtb-\w+\)') as caught:
         preflight(world, subnet_id=subnet_id)
     assert 'ssh_address = "private"' in str(caught.value.hint)
@@ -254,12 +225,9 @@ def test_existing_nodes_determine_subnet_and_type(world: World) -> None:
     found = preflight(world, state, instance_types=["g5.xlarge"], market=["spot", "on-demand"])
 
     assert places(found) == [("spot", "g5.xlarge", "us-east-1d"), ("on-demand", "g5.xlarge", "us-east-1d")]
-    leave_addresses(world, 0, "us-east-1d")
+    subnet._available_ip_addresses = 0
     with pytest.raises(AwsError, match=r"the cluster's subnet is full: us-east-1d: subnet-\w+ has 0 free"):
         preflight(world, state, instance_types=["g5.xlarge"])
-
-
-# --- quotas
 
 
 def test_a_quota_for_the_least_nodes_suffices(world: World) -> None:
@@ -271,11 +239,7 @@ def test_a_quota_for_the_least_nodes_suffices(world: World) -> None:
         preflight(world, nodes=5, least=4)
 
 
-# --- errors
-
-
 def test_missing_permissions_end_up_early(world: World) -> None:
-    """Nothing is made."""
     world.sandbox.book.arm("unauthorized action=RunInstances")
     with pytest.raises(AwsError, match=r"lack permissions .*: ec2:RunInstances$") as caught:
         preflight(world)

@@ -7,12 +7,7 @@ from typing import Any
 import pytest
 
 from ec2_sandbox.api.prices import spot_price
-from provision.preflight.prices import (
-    PricedPlace,
-    describe_prices,
-    find_volume_price,
-    parse_price,
-)
+from provision.preflight.prices import PricedPlace, describe_prices, find_volume_price, parse_price
 from provision_world import World, listening
 
 HOURS = frozenset({"Hrs"})

@@ -65,9 +65,6 @@ def test_a_limit_that_may_not_be_read(world: World) -> None:
     assert quota.suffices
 
 
-# --- messages
-
-
 def quota(**values: Any) -> Quota:
     return Quota(**{"code": "L-1", "name": "Some", "needed": 8, "limit": 4.0, "in_use": 2, **values})
 

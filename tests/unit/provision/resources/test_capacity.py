@@ -7,7 +7,7 @@ import pytest
 
 from foundation.errors import AwsError, ClusterError
 from foundation.progress import Event
-from provision_world import Killed, World, complete, make_config
+from provision_world import World, complete, make_config, when
 
 
 def places(world: World) -> Counter[tuple[str, str, str]]:
@@ -131,22 +131,25 @@ def test_a_node_that_ends_while_starting_for_lack_of_capacity(
     ],
 )
 def test_nodes_that_would_end_in_every_zone(world: World, code: str, hint: str) -> None:
-    def end_all(event: Event) -> None:
-        if event.kind == "done" and event.what.startswith("launch"):
-            for instance in world.sandbox.backend.sandbox_instances():
-                instance._end_for("shutting-down", code, "Client error on launch")
+    def end_all() -> None:
+        for instance in world.sandbox.backend.sandbox_instances():
+            instance._end_for("shutting-down", code, "Client error on launch")
 
     with pytest.raises(AwsError, match=f"2 of the nodes ended while starting: .*{code}: Client error") as caught:
-        world.up(make_config(market=["spot", "on-demand"]), report=end_all)
+        world.up(make_config(market=["spot", "on-demand"]), report=when("launch", end_all))
     assert hint in str(caught.value.hint)
     assert launches(world) == 1
     assert not world.resources()["instances"]
 
 
 def test_rolls_back_a_partial_launch_unless_asked_not_to(world: World) -> None:
-    for keep_failed, left, which in ((False, 0, 0), (True, 2, 3)):
+    def fail() -> None:
+        *_, instance = world.sandbox.backend.sandbox_instances()
+        instance.fail_to_boot("the host did not come up")
+
+    for keep_failed, left in ((False, 0), (True, 2)):
         with pytest.raises(ClusterError, match=r"1 of the nodes ended while starting: i-\w+: Server.InternalError"):
-            world.up(make_config(nodes=3), report=world.failing_launch(which=which), keep_failed=keep_failed)
+            world.up(make_config(nodes=3), report=when("launch", fail), keep_failed=keep_failed)
         assert world.resources()["instances"] == left
         assert world.files.launches() == ()
     assert [node.index for node in world.up(make_config(nodes=3)).nodes] == [0, 1, 2]
@@ -155,14 +158,7 @@ def test_rolls_back_a_partial_launch_unless_asked_not_to(world: World) -> None:
 def test_finds_an_interrupted_launch_in_another_zone(world: World) -> None:
     """The first run is killed after its launch in the second place. The second run tries that place first."""
     world.sandbox.book.arm("capacity zone=us-east-1a count=1")
-
-    def kill(event: Event) -> None:
-        if event.kind == "info" and event.what.startswith("2 x "):
-            raise Killed
-
-    with pytest.raises(Killed):
-        world.up(make_config(), report=kill)
-
+    world.kill_up("2 x ", kind="info")
     world.up(make_config())
     assert places(world) == {("on-demand", "c5.xlarge", "us-east-1b"): 2}
     assert world.resources() == complete(2)

@@ -8,40 +8,25 @@ from foundation.errors import AwsError
 from foundation.progress import silent
 from provision.allow import prepare_allow
 from provision.apply import apply
-from provision.model import ClusterState
-from provision.plan import Plan
-from provision.power import describe_disks_gib, prepare_start, prepare_stop
-from provision.up import up
+from provision.power import describe_disks_gib, prepare_stop
 from provision_world import CALLER_NETWORK, NAME, World, listening, make_config
 from refusing_wire import wired
 
 OTHER = "198.51.100.1/32"
 
 
-def stop(world: World) -> Plan:
-    plan = prepare_stop(world.clients, name=NAME, files=world.files, report=silent)
-    apply(plan, clients=world.clients, files=world.files, report=silent)
-    return plan
-
-
-def start_again(world: World, **settings: Any) -> ClusterState:
-    plan = prepare_start(world.clients, name=NAME, config=make_config(**settings), files=world.files)
-    return up(plan, clients=world.clients, files=world.files, report=silent)
-
-
 def test_stop_and_start_take_one_call_each(world: World) -> None:
-    """For any number of nodes."""
     before = world.up(make_config(nodes=8))
     world.calls.made.clear()
 
-    stop(world)
+    world.stop()
 
     assert world.calls.mutating() == {"StopInstances": 1}
     assert {node.state for node in world.describe().nodes} == {"stopped"}
     assert describe_disks_gib(world.clients.ec2, name=NAME) == 800
     world.calls.made.clear()
 
-    after = start_again(world, nodes=8)
+    after = world.start()
 
     assert world.calls.mutating() == {"StartInstances": 1}
     assert [(n.instance_id, n.index, n.role, n.state) for n in after.nodes] == [
@@ -59,17 +44,16 @@ def test_a_start_that_fails(world: World) -> None:
     with wired(world) as wire:
         wire.refuse("StartInstances", code="InsufficientInstanceCapacity")
         with pytest.raises(AwsError, match=r"AWS says: .*Insufficient.*, while starting the nodes") as caught:
-            start_again(world)
+            world.start()
 
     assert "only in their own zone" in (caught.value.hint or "")
     assert [(node.index, node.state) for node in world.describe().nodes] == [(0, "stopped"), (2, "stopped")]
-    assert {node.state for node in start_again(world).nodes} == {"running"}  # although node 1 is missing
+    assert {node.state for node in world.start().nodes} == {"running"}  # although node 1 is missing
 
 
 def test_a_node_that_stops_while_starting(world: World) -> None:
     world.up(make_config())
-    stop(world)
-    plan = prepare_start(world.clients, name=NAME, config=make_config(), files=world.files)
+    world.stop()
     [victim, _] = world.sandbox.backend.sandbox_instances()
 
     def lose(**_: Any) -> None:
@@ -79,7 +63,7 @@ def test_a_node_that_stops_while_starting(world: World) -> None:
         listening(world.clients.ec2, "after-call.ec2.StartInstances", lose),
         pytest.raises(AwsError, match=f"1 of the nodes stopped.*{victim.id}: Server.ScheduledStop") as caught,
     ):
-        apply(plan, clients=world.clients, files=world.files, report=silent)
+        world.start()
     assert "cluster start again" in str(caught.value.hint)
 
 

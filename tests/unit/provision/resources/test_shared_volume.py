@@ -7,7 +7,6 @@ import pytest
 
 import provision.resources.shared_volume
 from foundation.errors import AwsError, ClusterError, ConfigError
-from foundation.progress import Event
 from provision import plan as plans
 from provision.plan import Step
 from provision.preflight.places import Facts, keep_volume_zone
@@ -20,7 +19,18 @@ from provision.resources.shared_volume import (
     TagKeep,
     find_shared_volumes,
 )
-from provision_world import NAME, Killed, World, complete, make_config, make_node, make_state, make_volume, make_wanted
+from provision_world import (
+    NAME,
+    Killed,
+    World,
+    complete,
+    make_config,
+    make_node,
+    make_state,
+    make_volume,
+    make_wanted,
+    when,
+)  # fmt: skip
 
 
 def make_shared(**values: Any) -> SharedVolume:
@@ -108,31 +118,22 @@ def test_a_kept_volume_stays_and_is_used_again_in_its_zone(world: World) -> None
     state = world.up(make_config())
     assert world.resources() == with_volume(2)
     [volume] = describe_volumes(world)
-    assert state.head is not None
-    assert volume == attached(
-        state.head.instance_id,
-        volume_id=volume.volume_id,
-        zone="us-east-1b",
-        size_gib=20,
-        keep=True,
-        tagged_keep=True,
-    )
+    there: Any = {"volume_id": volume.volume_id, "zone": "us-east-1b", "size_gib": 20}
+    assert volume == attached(state.head.instance_id, keep=True, tagged_keep=True, **there)
     [shown] = world.clients.ec2.describe_volumes(VolumeIds=[volume.volume_id])["Volumes"]
     assert (shown["Encrypted"], shown["VolumeType"]) == (True, "gp3")
     assert not world.prepare(make_config())
     world.sandbox.book.disarm("all")
 
     receipt = world.down()
-    assert [(each.volume_id, each.size_gib, each.zone) for each in receipt.kept] == [
-        (volume.volume_id, 20, "us-east-1b")
-    ]
+    [kept] = receipt.kept
+    assert (kept.volume_id, kept.size_gib, kept.zone) == (volume.volume_id, 20, "us-east-1b")
     assert receipt.leftovers == ()
     assert world.resources() == Counter({"shared volumes": 1})
 
     state = world.up(make_config())
     assert {node.zone for node in state.nodes} == {"us-east-1b"}
     [again] = describe_volumes(world)
-    assert state.head is not None
     assert (again.volume_id, again.instance_id) == (volume.volume_id, state.head.instance_id)
     assert world.resources() == with_volume(2)
 
@@ -152,10 +153,7 @@ def test_keep_follows_cluster_toml(world: World) -> None:
 
 
 def test_a_failed_attachment_rolls_back_the_new_volume_too(world: World) -> None:
-    def refuse(event: Event) -> None:
-        if event.kind == "done" and event.what.startswith("make a volume"):
-            world.sandbox.book.arm("unauthorized action=AttachVolume count=9")
-
+    refuse = when("make a volume", lambda: world.sandbox.book.arm("unauthorized action=AttachVolume count=9"))
     world.volumes = (make_volume(),)
     with pytest.raises(AwsError, match="not authorized to perform"):
         world.up(make_config(), report=refuse)

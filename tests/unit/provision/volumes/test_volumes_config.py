@@ -26,21 +26,14 @@ def test_accepts() -> None:
     [
         ({"mount": "shared"}, 'mount = "shared": must be an absolute path'),
         ({"mount": "/$(reboot)"}, "must be an absolute path"),
-        ({"mount": "/home/ubuntu/.ssh"}, "must be an absolute path"),
         ({"mount": "/usr/local/data"}, "/usr belongs to the system"),
         ({"mount": "/mnt/"}, "would hide what is in /mnt"),
-        (
-            {"mount": "/home/ubuntu"},
-            'would hide a home folder; choose a folder below it, such as "/home/ubuntu/shared"',
-        ),
+        ({"mount": "/home/ubuntu"}, 'choose a folder below it, such as "/home/ubuntu/shared"'),
         ({"source": "heads"}, 'source = "heads": must be "head" (a new disk on the head), "fs-..."'),
         ({"source": "s3://bucket/a b"}, "must be"),
         ({"source": "-oProxyCommand=x:/a"}, "must be"),
         ({"source": "nas:/a,rw"}, "must be"),
-        (
-            {"source": "fs-0123abcd", "keep": True},
-            'keep is for source = "head"; "fs-0123abcd" exists already, and is neither changed nor deleted',
-        ),
+        ({"source": "fs-0123abcd", "keep": True}, 'keep is for source = "head"; "fs-0123abcd" exists already'),
         ({"source": "nas:/a", "size_gib": 100}, 'size_gib is for source = "head"'),
         ({"read_only": True}, 'read_only = true with source = "head" needs keep = true: a new disk is empty'),
     ],
@@ -52,36 +45,20 @@ def test_rejects(table: dict[str, Any], message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("pairs", "in_ec2", "messages"),
+    ("pairs", "in_ec2", "message"),
     [
-        ([("/a", "head"), ("/b", "fs-0123abcd"), ("/c", "s3://bucket"), ("/d", "nas:/d")], True, []),
-        ([("/a", "nas:/a"), ("/ab", "nas:/b")], True, []),
-        (
-            [("/a", "head"), ("/b", "head")],
-            True,
-            ['[[volumes]] source = "head" appears 2 times (/a, /b); a cluster has one such volume'],
-        ),
-        ([("/a", "nas:/a"), ("/a/", "nas:/b")], True, ['[[volumes]] mount = "/a" appears twice']),
-        (
-            [("/a", "nas:/a"), ("/a/b/c", "nas:/b")],
-            True,
-            ['[[volumes]] mount = "/a/b/c" and mount = "/a": one would be in the other'],
-        ),
-        (
-            [("/a", "nas:/a"), ("/b", "fs-0123abcd")],
-            False,
-            [
-                (
-                    'volumes[1].source = "fs-0123abcd": needs instances of EC2; with cloud = "hosts", use '
-                    '"HOST:/export" or "s3://..."'
-                )
-            ],
-        ),
+        ([("/a", "head"), ("/b", "fs-0123abcd"), ("/c", "s3://bucket"), ("/d", "nas:/d")], True, None),
+        ([("/a", "nas:/a"), ("/ab", "nas:/b")], True, None),
+        ([("/a", "head"), ("/b", "head")], True, '[[volumes]] source = "head" appears 2 times (/a, /b)'),
+        ([("/a", "nas:/a"), ("/a/", "nas:/b")], True, '[[volumes]] mount = "/a" appears twice'),
+        ([("/a", "nas:/a"), ("/a/b/c", "nas:/b")], True, '[[volumes]] mount = "/a/b/c" and mount = "/a": one would'),
+        ([("/a", "nas:/a"), ("/b", "fs-0123abcd")], False, 'volumes[1].source = "fs-0123abcd": needs instances of'),
     ],
 )
-def test_conflicts_between_volumes(pairs: list[tuple[str, str]], *, in_ec2: bool, messages: list[str]) -> None:
-    volumes = [make(mount=mount, source=source) for mount, source in pairs]
-    assert list(find_conflicts(volumes, in_ec2=in_ec2)) == messages
+def test_conflicts_between_volumes(pairs: list[tuple[str, str]], *, in_ec2: bool, message: str | None) -> None:
+    found = list(find_conflicts([make(mount=mount, source=source) for mount, source in pairs], in_ec2=in_ec2))
+    assert len(found) == (message is not None)
+    assert message is None or found[0].startswith(message)
 
 
 def test_what_nodes_mount() -> None:
