@@ -37,7 +37,6 @@ READS = ("Describe", "Get", "List")
 
 
 def find_changes(points: Sequence[str]) -> tuple[str, ...]:
-    """The points that change something. Pure."""
     return tuple(point for point in points if not point.startswith(READS))
 
 

@@ -32,7 +32,6 @@ S3_ACTIONS = {
 
 
 def read_log(project_dir: Path) -> list[dict[str, Any]]:
-    """The lines of a sandbox's API log."""
     return [json.loads(line) for line in control.api_log(project_dir).read_text().splitlines()]
 
 

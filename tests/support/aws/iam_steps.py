@@ -16,22 +16,16 @@ from ec2_client import Client, client
 ACCOUNT = "123456789012"
 
 
-def trust(*principals: str) -> str:
-    """The trust policy of a role that EC2 and these ARNs may assume."""
-    principal = {"Service": "ec2.amazonaws.com", **({"AWS": list(principals)} if principals else {})}
-    statement = {"Effect": "Allow", "Principal": principal, "Action": "sts:AssumeRole"}
-    return json.dumps({"Version": "2012-10-17", "Statement": statement})
-
-
-TRUST = trust(f"arn:aws:iam::{ACCOUNT}:root")
-
-
 def document(*statements: Mapping[str, Any]) -> str:
     return json.dumps({"Version": "2012-10-17", "Statement": list(statements)})
 
 
 def allow(action: Any, resource: Any = "*", **more: Any) -> dict[str, Any]:
     return {"Effect": "Allow", "Action": action, "Resource": resource, **more}
+
+
+PRINCIPALS = {"Service": "ec2.amazonaws.com", "AWS": f"arn:aws:iam::{ACCOUNT}:root"}
+TRUST = document({"Effect": "Allow", "Principal": PRINCIPALS, "Action": "sts:AssumeRole"})
 
 
 def client_of(service: str, keys: Mapping[str, Any], **config: Any) -> Client:
@@ -46,14 +40,12 @@ def client_of(service: str, keys: Mapping[str, Any], **config: Any) -> Client:
 
 
 def user(service: str) -> Client:
-    """A client of a new user."""
     iam, name = client("iam"), f"user-{uuid.uuid4().hex[:8]}"
     iam.create_user(UserName=name)
     return client_of(service, iam.create_access_key(UserName=name)["AccessKey"])
 
 
 def role_keys() -> Mapping[str, Any]:
-    """The credentials of a new role."""
     iam, name = client("iam"), f"role-{uuid.uuid4().hex[:8]}"
     arn = iam.create_role(RoleName=name, AssumeRolePolicyDocument=TRUST)["Role"]["Arn"]
     keys: Mapping[str, Any] = client("sts").assume_role(RoleArn=arn, RoleSessionName="test")["Credentials"]
@@ -61,7 +53,6 @@ def role_keys() -> Mapping[str, Any]:
 
 
 def role(service: str) -> Client:
-    """A client of a new role."""
     return client_of(service, role_keys())
 
 

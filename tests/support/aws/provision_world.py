@@ -1,10 +1,10 @@
 """Shared by the provision tests: values for plans, and an EC2 (the sandbox's, in this process) for applying them."""
 
 import gc
+import multiprocessing
 import os
 import shutil
 import threading
-import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -44,10 +44,9 @@ from provision.plan import Plan, Request
 from provision.power import prepare_start, prepare_stop
 from provision.up import prepare_resize, prepare_up, up
 from provision.volumes.config import VolumeConfig
-from sandbox_in_process import Clock, InProcessSandbox
+from sandbox_in_process import REGION, Clock, InProcessSandbox
 
 T = TypeVar("T")
-DONE = "done"
 NAME = "demo"
 CALLER_NETWORK = "203.0.113.7/32"
 PUBLIC_KEY = "ssh-ed25519 AAAAours"
@@ -60,6 +59,10 @@ CALLER = Caller(
 
 def make_config(**settings: Any) -> ProvisionConfig:
     return check(ProvisionConfig, {"nodes": 2, "ssh_from": CALLER_NETWORK, **settings}, source="cluster.toml")
+
+
+def make_lease_config(**settings: Any) -> LeaseConfig:
+    return check(LeaseConfig, settings, source="cluster.toml")
 
 
 def make_volume(**settings: Any) -> VolumeConfig:
@@ -298,7 +301,7 @@ class World:
         self.files = ClusterFiles(root)
 
     def reset(self, root: Path, **config: Any) -> None:
-        """An empty account, and a machine without files of the cluster. config: the sandbox's."""
+        """Leaves an empty account, and a machine without files of the cluster. config: the sandbox's."""
         self.sandbox.reset(**config)
         self.files = ClusterFiles(root)
         self.volumes = ()
@@ -315,9 +318,9 @@ class World:
         finally:
             self.calls.kill_before = self.calls.kill_after = None
 
-    def resources(self) -> Counter[str]:
+    def resources(self, region: str = REGION) -> Counter[str]:
         """Counts the account's resources in the backend, without the code under test."""
-        backend = self.sandbox.backend
+        backend = self.sandbox.in_region(region)
         return +Counter(
             {
                 "instances": sum(i.state != "terminated" for i in backend.sandbox_instances()),
@@ -364,38 +367,24 @@ def plan_kills(points: list[str], *, share: int | None = None) -> list[tuple[int
 def run_side_by_side(act: Callable[[T], None], cases: Iterable[T]) -> None:
     """Runs `act` for each case in a process of its own, forked with the account's current state.
 
-    Raises AssertionError with the traceback of each failed case.
+    A process that fails prints its traceback, with the case as its name.
     """
     gc.freeze()  # the collector would copy shared pages
-    running: deque[tuple[int, int]] = deque()
-    messages: list[str] = []
-
-    def reap() -> None:
-        pid, reading = running.popleft()
-        with os.fdopen(reading) as file:
-            messages.append(file.read())
-        os.waitpid(pid, 0)
-
+    fork = multiprocessing.get_context("fork")
+    done: list[Any] = []
+    running: deque[Any] = deque()
     for case in cases:
         if len(running) >= max(2, os.cpu_count() or 1):
-            reap()
-        reading, writing = os.pipe()
-        pid = os.fork()
-        if pid == 0:
-            with os.fdopen(writing, "w") as file:
-                try:
-                    act(case)
-                    file.write(DONE)
-                except BaseException:  # noqa: BLE001 - the parent reports it
-                    file.write(f"{case}: {traceback.format_exc()}")
-            os._exit(0)
-        os.close(writing)
-        running.append((pid, reading))
-    while running:
-        reap()
+            running[0].join()
+            done.append(running.popleft())
+        process = fork.Process(target=act, args=(case,), name=str(case))
+        process.start()
+        running.append(process)
+    for process in running:
+        process.join()
     gc.unfreeze()
-    assert messages
-    assert set(messages) == {DONE}, "\n".join(text for text in messages if text != DONE)
+    codes = {process.name: process.exitcode for process in (*done, *running)}
+    assert set(codes.values()) == {0}, codes
 
 
 def counting_fsync(calls: Calls, real: Callable[[int], None]) -> Callable[[int], None]:

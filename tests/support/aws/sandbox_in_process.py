@@ -6,11 +6,11 @@ placement groups and eventual consistency are the sandbox's, and a call takes a 
 
 import io
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 from wsgiref.types import WSGIApplication
 
 import boto3
@@ -21,6 +21,7 @@ from moto.ec2.models import ec2_backends
 from moto.iam.models import iam_backends
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from moto.s3.models import s3_backends
+from werkzeug.test import create_environ
 
 from ec2_sandbox.api import moto_setup
 from ec2_sandbox.api.consistency import Unsettled
@@ -149,33 +150,9 @@ class _Raw(io.BytesIO):
 
 def _environ(request: AWSPreparedRequest) -> dict[str, Any]:
     parts = urlsplit(request.url)
+    given: Any = request.headers.items()
+    headers = {name: value.decode() if isinstance(value, bytes) else value for name, value in given}
+    sent: Any = {"method": request.method, "headers": headers, "errors_stream": io.StringIO()}
     body: Any = request.body or b""
-    content: bytes = body.encode() if isinstance(body, str) else body if isinstance(body, bytes) else body.read()
-    environ: dict[str, Any] = {
-        "REQUEST_METHOD": request.method,
-        "SCRIPT_NAME": "",
-        "PATH_INFO": unquote(parts.path or "/"),
-        "QUERY_STRING": parts.query,
-        "SERVER_NAME": parts.hostname,
-        "SERVER_PORT": "443",
-        "SERVER_PROTOCOL": "HTTP/1.1",
-        "wsgi.url_scheme": "https",
-        "wsgi.input": io.BytesIO(content),
-        "wsgi.errors": io.StringIO(),
-        "wsgi.version": (1, 0),
-        "wsgi.multithread": False,
-        "wsgi.multiprocess": False,
-        "wsgi.run_once": False,
-        "REMOTE_ADDR": "127.0.0.1",
-        "HTTP_HOST": parts.netloc,
-    }
-    environ.update(_headers(request.headers.items()))
-    environ["CONTENT_LENGTH"] = str(len(content))
-    return environ
-
-
-def _headers(headers: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, str]]:
-    for name, value in headers:
-        text = value.decode() if isinstance(value, bytes) else str(value)
-        key = name.upper().replace("-", "_")
-        yield (key if key in ("CONTENT_TYPE", "CONTENT_LENGTH") else f"HTTP_{key}"), text
+    sent["data"] = body if isinstance(body, bytes | str) else body.read()
+    return create_environ(parts.path, f"https://{parts.netloc}", query_string=parts.query, **sent)

@@ -1,5 +1,3 @@
-"""Locks of files."""
-
 from pathlib import Path
 
 from foundation.file_lock import FileLock, is_held

@@ -1,5 +1,3 @@
-"""Work in a background thread."""
-
 import threading
 import time
 

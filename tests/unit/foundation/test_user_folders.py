@@ -1,5 +1,3 @@
-"""The user's folders, for any values of HOME and the XDG variables."""
-
 import os
 import pwd
 from pathlib import Path

@@ -15,9 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from foundation.errors import ClusterError
-from foundation.settings import check
-from provision.lease.config import LeaseConfig
-from provision_world import NAME, Killed, World, make_config, make_volume
+from provision_world import NAME, Killed, World, make_config, make_lease_config, make_volume
 
 MOST_NODES = 4
 ACTIONS = (
@@ -37,8 +35,6 @@ EXPECTED = (
 
 
 class Provisioning(RuleBasedStateMachine):
-    """A cluster, its commands, and events around it."""
-
     world: World
     folder: Path
 
@@ -51,7 +47,7 @@ class Provisioning(RuleBasedStateMachine):
         shutil.rmtree(self.folder, ignore_errors=True)
         self.world.reset(self.folder, consistency_delay_s=delay_s, boot_delay_s=boot_s, end_delay_s=boot_s)
         self.world.volumes = (make_volume(),) if volume else ()
-        self.world.lease = check(LeaseConfig, {"lifetime": "1d"}, source="cluster.toml")
+        self.world.lease = make_lease_config(lifetime="1d")
 
     def succeeds(self, command: Any, *arguments: Any, **settings: Any) -> bool:
         """Runs a command; returns whether it succeeded. Raises unexpected errors."""

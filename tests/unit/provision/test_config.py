@@ -1,5 +1,3 @@
-"""[provision] of cluster.toml: accepted and rejected values."""
-
 import json
 from typing import Any
 

@@ -10,11 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from foundation.settings import check as check_settings
-from provision.lease.config import LeaseConfig
-from provision_world import Killed, World, complete, make_config, make_volume, plan_kills, run_side_by_side
+from provision_world import (
+    Killed,
+    World,
+    complete,
+    make_config,
+    make_lease_config,
+    make_volume,
+    plan_kills,
+    run_side_by_side,
+)
 
-LEASE = check_settings(LeaseConfig, {"lifetime": "1h", "idle": "30m"}, source="cluster.toml")
+LEASE = make_lease_config(lifetime="1h", idle="30m")
 
 
 def find_leases(world: World) -> set[str | None]:
@@ -27,7 +34,6 @@ def find_leases(world: World) -> set[str | None]:
 
 
 def find_points(world: World, act: str) -> list[str]:
-    """Runs `up` or `down`; returns its API calls and fsyncs."""
     world.calls.made.clear()
     if act == "up":
         world.up(make_config())
@@ -69,17 +75,18 @@ def test_killed_at_every_point(
     world: World, tmp_path: Path, *, act: str, check: Callable[[World], None], share: int | None, keep: bool
 ) -> None:
     """`down` deletes the private key last, so the next `up` finds a key or creates one."""
-    volumes = (make_volume(keep=keep),)
-    world.lease, world.volumes = LEASE, volumes
-    if act == "down":
-        world.up(make_config())
+
+    def begin(folder: Path) -> None:
+        world.reset(folder)
+        world.lease, world.volumes = LEASE, (make_volume(keep=keep),)
+        if act == "down":
+            world.up(make_config())
+
+    begin(tmp_path / "count")
     points = find_points(world, act)
     assert len(points) > 10
     check(world)  # also makes botocore load its data, which the forked processes share
-    world.reset(tmp_path / "before")
-    world.lease, world.volumes = LEASE, volumes
-    if act == "down":
-        world.up(make_config())
+    begin(tmp_path / "before")
 
     def kill(case: tuple[int, bool]) -> None:
         point, before = case

@@ -1,5 +1,3 @@
-"""How a cluster differs from cluster.toml."""
-
 from typing import Any
 
 import pytest

@@ -1,5 +1,3 @@
-"""`down`: the plan, and the deletion of a whole cluster and of nothing else."""
-
 from typing import Any
 
 import pytest
@@ -20,18 +18,8 @@ from provision_world import NAME, World, make_config, make_node, make_state
 from sandbox_in_process import REGION
 
 NODES = (make_node(0), make_node(1))
-PROFILE = InstanceProfile(
-    name="cluster-us-east-1-demo",
-    ours=True,
-    has_role=True,
-    has_profile=True,
-    in_profile=True,
-    policy_names=("cluster-data",),
-)
+PROFILE = InstanceProfile(name="cluster-us-east-1-demo", ours=True, has_role=True, has_profile=True, in_profile=True)
 TAGS = [{"Key": "cluster:name", "Value": NAME}]
-
-
-# --- the plan
 
 
 def test_deletes_in_the_order_that_aws_allows() -> None:
@@ -60,9 +48,6 @@ def test_deletes_in_the_order_that_aws_allows() -> None:
     ]  # fmt: skip
 
 
-# --- applied
-
-
 def tagged(kind: str, tags: list[dict[str, str]] = TAGS) -> list[Any]:
     return [{"ResourceType": kind, "Tags": tags}]
 
@@ -73,7 +58,6 @@ def find_left(world: World) -> list[Resource]:
 
 
 def run_other(world: World, **asked: Any) -> str:
-    """Launches an instance without this program."""
     image = next(iter(world.sandbox.backend.amis))
     made = world.clients.ec2.run_instances(ImageId=image, MinCount=1, MaxCount=1, InstanceType="c5.large", **asked)
     return str(made["Instances"][0]["InstanceId"])
@@ -145,7 +129,6 @@ def test_deletes_what_users_have_protected(world: World) -> None:
 
 
 def test_names_what_else_uses_our_group(world: World) -> None:
-    """Another instance, and a rule of another group."""
     group = world.up(make_config(nodes=1)).security_groups[0]
     instance = run_other(world, SecurityGroupIds=[group.group_id])
     ec2 = world.clients.ec2

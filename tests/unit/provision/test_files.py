@@ -1,5 +1,3 @@
-"""Files on the user's machine: the key, the journal, the lock."""
-
 import os
 import stat
 import subprocess

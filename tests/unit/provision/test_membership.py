@@ -133,17 +133,10 @@ def launch_alike(world: World) -> str:
     """Launches an instance as another user would, with the cluster's tags, key pair and group. Returns its id."""
     [reservation] = [r for r in world.clients.ec2.describe_instances()["Reservations"] if r["Instances"]][:1]
     node = reservation["Instances"][0]
-    request: Any = {
-        "ImageId": node["ImageId"],
-        "InstanceType": node["InstanceType"],
-        "KeyName": node["KeyName"],
-        "SubnetId": node["SubnetId"],
-        "SecurityGroupIds": [group["GroupId"] for group in node["SecurityGroups"]],
-        "MinCount": 1,
-        "MaxCount": 1,
-        "TagSpecifications": [{"ResourceType": "instance", "Tags": node["Tags"]}],
-    }
-    return world.clients.ec2.run_instances(**request)["Instances"][0]["InstanceId"]
+    request: Any = {key: node[key] for key in ("ImageId", "InstanceType", "KeyName", "SubnetId")}
+    request["SecurityGroupIds"] = [group["GroupId"] for group in node["SecurityGroups"]]
+    request["TagSpecifications"] = [{"ResourceType": "instance", "Tags": node["Tags"]}]
+    return world.clients.ec2.run_instances(**request, MinCount=1, MaxCount=1)["Instances"][0]["InstanceId"]
 
 
 def test_an_instance_with_our_tags_does_not_take_an_index(world: World) -> None:

@@ -1,5 +1,3 @@
-"""The plans of `up` and `resize`, as tables of states."""
-
 from typing import Any
 
 import pytest

@@ -1,5 +1,3 @@
-"""stop, start and allow: the plan for each state, and the messages."""
-
 from typing import Any
 
 import pytest
@@ -33,7 +31,6 @@ RUNNING, PENDING, STOPPING, STOPPED = (
 @pytest.mark.parametrize(
     ("nodes", "wanted"),
     [
-        ((RUNNING,), (StopInstances(nodes=(RUNNING,)), WaitForStopped(instance_ids=("i-0",)))),
         (
             (RUNNING, PENDING, STOPPING, STOPPED),
             (StopInstances(nodes=(RUNNING, PENDING)), WaitForStopped(instance_ids=("i-0", "i-1", "i-2"))),
@@ -57,7 +54,6 @@ def test_stop_rejects_spot_instances() -> None:
 @pytest.mark.parametrize(
     ("nodes", "wanted"),
     [
-        ((RUNNING, STOPPED), (StartInstances(nodes=(STOPPED,)),)),
         ((replace(RUNNING, public_ip=None),), (StartInstances(nodes=(replace(RUNNING, public_ip=None),)),)),
         (
             (RUNNING, PENDING, STOPPING, STOPPED),
@@ -69,12 +65,9 @@ def test_start(nodes: tuple[Node, ...], wanted: tuple[Step, ...]) -> None:
     assert start(make_state(*nodes)) == wanted
 
 
-@pytest.mark.parametrize(
-    ("key", "message"), [(None, "is not on this machine"), ("ssh-ed25519 BBBB", "is not the one on this machine")]
-)
-def test_what_this_machine_cannot_reach_is_not_started(key: str | None, message: str) -> None:
-    with pytest.raises(ClusterError, match=message):
-        start(make_state(STOPPED), local_key=key)
+def test_what_this_machine_cannot_reach_is_not_started() -> None:
+    with pytest.raises(ClusterError, match="is not on this machine"):
+        start(make_state(STOPPED), local_key=None)
 
 
 @pytest.mark.parametrize(("price", "message"), [(0.08, "$16.00 per month"), (None, "unknown per month")])
@@ -93,7 +86,6 @@ def test_allow_needs_a_security_group(nodes: tuple[Node, ...], what: str) -> Non
 @pytest.mark.parametrize(
     ("before", "open_to", "words"),
     [
-        ([OTHER], [OTHER], f"ssh is allowed from {CALLER_NETWORK}; it was from {OTHER}"),
         ([CALLER_NETWORK], [CALLER_NETWORK], f"ssh is allowed from {CALLER_NETWORK}, as it was"),
         ([OTHER], [OTHER, "192.0.2.0/24"], f"ssh is allowed from {CALLER_NETWORK}; it was from {OTHER}; {BY_HAND}"),
     ],

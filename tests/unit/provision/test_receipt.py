@@ -1,5 +1,3 @@
-"""The receipt of `down` and the bill, and the text of both."""
-
 import json
 
 from cluster.views.layout import wrap

@@ -68,17 +68,6 @@ class Both:
         for region in REGIONS:
             dataclasses.replace(self.world, clients=self.clients[region], files=self.files(region)).down()
 
-    def resources(self, region: str) -> Counter[str]:
-        backend = self.world.sandbox.in_region(region)
-        return dataclasses.replace(self.world, sandbox=Only(backend)).resources()  # type: ignore[arg-type]
-
-
-@dataclass
-class Only:
-    """A sandbox with one region, for World.resources."""
-
-    backend: Any
-
 
 @pytest.fixture
 def both(world: World, tmp_path: Path) -> Both:
@@ -92,8 +81,8 @@ def test_the_next_region_has_room(both: Both, tmp_path: Path) -> None:
     lines: list[str] = []
     state = both.up(lambda event: lines.append(event.what))
     assert {node.zone[:-1] for node in state.nodes} == {OTHER_REGION}
-    assert both.resources(REGION) == Counter()
-    assert both.resources(OTHER_REGION) == complete(2)
+    assert both.world.resources(REGION) == Counter()
+    assert both.world.resources(OTHER_REGION) == complete(2)
     assert [line.partition(":")[0] for line in lines] == [f"{REGION} cannot give the nodes", f"trying {OTHER_REGION}"]
     zones = [line.split(":")[0].rpartition(" ")[2] for line in lines[0].splitlines() if "InsufficientInst" in line]
     assert zones == [f"{REGION}{letter}" for letter in "abcdf"]  # c5.xlarge is not offered in us-east-1e
@@ -117,8 +106,8 @@ def test_a_cluster_with_nodes_stays_where_they_are(both: Both) -> None:
     both.world.sandbox.book.arm(FULL)
     with pytest.raises(NoCapacityError, match="no other region is tried: the cluster has instances there"):
         both.up(nodes=3)
-    assert both.resources(REGION) == complete(2)
-    assert both.resources(OTHER_REGION) == Counter()
+    assert both.world.resources(REGION) == complete(2)
+    assert both.world.resources(OTHER_REGION) == Counter()
     both.world.sandbox.book.arm("unauthorized action=DescribeInstances count=all")
     with pytest.raises(AwsError, match=REGION):  # a region that cannot be asked may have the cluster
         find_home(both.clients.__getitem__, REGIONS, name=NAME, noted=None)
@@ -151,9 +140,6 @@ def test_the_error_after_all_regions(errors: list[ClusterError], raised: type[Cl
     assert alone.value is errors[0]
 
 
-# -- killed ------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 def test_a_kill_at_every_call(both: Both, tmp_path: Path) -> None:
     """Kills `up`, whose first region is full, at API calls; then runs `up` again, or `down`."""
@@ -172,7 +158,7 @@ def test_a_kill_at_every_call(both: Both, tmp_path: Path) -> None:
         if number % 2:
             state = both.up()
             assert {node.zone[:-1] for node in state.nodes} == {OTHER_REGION}, where
-            assert both.resources(REGION) == Counter(), where
-            assert both.resources(OTHER_REGION) == complete(2), where
+            assert both.world.resources(REGION) == Counter(), where
+            assert both.world.resources(OTHER_REGION) == complete(2), where
         both.down()
-        assert both.resources(REGION) == both.resources(OTHER_REGION) == Counter(), where
+        assert both.world.resources(REGION) == both.world.resources(OTHER_REGION) == Counter(), where

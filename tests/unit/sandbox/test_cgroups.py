@@ -1,5 +1,3 @@
-"""The cgroup of a host."""
-
 import os
 import subprocess
 import uuid

@@ -1,5 +1,3 @@
-"""The command `ec2-sandbox`: its settings file, and what its help says."""
-
 import shlex
 from pathlib import Path
 

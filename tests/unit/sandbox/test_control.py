@@ -1,5 +1,3 @@
-"""The control side without a running sandbox."""
-
 import json
 import os
 import subprocess

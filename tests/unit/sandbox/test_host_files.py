@@ -68,8 +68,6 @@ def test_network(public_ip: str | None, machine: str) -> None:
     assert not [line for line in batch if "None" in line]
 
 
-# --- user data
-
 FOLDER = "/var/lib/cloud/instances/i-1"
 
 
@@ -98,9 +96,6 @@ def test_the_first_line_is_the_type(text: str, kind: str) -> None:
 @pytest.mark.parametrize("broken", [b"\x1f\x8bno gzip", b"\xff\xfe\x00", b"MIME-Version: 1.0\n\n\xff"])
 def test_invalid_user_data_is_not_a_script(broken: bytes) -> None:
     assert not any("part-" in path for path in paths_of(broken))
-
-
-# --- metadata
 
 
 def test_a_token_belongs_to_one_instance_until_it_expires() -> None:

@@ -1,5 +1,3 @@
-"""DescribeInstanceStatus, by real calls in this process."""
-
 from typing import Any
 
 from provision_world import World, make_config

@@ -63,15 +63,13 @@ def test_a_launch_has_all_that_its_template_says(world: World) -> None:
     assert [group["GroupId"] for group in instance["SecurityGroups"]] == [group_id]
     assert instance["InstanceLifecycle"] == "spot"
     assert as_dict(instance["Tags"]) == {"team": "ml", "stage": "prod"}
-    [user_data] = [ec2.describe_instance_attribute(InstanceId=instance["InstanceId"], Attribute="userData")["UserData"]]
+    user_data = ec2.describe_instance_attribute(InstanceId=instance["InstanceId"], Attribute="userData")["UserData"]
     assert user_data["Value"] == SCRIPT
     attached = [{"Name": "attachment.instance-id", "Values": [instance["InstanceId"]]}]
     volumes = ec2.describe_volumes(Filters=attached)["Volumes"]
     assert {volume["Attachments"][0]["Device"]: volume["Size"] for volume in volumes} == {ROOT: 100, DATA: 5}
     assert [as_dict(volume["Tags"]) for volume in volumes] == [{"team": "ml"}] * 2
-    [interface] = ec2.describe_network_interfaces(
-        Filters=[{"Name": "attachment.instance-id", "Values": [instance["InstanceId"]]}]
-    )["NetworkInterfaces"]
+    [interface] = ec2.describe_network_interfaces(Filters=attached)["NetworkInterfaces"]
     assert as_dict(interface["TagSet"]) == {"net": "a"}
     [request] = ec2.describe_spot_instance_requests()["SpotInstanceRequests"]
     assert as_dict(request["Tags"]) == {"bid": "b"}
@@ -125,9 +123,6 @@ def test_what_a_launch_cannot_tag(world: World) -> None:
 def test_groups_of_a_request_replace_the_templates() -> None:
     template = {"SecurityGroups": ["default"], "KeyName": "ours", "UserData": None}
     assert merge_launch(template, {"SecurityGroupIds": ["sg-1"]}) == {"KeyName": "ours", "SecurityGroupIds": ["sg-1"]}
-
-
-# --- fleets
 
 
 def create_fleet(world: World, template_id: str, overrides: list[Any], capacity: Any, **more: Any) -> Any:

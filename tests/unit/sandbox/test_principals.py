@@ -1,5 +1,3 @@
-"""The owners of access keys, and when keys expire."""
-
 import datetime as dt
 from collections.abc import Iterator
 

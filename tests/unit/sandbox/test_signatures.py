@@ -1,5 +1,3 @@
-"""Signatures by botocore, and invalid ones."""
-
 import datetime as dt
 import io
 from typing import Any
@@ -18,7 +16,6 @@ HOST = "10.1.0.1:4443"
 
 
 def environ_of(request: AWSRequest) -> dict[str, Any]:
-    """The WSGI environment of a request."""
     prepared = request.prepare()
     url = urlsplit(prepared.url)
     body = prepared.body or b""

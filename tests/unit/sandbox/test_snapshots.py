@@ -1,5 +1,3 @@
-"""Snapshots and the images that are made of them, by real calls in this process."""
-
 from typing import Any
 
 import pytest

@@ -1,5 +1,3 @@
-"""The sandbox's log of states, and EC2's answers about the end of an instance."""
-
 import re
 from datetime import UTC, datetime
 from typing import Any

@@ -1,5 +1,3 @@
-"""Commands start without awscrt, unless a profile needs it."""
-
 import subprocess
 import sys
 from pathlib import Path

@@ -39,17 +39,13 @@ def refused(world: World, **settings: Any) -> ClusterError:
 
 
 def test_a_quota_ends_the_launch(world: World, wire: Wire) -> None:
-    quota = "L-1216C47A"
     wire.refuse("RunInstances", code="VcpuLimitExceeded", times=FOR_EVER)
     error = refused(world)
 
     assert isinstance(error, QuotaError)
     assert len(wire.calls("RunInstances")) == 1
-    first, second = error.message.splitlines()
-    assert first.startswith(words("VcpuLimitExceeded"))
-    assert re.fullmatch(rf"  {quota} .*: 8 vCPUs needed, 0 in use, limit \d+", second)
+    assert re.search(r"\n  L-1216C47A .*: 8 vCPUs needed", error.message)
     assert "[provision] nodes, instance_type or market" in str(error.hint)
-    assert f"--quota-code {quota} --desired-value 8" in str(error.hint)
     assert "instances" not in world.resources()
     assert world.files.launches() == ()
 

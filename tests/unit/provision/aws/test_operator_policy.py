@@ -1,5 +1,3 @@
-"""IAM policy of an operator, evaluated by the tests' own IAM."""
-
 import ast
 import json
 import re

@@ -1,5 +1,3 @@
-"""IAM policies of the nodes' role and of a job, evaluated by the tests' own IAM."""
-
 import json
 import re
 from typing import Any

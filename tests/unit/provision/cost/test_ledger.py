@@ -1,5 +1,3 @@
-"""How the ledger records the state that EC2 shows, case by case."""
-
 from datetime import UTC, datetime
 from typing import Any
 

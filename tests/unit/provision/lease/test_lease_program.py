@@ -127,9 +127,6 @@ def lease_in(seconds: float, **more: Any) -> Lease:
     return Lease(set_at=now, until=now + seconds, **more)
 
 
-# -- the lease that counts ---------------------------------------------------------------------------------------------
-
-
 def test_the_newest_lease_counts_and_is_kept(nodes: Nodes) -> None:
     node = nodes.make("dash")
     older, newer = FULL, FULL._replace(set_at=FULL.set_at + 1, until=None)
@@ -151,9 +148,6 @@ def test_a_boot_uses_what_was_kept_and_saves_a_copy(nodes: Nodes) -> None:
     hook = node.root / "hook/cluster-lease"
     subprocess.run([str(hook)], check=True)
     assert node.show()["lease"] == render_lease(changed)
-
-
-# -- the end -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -190,9 +184,6 @@ def test_a_warning_comes_once_for_each_end(nodes: Nodes) -> None:
     assert any("all nodes stop in" in path.read_text() for path in events.iterdir())
 
 
-# -- use ---------------------------------------------------------------------------------------------------------------
-
-
 def use(node: FakeNode) -> str:
     """Why a node is in use, at the second look: the first one cannot measure the CPU. "" if it is not."""
     node.call("idle")
@@ -214,7 +205,6 @@ SUPERVISOR = "/r/bin/python\0-Es\0/r/node\0supervise"
         ("running", SUPERVISOR, None, JOB),
         ("running", "sleep 5", None, ""),  # its supervisor was killed
         ("waiting", SUPERVISOR, None, ""),
-        ("done", SUPERVISOR, None, ""),
         (None, "sleep 5", "echo 0; echo 4", ""),
         (None, "sleep 5", "echo 0; echo 93", "a GPU is busy: 93 %"),
         (None, "sleep 5", "exit 9", "the GPUs cannot be read"),
@@ -266,9 +256,6 @@ def test_cpu_use(nodes: Nodes, ticks: int, why: str) -> None:
     assert re.fullmatch(why, (node.root / "run/why").read_text().strip())
 
 
-# -- the cluster's use -------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("answer", "ends"), [("echo 0", False), ("exit 255", True)])
 def test_the_head_ends_the_cluster_when_no_node_is_in_use(nodes: Nodes, answer: str, *, ends: bool) -> None:
     """A node that does not answer counts as idle from its last answer on."""
@@ -296,9 +283,6 @@ def test_a_node_that_the_head_asks_does_not_end_by_itself(nodes: Nodes) -> None:
         time.sleep(1)
     assert not node.is_off()
     until(node.is_off, "the end", timeout_s=40)  # it hears no more of the head
-
-
-# -- user data ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("shell", SHELLS)

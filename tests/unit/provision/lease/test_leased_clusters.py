@@ -8,23 +8,17 @@ from msgspec.structs import replace
 
 from foundation.errors import ClusterError, ConfigError
 from foundation.progress import silent
-from foundation.settings import check
 from provision.apply import apply
 from provision.lease.arm import SetLease, plan_lease
-from provision.lease.config import LeaseConfig
 from provision.lease.lease_plan import Spending
 from provision.lease.terms import Lease, parse_lease, render_lease
 from provision.lease.user_data import render_user_data
 from provision.power import prepare_start
 from provision.status import SWITCHED_OFF, find_allocation, find_lease_end
-from provision_world import World, complete, make_config, make_group, make_node, make_state
+from provision_world import World, complete, make_config, make_group, make_lease_config, make_node, make_state
 
 NOW = 1_900_000_000.0
 OFF = f"{SWITCHED_OFF}: Instance initiated shutdown"
-
-
-def make_lease_config(**values: Any) -> LeaseConfig:
-    return check(LeaseConfig, values, source="cluster.toml")
 
 
 def leases(world: World) -> set[Any]:

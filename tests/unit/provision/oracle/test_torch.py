@@ -1,5 +1,3 @@
-"""Which PyTorch wheel runs on which GPU."""
-
 import json
 import re
 

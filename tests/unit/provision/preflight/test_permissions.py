@@ -1,5 +1,3 @@
-"""The caller's permissions, tested by dry runs."""
-
 from typing import Any
 
 import pytest
@@ -83,15 +81,6 @@ def test_dry_runs_show_permissions_and_have_no_effect(world: World) -> None:
     assert world.resources() == before
 
 
-def answering(world: World, operation: str, code: str, message: str) -> Any:
-    """Changes EC2's response, for refusals that only certain policies cause."""
-
-    def change(parsed: dict[str, Any], **_: Any) -> None:
-        parsed["Error"] = {"Code": code, "Message": message}
-
-    return listening(world.clients.ec2, f"after-call.ec2.{operation}", change)
-
-
 @pytest.mark.parametrize(
     ("operation", "code", "message", "missing", "unknown"),
     [
@@ -109,6 +98,9 @@ def answering(world: World, operation: str, code: str, message: str) -> Any:
 def test_what_a_response_says_about_permissions(
     world: World, operation: str, code: str, message: str, *, missing: tuple[str, ...], unknown: tuple[str, ...]
 ) -> None:
-    with answering(world, operation, code, message):
+    def change(parsed: dict[str, Any], **_: Any) -> None:
+        parsed["Error"] = {"Code": code, "Message": message}
+
+    with listening(world.clients.ec2, f"after-call.ec2.{operation}", change):
         found = permissions(world)
     assert (found.missing, found.unknown) == (missing, unknown)

@@ -46,7 +46,6 @@ def places(found: Preflight) -> list[tuple[str, str, str]]:
 
 
 def test_a_cpu_cluster(world: World) -> None:
-    """Subnets with too few addresses are skipped."""
     image = image_of(world, UBUNTU.format(arch="amd64"))
     subnet = subnet_in(world, "us-east-1a")
     subnet_in(world, "us-east-1b")._available_ip_addresses = 1
@@ -182,7 +181,6 @@ LOCAL = {"DestinationCidrBlock": "10.0.0.0/16", "GatewayId": "local", "State": "
 
 
 def route_table(*routes: Any, subnet_id: str | None = None, vpc_id: str = "vpc-1") -> Any:
-    """A VPC's main table, or a subnet's own table."""
     association = {"Main": True} if subnet_id is None else {"Main": False, "SubnetId": subnet_id}
     return {"RouteTableId": "rtb-1", "VpcId": vpc_id, "Routes": [LOCAL, *routes], "Associations": [association]}
 

@@ -1,5 +1,3 @@
-"""Prices. A missing price is not an error."""
-
 import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -55,7 +53,6 @@ def test_the_newest_spot_price_counts(world: World) -> None:
 
 
 def product(unit: str, amount: str) -> str:
-    """A product of the price list."""
     dimensions = {"1": {"unit": unit, "pricePerUnit": {"USD": amount}}}
     return json.dumps({"terms": {"OnDemand": {"term": {"priceDimensions": dimensions}}, "Reserved": {}}})
 

@@ -1,5 +1,3 @@
-"""vCPU quotas: a type's kind of quota, the use, the limit, and messages."""
-
 from typing import Any
 
 import pytest

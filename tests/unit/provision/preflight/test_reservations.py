@@ -1,5 +1,3 @@
-"""Capacity reservations and Capacity Blocks: the first place to try, and why one cannot be used."""
-
 from datetime import UTC, datetime
 from typing import Any
 

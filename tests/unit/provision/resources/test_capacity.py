@@ -23,7 +23,6 @@ def texts(events: list[Event], kind: str) -> list[str]:
 
 
 def test_the_order_of_the_places(world: World) -> None:
-    """The zone changes fastest, then the type, then the market."""
     world.sandbox.book.arm("capacity")
     config = make_config(instance_types=["p4d.24xlarge"], market=["spot", "on-demand"])
 
@@ -36,10 +35,6 @@ def test_the_order_of_the_places(world: World) -> None:
     tried = [line.partition(": ")[0].strip() for line in lines]
     options = world.prepare(config).world.preflight.options
     assert tried == [f"2 x {option.label}" for option in options]
-    keys = [(option.market, option.instance_type) for option in options]
-    assert list(dict.fromkeys(keys)) == [
-        ("spot", "c5.xlarge"), ("spot", "p4d.24xlarge"), ("on-demand", "c5.xlarge"), ("on-demand", "p4d.24xlarge"),
-    ]  # fmt: skip
     assert launches(world) == len(options) == len(set(tried)) > 8
     assert "[provision] instance_types, market, regions, min_nodes" in str(caught.value.hint)
     assert world.files.launches() == ()

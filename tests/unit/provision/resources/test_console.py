@@ -1,5 +1,3 @@
-"""The host keys' fingerprints and the last lines of EC2's console output."""
-
 from collections.abc import Iterator
 from typing import Any
 

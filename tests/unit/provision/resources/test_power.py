@@ -1,5 +1,3 @@
-"""stop, start and allow, with an EC2 in this process."""
-
 from typing import Any
 
 import pytest

@@ -1,5 +1,3 @@
-"""RunInstances: the request, the retries, and the numbers of the nodes."""
-
 import gzip
 import subprocess
 from contextlib import suppress
@@ -87,9 +85,6 @@ def test_the_request() -> None:
     assert len(digests) == 3
 
 
-# --- retries
-
-
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
@@ -128,9 +123,6 @@ def test_what_is_retried_with_the_same_token(clock: Clock, error: Exception, att
     assert [event.kind for event in events] == ["warn"] * (attempts - 1)
     assert all("An error occurred" not in event.what for event in events)  # botocore's text around AWS's message
     assert len(clock.slept_s) == attempts - 1
-
-
-# --- numbers
 
 
 def instance(name: str, *, launch_index: int, indices: str | None, age_s: int = 0, **more: Any) -> Any:

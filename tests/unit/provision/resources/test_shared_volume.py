@@ -101,9 +101,6 @@ def test_a_volume_in_a_zone_without_a_subnet_is_explained() -> None:
         keep_volume_zone(asked, FACTS)
 
 
-# --- with an EC2
-
-
 def with_volume(nodes: int, volumes: int = 1) -> Counter[str]:
     return complete(nodes) + Counter({"shared volumes": volumes})
 

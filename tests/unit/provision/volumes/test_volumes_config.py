@@ -1,5 +1,3 @@
-"""[[volumes]] of cluster.toml: accepted and rejected values, and the volumes that nodes mount."""
-
 from typing import Any
 
 import pytest
@@ -15,7 +13,6 @@ def make(**table: Any) -> VolumeConfig:
 
 
 def test_accepts() -> None:
-    """A mount and a source are normalized."""
     assert make(mount="/shared/").mount == "/shared"
     for source, normal in (("fs-0123abcd", "fs-0123abcd"), ("s3://bucket", "s3://bucket/"), ("nas:/a/", "nas:/a")):
         assert make(source=source).source == normal
