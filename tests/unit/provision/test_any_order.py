@@ -49,10 +49,10 @@ class Provisioning(RuleBasedStateMachine):
         self.world.volumes = (make_volume(),) if volume else ()
         self.world.lease = make_lease_config(lifetime="1d")
 
-    def succeeds(self, command: Any, *arguments: Any, **settings: Any) -> bool:
+    def succeeds(self, command: Callable[..., Any], *arguments: Any) -> bool:
         """Runs a command; returns whether it succeeded. Raises unexpected errors."""
         try:
-            command(*arguments, **settings)
+            command(*arguments)
         except ClusterError as error:
             if not any(words in error.message for words in EXPECTED):
                 raise
@@ -136,10 +136,7 @@ class Provisioning(RuleBasedStateMachine):
 
     @rule()
     def lose_the_files(self) -> None:
-        """Waits until the lists are up to date, then deletes the files.
-
-        While the lists lag, only the journal knows an interrupted launch.
-        """
+        """Once the lists are up to date: before, only the journal knows an interrupted launch."""
         self.world.time.sleep(60)
         shutil.rmtree(self.world.files.root, ignore_errors=True)
 

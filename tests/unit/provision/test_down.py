@@ -30,7 +30,6 @@ def test_deletes_in_the_order_that_aws_allows() -> None:
         "network interface": ("eni-1",),
     }
     plan = plan_down(make_state(*NODES, found=found, ending=("i-9",)), local_files=True)
-
     assert plan.steps == (
         TerminateInstances(nodes=NODES),
         WaitForTerminated(instance_ids=("i-0", "i-1", "i-9")),
@@ -89,9 +88,7 @@ def test_deletes_every_kind_except_addresses(world: World) -> None:
         assert resource.deletion.startswith("aws ec2 ")
         assert resource.deletion.endswith(f" {resource.resource_id} --region {REGION}")
     ending = world.prepare_down()
-
     receipt = world.down(ending)
-
     assert [resource.kind for resource in receipt.leftovers] == ["address"]
     assert "aws ec2 release-address --allocation-id eipalloc-" in render_receipt(receipt)
     assert tuple(find_left(world)) == receipt.leftovers
@@ -105,7 +102,6 @@ def test_neither_touches_nor_reports_what_is_not_ours(world: World) -> None:
     make_one_of_each(world, [{"Key": "cluster:name", "Value": "demo2"}])
     before = world.resources()
     world.calls.made.clear()
-
     assert render_receipt(world.down()) == "cluster demo: nothing to delete\n"
     assert world.resources() == before
     assert not world.calls.mutating()
@@ -118,9 +114,7 @@ def test_deletes_what_users_have_protected(world: World) -> None:
     instance = world.sandbox.backend.get_instance(first.instance_id)
     instance.block_device_mapping["/dev/sda1"].delete_on_termination = False
     events: list[Event] = []
-
     receipt = world.down(report=events.append)
-
     assert receipt.leftovers == ()
     assert not world.resources()
     assert [each.resource_id for each in receipt.deleted if each.kind == "volume"] == list(first.volume_ids)
@@ -136,7 +130,6 @@ def test_names_what_else_uses_our_group(world: World) -> None:
     rule: Any = [{"IpProtocol": "tcp", "FromPort": 80, "ToPort": 80, "UserIdGroupPairs": [{"GroupId": group.group_id}]}]
     ec2.authorize_security_group_ingress(GroupId=other, IpPermissions=rule)
     in_use = f"{group.group_id} is still in use after 180 s"
-
     with pytest.raises(AwsError, match=f"{in_use}: eni-.* of {instance}") as caught:
         world.down()
     assert caught.value.hint == "remove this use of the group if it is not this cluster's, then: cluster down"
@@ -154,9 +147,7 @@ def test_works_without_prices_and_without_permissions_in_iam(world: World) -> No
     world.up(make_config(nodes=1))
     for service in ("iam", "pricing"):
         world.sandbox.book.arm(f"unauthorized service={service} count=all")
-
     receipt = world.down()
-
     assert not world.resources()
     assert receipt.leftovers == ()
     assert "roles" not in receipt.looked_for

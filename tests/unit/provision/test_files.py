@@ -23,7 +23,6 @@ def mode(path: Path) -> int:
 
 def test_only_the_owner_can_read_the_key(files: ClusterFiles) -> None:
     public_key = files.make_key()
-
     assert public_key.startswith("ssh-ed25519 ")
     assert (mode(files.private_key), mode(files.root)) == (0o600, 0o700)
     assert files.make_key() == files.find_public_key() == public_key
@@ -50,7 +49,6 @@ def token(files: ClusterFiles, digest: str, now: float = 1000.0) -> str:
 def test_keeps_a_token_for_its_request(files: ClusterFiles) -> None:
     """For as long as EC2 knows it."""
     first = token(files, "a")
-
     assert token(ClusterFiles(files.root), "a") == first  # as in another process
     assert token(files, "b") != first
     assert [(launch.digest, launch.indices, launch.started_at) for launch in files.launches()] == [
@@ -74,7 +72,6 @@ def test_instances_stay_known_without_their_token(files: ClusterFiles) -> None:
     files.note_instances(["i-5"])
     public_key = files.make_key()
     files.known_hosts.write_text("i-6 ssh-ed25519 AAAA\n\ni-7 ssh-ed25519 BBBB\n")
-
     known = ClusterFiles(files.root).known_instances()
     assert known.instance_ids == {f"i-{number}" for number in range(1, 8)}
     assert known.tokens == {launch.token for launch in files.launches()}
@@ -107,7 +104,6 @@ def test_the_lock_names_its_holder_and_ends_with_it(files: ClusterFiles) -> None
 @pytest.mark.parametrize("act", [ClusterFiles.make_key, lambda files: token(files, "a")])
 def test_a_folder_that_cannot_be_made(tmp_path: Path, act: Callable[[ClusterFiles], object]) -> None:
     (tmp_path / "file").write_text("")
-
     with pytest.raises(ClusterError, match=r"cannot (make|read) .*: Not a directory") as caught:
         act(ClusterFiles(tmp_path / "file" / "demo"))
     assert caught.value.hint

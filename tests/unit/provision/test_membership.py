@@ -143,19 +143,16 @@ def test_an_instance_with_our_tags_does_not_take_an_index(world: World) -> None:
     nodes = {node.instance_id for node in world.up(make_config()).nodes}
     alike = launch_alike(world)
     world.time.sleep(60)
-
     state = world.describe()
     assert {node.instance_id for node in state.nodes} == nodes
     assert [(each.instance_id, each.why) for each in state.untrusted] == [(alike, "not launched by this machine")]
     assert not world.prepare(make_config())
     assert world.prepare(make_config()).left_alone == state.untrusted
-
     grown = world.up(make_config(nodes=3))
     assert [node.index for node in grown.nodes] == [0, 1, 2]
     assert alike not in {node.instance_id for node in grown.nodes}
     [head] = world.resize(make_config(nodes=1)).nodes
     assert [each.instance_id for each in world.describe().untrusted] == [alike]
-
     # Nor is a node of this machine one outside the cluster's group.
     ec2 = world.clients.ec2
     other = ec2.create_security_group(GroupName="other", Description="other", VpcId=head.vpc_id or "")["GroupId"]
@@ -163,7 +160,6 @@ def test_an_instance_with_our_tags_does_not_take_an_index(world: World) -> None:
     state = world.describe()
     assert state.nodes == ()
     assert {each.instance_id: each.is_known for each in state.untrusted} == {head.instance_id: True, alike: False}
-
     assert alike in {each.resource_id for each in world.down().deleted}
     assert world.resources() == {"groups": 1}
 

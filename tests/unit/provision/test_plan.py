@@ -64,7 +64,6 @@ def kinds(steps: tuple[Step, ...]) -> list[str]:
 
 def test_from_nothing_to_everything() -> None:
     whole = whole_plan(ClusterState(name=NAME), local_key=None, nodes=4)
-
     assert whole.steps == (
         MAKE_KEY,
         MAKE_GROUP,
@@ -78,16 +77,13 @@ def test_from_nothing_to_everything() -> None:
         ),
         WaitForRunning(nodes=4, public_address=True),
     )
-    text = render_plan(whole)
-    assert text.partition("\n\n")[2] == (
+    assert render_plan(whole).partition("\n\n")[2] == (
         "   1. make key pair cluster-demo (ed25519; the private key stays on this machine)\n"
         "   2. make security group cluster-demo in vpc-1\n"
         "   3. allow ssh from 203.0.113.7/32 and everything between members\n"
         "   4. launch 4 nodes (0-3)\n"
         "   5. wait until 4 nodes run\n"
     )
-    for fact in ("123456789012", "c5.xlarge", "ami-0123456789abcdef0", "us-east-1a", "subnet-1", "100 GiB"):
-        assert fact in text
 
 
 def test_nothing_to_do() -> None:
@@ -258,7 +254,6 @@ def test_resize(present: tuple[int, ...], wanted: int, ended: tuple[int, ...], l
     steps = plan_resize(
         make_wanted(config=make_config(nodes=wanted), state=from_state, preflight=preflight, local_key=PUBLIC_KEY)
     ).steps
-
     terminated = [node.index for step in steps if isinstance(step, TerminateInstances) for node in step.nodes]
     assert tuple(terminated) == ended
     assert [step.indices for step in steps if isinstance(step, LaunchNodes)] == ([launched] if launched else [])

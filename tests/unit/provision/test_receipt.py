@@ -42,7 +42,6 @@ def test_the_receipt_of_a_deleted_cluster() -> None:
         unseen=(Unseen(kind=ROLE, why="AWS says: no (AccessDenied)"),),
         bill=bill(node_hours=2.5, usd=1.25),
     )
-
     assert render_receipt(receipt) == (
         "cluster demo is deleted\n"
         "  deleted  10 x instance: i-0, i-1, i-2, i-3, i-4, i-5, i-6, i-7 and 2 more\n"
@@ -59,7 +58,6 @@ def test_a_small_cost_and_leftovers() -> None:
     """A small cost is not rounded to zero. Leftovers have the command that deletes them."""
     deletion = "aws ec2 delete-volume --volume-id vol-1"
     left = Resource(kind="volume", resource_id="vol-1", deletion=deletion)
-
     assert render_receipt(Receipt(cluster=NAME, leftovers=(left,), bill=bill(node_hours=0.02, usd=0.0017))) == (
         "cluster demo: NOT everything is deleted\n"
         "  deleted  nothing\n"
@@ -82,7 +80,6 @@ def test_the_receipt_as_json() -> None:
         images=("mine",),
         bill=bill(node_hours=0.33333333, usd=None),
     )
-
     assert json.loads(json.dumps(receipt_document(receipt))) == {
         "cluster": "demo",
         "gone": False,

@@ -90,7 +90,6 @@ def test_the_next_region_has_room(both: Both, tmp_path: Path) -> None:
     both.world.sandbox.book.disarm("all")
     again = both.up()  # nothing to do, although the first region has room again
     assert [node.instance_id for node in again.nodes] == [node.instance_id for node in state.nodes]
-
     assert find_remains(both.clients.__getitem__, REGIONS, name=NAME) == (OTHER_REGION,)
     elsewhere = dataclasses.replace(both, root=tmp_path / "another machine")
     elsewhere.files(REGION).make_key()  # of an earlier cluster
@@ -142,7 +141,7 @@ def test_the_error_after_all_regions(errors: list[ClusterError], raised: type[Cl
 
 @pytest.mark.slow
 def test_a_kill_at_every_call(both: Both, tmp_path: Path) -> None:
-    """Kills `up`, whose first region is full, at API calls; then runs `up` again, or `down`."""
+    """Of `up`, whose first region is full."""
     both.world.sandbox.book.arm(FULL)
     both.world.calls.made.clear()
     both.up()

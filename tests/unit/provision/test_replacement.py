@@ -49,9 +49,7 @@ def test_only_the_lost_node_is_replaced(world: World, index: int, *, has_ended: 
     if has_ended:
         end(world, lost)
     world.calls.made.clear()
-
     after = replace_nodes(world, lost, nodes=1 if has_ended else 3)  # the cluster keeps its size
-
     assert [node.index for node in after.nodes] == [0, 1, 2]
     assert after.nodes[index].instance_id != lost.instance_id
     assert after.nodes[index].role == lost.role
@@ -79,9 +77,7 @@ def test_a_stopped_or_ended_node_of_the_job_counts_as_lost(world: World) -> None
     world.clients.ec2.start_instances(InstanceIds=[before.nodes[0].instance_id])
     world.settled()
     stop(world, before.nodes[2])
-
     after = replace_nodes(world, before.nodes[1], needed=(0, 1, 2))
-
     assert [node.state for node in after.nodes] == ["running"] * 3
     assert after.nodes[0].instance_id == before.nodes[0].instance_id
     assert not {node.instance_id for node in after.nodes[1:]} & {node.instance_id for node in before.nodes}

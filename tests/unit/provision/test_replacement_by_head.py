@@ -16,7 +16,7 @@ from provision.files import ClusterFiles
 from provision.lease.config import LeaseConfig
 from provision.lease.terms import Lease
 from provision.lease.user_data import MAX_BYTES, render_user_data
-from provision.model import TAG_NAME, ClusterState, Node
+from provision.model import TAG_NAME, Node
 from provision.plan import Plan
 from provision.up import prepare_replacement, up
 from provision_world import World, make_config
@@ -32,19 +32,12 @@ def prepare(world: World, lost: Node) -> Plan:
     return prepare_replacement(world.clients, request=request, files=world.files, lost=by_index)
 
 
-def carry_out(world: World, lost: Node) -> ClusterState:
-    plan = prepare(world, lost)
-    return up(plan, clients=world.clients, files=world.files, report=silent)
-
-
 def test_the_head_only_ends_and_launches(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.lease = LeaseConfig(idle="1h")
     before = world.up(CONFIG)
     monkeypatch.setenv("CLUSTER_CHECKIP_URL", "https://127.0.0.1:9/")  # the head's address does not matter
     world.calls.made.clear()
-
-    after = carry_out(world, before.nodes[1])
-
+    after = up(prepare(world, before.nodes[1]), clients=world.clients, files=world.files, report=silent)
     rehearsed = {"DryRunRunInstances", "DryRunTerminateInstances", "DryRunGetConsoleOutput"}
     made = {name for name in world.calls.mutating() if not name.startswith("DryRun")}
     assert made == {"RunInstances", "TerminateInstances"}
@@ -68,7 +61,6 @@ def test_the_head_launches_nothing_beside_another_machine(world: World, tmp_path
     up(world.prepare(CONFIG), clients=world.clients, files=world.files, report=silent)
     head = dataclasses.replace(world, files=ClusterFiles(tmp_path / "head"))  # knows only the earlier nodes
     head.files.note_instances(node.instance_id for node in nodes)
-
     with pytest.raises(ClusterError, match="another machine is adding nodes to cluster demo: i-"):
         prepare(head, nodes[1])
     group = world.describe().security_group

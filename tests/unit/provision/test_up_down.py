@@ -14,7 +14,6 @@ from provision_world import World, complete, listening, make_config
 def test_up_makes_a_complete_cluster_and_opens_only_ssh(world: World, tmp_path: Path) -> None:
     """`down` deletes it without the local files, too."""
     state = world.up(make_config())
-
     assert [(node.name, node.role, node.state) for node in state.nodes] == [
         ("node-0", "head", "running"),
         ("node-1", "worker", "running"),
@@ -28,7 +27,6 @@ def test_up_makes_a_complete_cluster_and_opens_only_ssh(world: World, tmp_path: 
         for network in rule["IpRanges"]
     }
     assert opened == {("tcp", 22, "203.0.113.7/32")}
-
     world.files = ClusterFiles(tmp_path / "another machine")
     assert world.down().leftovers == ()
     assert not world.resources()
@@ -39,7 +37,6 @@ def test_the_number_of_calls_does_not_grow_with_the_nodes(world: World, nodes: i
     world.up(make_config(nodes=nodes))
     assert len(world.describe().nodes) == nodes
     world.down()
-
     assert world.calls.mutating() == {
         "ImportKeyPair": 1,
         "CreateSecurityGroup": 1,
@@ -57,16 +54,13 @@ def test_an_old_plan_does_not_double_the_cluster(world: World) -> None:
     plan = world.prepare(make_config())
     world.up(make_config())
     events: list[Event] = []
-
     up(plan, clients=world.clients, files=world.files, report=events.append)
-
     assert world.resources() == complete(2)
     assert {event.kind for event in events if event.what.startswith(("make", "launch"))} == {"start", "same"}
 
 
 def test_one_command_at_a_time(world: World) -> None:
     plan = world.prepare(make_config())
-
     with world.files.locked(), pytest.raises(ClusterError, match=f"process {os.getpid()}"):
         up(plan, clients=world.clients, files=world.files, report=silent)
     assert not world.resources()

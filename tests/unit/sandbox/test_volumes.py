@@ -10,18 +10,17 @@ from provision_world import World
 ZONE = "us-east-1a"
 
 
-def launch(world: World, zone: str = ZONE) -> str:
+def launch(world: World) -> str:
     ec2 = world.clients.ec2
     image = ec2.describe_images()["Images"][0]["ImageId"]
     [instance] = ec2.run_instances(
-        ImageId=image, MinCount=1, MaxCount=1, InstanceType="c5.xlarge", Placement={"AvailabilityZone": zone}
+        ImageId=image, MinCount=1, MaxCount=1, InstanceType="c5.xlarge", Placement={"AvailabilityZone": ZONE}
     )["Instances"]
     return instance["InstanceId"]
 
 
-def make(world: World, **values: Any) -> str:
-    request: dict[str, Any] = {"AvailabilityZone": ZONE, "Size": 1, "VolumeType": "gp3", **values}
-    return str(world.clients.ec2.create_volume(**request)["VolumeId"])
+def make(world: World, zone: str = ZONE) -> str:
+    return str(world.clients.ec2.create_volume(AvailabilityZone=zone, Size=1, VolumeType="gp3")["VolumeId"])
 
 
 def show(world: World, volume_id: str) -> Mapping[str, Any]:
@@ -35,14 +34,12 @@ def test_states_of_a_volume(world: World) -> None:
     volume_id = made["VolumeId"]
     assert made["State"] == "creating"
     assert (show(world, volume_id)["State"], show(world, volume_id)["Size"]) == ("available", 7)
-
     answer = ec2.attach_volume(VolumeId=volume_id, InstanceId=instance_id, Device="/dev/sdf")
     assert (answer["State"], answer["Device"]) == ("attaching", "/dev/sdf")
     volume = show(world, volume_id)
     [attachment] = volume["Attachments"]
     assert (volume["State"], attachment["State"], attachment["InstanceId"]) == ("in-use", "attached", instance_id)
     assert attachment["DeleteOnTermination"] is False
-
     assert ec2.detach_volume(VolumeId=volume_id)["State"] == "detaching"
     assert (show(world, volume_id)["State"], show(world, volume_id)["Attachments"]) == ("available", [])
     ec2.delete_volume(VolumeId=volume_id)
@@ -75,11 +72,11 @@ def test_errors_are_ec2s(world: World) -> None:
 
     calls: tuple[tuple[str, Callable[[], object]], ...] = (
         ("VolumeInUse", lambda: attach(attached)),
-        ("InvalidVolume.ZoneMismatch", lambda: attach(make(world, AvailabilityZone="us-east-1b"))),
+        ("InvalidVolume.ZoneMismatch", lambda: attach(make(world, "us-east-1b"))),
         ("InvalidParameterValue", lambda: attach(free, "/dev/sdf")),
         ("IncorrectState", lambda: ec2.detach_volume(VolumeId=free)),
         ("OperationNotPermitted", lambda: ec2.detach_volume(VolumeId=root)),
-        ("InvalidZone.NotFound", lambda: make(world, AvailabilityZone="us-east-1z")),
+        ("InvalidZone.NotFound", lambda: make(world, "us-east-1z")),
         ("IncorrectState", attach_to_terminated),
     )
     for code, call in calls:

@@ -41,7 +41,6 @@ def refused(world: World, **settings: Any) -> ClusterError:
 def test_a_quota_ends_the_launch(world: World, wire: Wire) -> None:
     wire.refuse("RunInstances", code="VcpuLimitExceeded", times=FOR_EVER)
     error = refused(world)
-
     assert isinstance(error, QuotaError)
     assert len(wire.calls("RunInstances")) == 1
     assert re.search(r"\n  L-1216C47A .*: 8 vCPUs needed", error.message)
@@ -57,14 +56,12 @@ def test_up_continues_after_calls_that_stayed_throttled(world: World, wire: Wire
     error = refused(world)
     assert len(wire.calls("CreateSecurityGroup")) == ATTEMPTS
     assert error.message.startswith(f"{words(code)}trying to make security group {GROUP} in vpc-")
-
     wire.refuse("RunInstances", code=code, times=LAUNCH_ATTEMPTS, status=503)
     error = refused(world)
     assert error.message.startswith(words(code))
     assert error.hint == "AWS is busy: run the command again in a minute; it continues where it stopped"
     assert len(wire.calls("RunInstances")) == LAUNCH_ATTEMPTS
     [launch] = world.files.launches()
-
     wire.refuse("RunInstances", code=code, times=LAUNCH_ATTEMPTS - 1, status=503)
     before = len(world.time.slept_s)
     world.up(make_config())
@@ -83,7 +80,6 @@ def test_up_waits_a_minute_until_a_new_group_is_known(world: World, wire: Wire) 
         assert len(wire.calls(action)) == 6
         assert len({call.get("ClientToken") for call in wire.calls(action)}) == 1
     assert world.resources() == complete(2)
-
     wire.refuse("RunInstances", code="InvalidGroup.NotFound", times=FOR_EVER)
     began = world.time.monotonic()
     error = refused(world, nodes=3)
@@ -152,7 +148,6 @@ def test_a_launch_with_an_unknown_result_keeps_its_token(world: World) -> None:
         with pytest.raises(AwsError, match="ExpiredToken"):
             world.up(make_config(), report=expire)
         [launch] = world.files.launches()
-
         world.up(make_config())
         assert {call["ClientToken"] for call in wire.calls("RunInstances")} == {launch.token}
     assert world.settled().nodes

@@ -95,7 +95,6 @@ def parts(bills: tuple[ClusterBill, ...]) -> dict[str, float]:
 
 
 def assert_matches(watched: Watched) -> None:
-    """Checks that each part of the bill is within 1 % of the amount from the log."""
     expected = watched.expected()
     assert sum(expected.values()) > 0
     assert parts(watched.bills()) == pytest.approx(expected, rel=0.01)
@@ -120,7 +119,6 @@ def test_days_of_a_cluster_on_demand(watched: Watched) -> None:
     (current,) = watched.bills()
     disk = 80 * watched.instance(0).root_volume_bytes / (1 << 30) / 1000 / (31 * 24)
     assert current.usd_per_hour == pytest.approx(2 * (0.17 + 0.005 + disk))
-
     watched.stop()
     watched.wait(10 * HOUR)
     (current,) = watched.bills()
@@ -147,7 +145,6 @@ def test_days_of_a_cluster_on_spot(watched: Watched) -> None:
     watched.wait(5)  # less than a minute, the shortest time that AWS bills
     watched.down()
     assert_matches(watched)
-
     (bill,) = watched.bills()
     assert (bill.ended_at is not None, bill.usd_per_hour, bill.unseen_usd, len(bill.nodes)) == (True, 0, 0, 4)
     watched.wait(100 * DAY)  # EC2 forgets spot prices and instances

@@ -59,7 +59,6 @@ def test_a_launch_arms_the_lease(world: World) -> None:
     assert {instance.instance_initiated_shutdown_behavior for instance in instances} == {"terminate"}
     assert {instance.metadata_options.instance_metadata_tags for instance in instances} == {"enabled"}
     assert [group.lease for group in state.security_groups] == [render_lease(lease)]
-
     world.time.sleep(600)
     world.lease = make_lease_config(lifetime="9h")  # changed since
     world.resize(make_config(nodes=4))
@@ -67,7 +66,6 @@ def test_a_launch_arms_the_lease(world: World) -> None:
     world.time.sleep(3600)
     with pytest.raises(ClusterError, match="the lifetime of cluster demo ended at"):
         world.resize(make_config(nodes=5))
-
     world.resize(make_config(nodes=0))
     ended = world.settled()
     assert not ended.lease.limits

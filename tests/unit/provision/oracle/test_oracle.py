@@ -146,10 +146,8 @@ def test_the_documented_wheels_are_those_of_the_table() -> None:
 
 def test_the_tables_are_shown() -> None:
     text = render("mxnet")
-    for machine in GPU_MACHINES:
-        assert machine.family in text
-    for wheel in WHEELS:
-        assert wheel.requirement in text
+    assert not [machine for machine in GPU_MACHINES if machine.family not in text]
+    assert not [wheel for wheel in WHEELS if wheel.requirement not in text]
     (t4,) = (line for line in text.splitlines() if line.startswith("T4 "))
     assert "mxnet-cu112==1.9.1" in t4
     assert "cu100 1.7.0*" in t4
@@ -166,9 +164,8 @@ def test_a_type_is_shown_with_reasons() -> None:
     assert "A10G (compute capability 8.6), x86_64" in text
     assert "takes mxnet-cu112==1.9.1, which does not read s3://" in text
     assert 'mxnet = "auto" has no wheel for it' in render("mxnet", "p5.48xlarge")
-    document = make_document("mxnet", "g5.xlarge")
-    assert {wheel["wheel"] for wheel in document["wheels"]} == {wheel.requirement for wheel in WHEELS}
-    assert document["auto"] in {wheel["wheel"] for wheel in document["wheels"] if wheel["runs"]}
+    runs = {wheel["wheel"] for wheel in make_document("mxnet", "g5.xlarge")["wheels"] if wheel["runs"]}
+    assert {GPU_WHEEL.requirement, CPU_WHEEL.requirement} <= runs
 
 
 def test_the_command_needs_no_cluster_toml(tmp_path: Path) -> None:

@@ -60,7 +60,6 @@ def test_the_launch_with_and_without_existing_resources(world: World) -> None:
     assert not {"KeyName", "Placement"} & set(launch)
     assert "Groups" not in launch["NetworkInterfaces"][0]
     assert (launch["MinCount"], launch["MaxCount"]) == (2, 2)
-
     [option] = real_options(world, placement=True)
     whole = replace(WHOLE, security_groups=(replace(make_group(), vpc_id=option.vpc_id),))
     launch = rehearsed_launch(wanted(world, whole))

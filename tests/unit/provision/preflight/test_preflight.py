@@ -49,9 +49,7 @@ def test_a_cpu_cluster(world: World) -> None:
     image = image_of(world, UBUNTU.format(arch="amd64"))
     subnet = subnet_in(world, "us-east-1a")
     subnet_in(world, "us-east-1b")._available_ip_addresses = 1
-
     found = preflight(world)
-
     assert found.options[0] == LaunchOption(
         market="on-demand",
         instance_type="c5.xlarge",
@@ -219,9 +217,7 @@ def test_existing_nodes_determine_subnet_and_type(world: World) -> None:
     subnet = subnet_in(world, "us-east-1d")
     node = make_node(0, subnet_id=subnet.id, instance_type="g5.xlarge")
     state = ClusterState(name=NAME, nodes=(node,))
-
     found = preflight(world, state, instance_types=["g5.xlarge"], market=["spot", "on-demand"])
-
     assert places(found) == [("spot", "g5.xlarge", "us-east-1d"), ("on-demand", "g5.xlarge", "us-east-1d")]
     subnet._available_ip_addresses = 0
     with pytest.raises(AwsError, match=r"the cluster's subnet is full: us-east-1d: subnet-\w+ has 0 free"):

@@ -25,10 +25,8 @@ def texts(events: list[Event], kind: str) -> list[str]:
 def test_the_order_of_the_places(world: World) -> None:
     world.sandbox.book.arm("capacity")
     config = make_config(instance_types=["p4d.24xlarge"], market=["spot", "on-demand"])
-
     with pytest.raises(AwsError, match="no capacity for 2 nodes in any place") as caught:
         world.up(config)
-
     lines = caught.value.message.splitlines()[1:]
     assert "2 x c5.xlarge on spot in us-east-1a: We currently do not have sufficient" in lines[0]
     assert lines[0].endswith("(InsufficientInstanceCapacity)")
@@ -39,14 +37,13 @@ def test_the_order_of_the_places(world: World) -> None:
     assert "[provision] instance_types, market, regions, min_nodes" in str(caught.value.hint)
     assert world.files.launches() == ()
     assert "instances" not in world.resources()
-
     world.sandbox.book.disarm("all")
     world.up(config)
     assert places(world) == {("spot", "c5.xlarge", "us-east-1a"): 2}
 
 
 def test_accepts_fewer_nodes_and_launches_the_others_later(world: World) -> None:
-    """Later in the same subnet. Fewer than the least nodes are an error."""
+    """In the same subnet."""
     world.sandbox.book.arm("capacity zone=us-east-1c free=3")
     world.sandbox.book.arm("capacity")
     with pytest.raises(AwsError, match=r"no capacity for 5 nodes \(nor for 4\)"):
@@ -54,16 +51,13 @@ def test_accepts_fewer_nodes_and_launches_the_others_later(world: World) -> None
     assert "instances" not in world.resources()
     events: list[Event] = []
     config = make_config(nodes=4, min_nodes=2)
-
     state = world.up(config, report=events.append)
-
     assert [node.index for node in state.nodes] == [0, 1, 2]
     assert places(world) == {("on-demand", "c5.xlarge", "us-east-1c"): 3}
     assert texts(events, "warn") == ["AWS has capacity for 3 of 4 nodes: continuing without nodes 3"]
     assert world.resources() == complete(3)
     assert len(world.up(config, report=events.append).nodes) == 3
     assert "no capacity for nodes 3: continuing without them" in texts(events, "warn")
-
     world.sandbox.book.disarm("all")
     state = world.up(config)
     assert [node.index for node in state.nodes] == [0, 1, 2, 3]
@@ -74,9 +68,7 @@ def test_waits_for_capacity(world: World) -> None:
     zones = len(world.prepare(make_config()).world.preflight.options)
     world.sandbox.book.arm(f"capacity count={zones + 1}")
     begun = world.time.monotonic()
-
     world.up(make_config(capacity_wait_s=600))
-
     assert places(world) == {("on-demand", "c5.xlarge", "us-east-1b"): 2}
     assert launches(world) == zones + 2
     assert 10 <= world.time.monotonic() - begun < 60
@@ -93,10 +85,7 @@ def test_a_quota_of_one_market(world: World) -> None:
 def test_a_node_that_ends_while_starting_for_lack_of_capacity(
     world: World, least: Any, zone: str, launched: int
 ) -> None:
-    """EC2 accepts the launch first.
-
-    If fewer nodes than required are left, `up` deletes all of them and tries the next zone.
-    """
+    """EC2 accepts the launch first. If too few nodes are left, `up` deletes them and tries the next zone."""
     ended: list[str] = []
     events: list[Event] = []
 
@@ -109,7 +98,6 @@ def test_a_node_that_ends_while_starting_for_lack_of_capacity(
             ended.append(instance.id)
 
     state = world.up(make_config(nodes=3, min_nodes=least), report=end_one)
-
     assert {node.zone for node in state.nodes} == {zone}
     assert launches(world) == launched
     assert world.resources() == complete(len(state.nodes))

@@ -85,7 +85,6 @@ def test_an_image_is_made_once_whenever_the_command_is_killed(world: World, stop
     assert (image.cluster, image.recipe, image.state, image.root_size_gib) == ("theirs", RECIPE, "available", 100)
     snapshots = world.clients.ec2.describe_snapshots(Filters=[{"Name": "tag:cluster:baked", "Values": [RECIPE]}])
     assert len(snapshots["Snapshots"]) == 1
-
     before = len(world.sandbox.backend.snapshots)
     delete_image(world.clients, image)
     assert describe_baked(world.clients.ec2) == ()

@@ -16,16 +16,12 @@ OTHER = "198.51.100.1/32"
 def test_stop_and_start_take_one_call_each(world: World) -> None:
     before = world.up(make_config(nodes=8))
     world.calls.made.clear()
-
     world.stop()
-
     assert world.calls.mutating() == {"StopInstances": 1}
     assert {node.state for node in world.describe().nodes} == {"stopped"}
     assert describe_disks_gib(world.clients.ec2, name=NAME) == 800
     world.calls.made.clear()
-
     after = world.start()
-
     assert world.calls.mutating() == {"StartInstances": 1}
     assert [(n.instance_id, n.index, n.role, n.state) for n in after.nodes] == [
         (n.instance_id, n.index, n.role, "running") for n in before.nodes
@@ -38,12 +34,10 @@ def test_a_start_that_fails(world: World) -> None:
     plan = prepare_stop(world.clients, name=NAME, files=world.files, report=silent)
     world.clients.ec2.terminate_instances(InstanceIds=[before.nodes[1].instance_id])
     apply(plan, clients=world.clients, files=world.files, report=silent)  # stops the others
-
     with wired(world) as wire:
         wire.refuse("StartInstances", code="InsufficientInstanceCapacity")
         with pytest.raises(AwsError, match=r"AWS says: .*Insufficient.*, while starting the nodes") as caught:
             world.start()
-
     assert "only in their own zone" in (caught.value.hint or "")
     assert [(node.index, node.state) for node in world.describe().nodes] == [(0, "stopped"), (2, "stopped")]
     assert {node.state for node in world.start().nodes} == {"running"}  # although node 1 is missing
@@ -73,9 +67,7 @@ def test_allow_replaces_our_rule_and_keeps_those_made_by_hand(world: World) -> N
     config = make_config(ssh_from=OTHER)
     plan, group, ssh_from = prepare_allow(world.clients, name=NAME, config=config, files=world.files)
     assert (group.ssh_from, ssh_from) == ((CALLER_NETWORK,), OTHER)
-
     apply(plan, clients=world.clients, files=world.files, report=silent)
-
     now = world.describe().security_group
     assert now is not None
     assert (now.ssh_from, now.ssh_open_to) == ((OTHER,), ("192.0.2.0/24", OTHER))

@@ -19,18 +19,7 @@ from provision.resources.shared_volume import (
     TagKeep,
     find_shared_volumes,
 )
-from provision_world import (
-    NAME,
-    Killed,
-    World,
-    complete,
-    make_config,
-    make_node,
-    make_state,
-    make_volume,
-    make_wanted,
-    when,
-)  # fmt: skip
+from provision_world import NAME, Killed, World, complete, make_config, make_node, make_state, make_volume, make_wanted
 
 
 def make_shared(**values: Any) -> SharedVolume:
@@ -121,13 +110,11 @@ def test_a_kept_volume_stays_and_is_used_again_in_its_zone(world: World) -> None
     assert (shown["Encrypted"], shown["VolumeType"]) == (True, "gp3")
     assert not world.prepare(make_config())
     world.sandbox.book.disarm("all")
-
     receipt = world.down()
     [kept] = receipt.kept
     assert (kept.volume_id, kept.size_gib, kept.zone) == (volume.volume_id, 20, "us-east-1b")
     assert receipt.leftovers == ()
     assert world.resources() == Counter({"shared volumes": 1})
-
     state = world.up(make_config())
     assert {node.zone for node in state.nodes} == {"us-east-1b"}
     [again] = describe_volumes(world)
@@ -150,16 +137,15 @@ def test_keep_follows_cluster_toml(world: World) -> None:
 
 
 def test_a_failed_attachment_rolls_back_the_new_volume_too(world: World) -> None:
-    refuse = when("make a volume", lambda: world.sandbox.book.arm("unauthorized action=AttachVolume count=9"))
+    world.sandbox.book.arm("unauthorized action=AttachVolume count=9")
     world.volumes = (make_volume(),)
     with pytest.raises(AwsError, match="not authorized to perform"):
-        world.up(make_config(), report=refuse)
-    assert world.resources()["instances"] == 0
-    assert "shared volumes" not in world.resources()
+        world.up(make_config())
+    assert world.calls.mutating()["CreateVolume"] == 1
+    assert not {"instances", "shared volumes"} & set(world.resources())
 
 
 def test_a_volume_that_ec2_does_not_list_yet_is_not_made_twice(late_world: World) -> None:
-    """`up` is killed after the call that created the volume, before it saw the volume in EC2's lists."""
     late_world.volumes = (make_volume(),)
 
     def kill(*_: object) -> None:

@@ -54,7 +54,6 @@ def test_describes_both_and_what_nodes_mount(world: World) -> None:
     assert "volumes      /shared: a new volume of 100 GiB on the head, gp3, encrypted" in text
     assert f"/efs: {efs_id}, EFS" in text
     assert f"/lustre: {fsx_id}, FSx for Lustre, read-only" in text
-
     state = world.up(make_config())
     before = world.calls.mutating()
     head, efs, lustre = describe_mounts(world.clients, world.volumes, state)
