@@ -14,20 +14,9 @@ from itertools import product
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-import botocore.endpoint
 import pytest
 from botocore.exceptions import ClientError
 
-import ec2_sandbox.api.instances
-import foundation.waiting
-import provision.apply
-import provision.down
-import provision.power
-import provision.resources.launch
-import provision.resources.launch_recovery
-import provision.resources.run_instances
-import provision.resources.shared_volume
-import provision.up
 from foundation.progress import Event, Report, silent
 from foundation.settings import check
 from provision import plan as plans
@@ -52,6 +41,11 @@ CALLER_NETWORK = "203.0.113.7/32"
 PUBLIC_KEY = "ssh-ed25519 AAAAours"
 LAUNCHED_AT = datetime(2030, 1, 1, tzinfo=UTC)
 READS = ("Describe", "Get", "List", "DryRun")
+WITH_TIME = (
+    "provision.apply", "provision.down", "provision.power", "provision.resources.launch",
+    "provision.resources.launch_recovery", "provision.resources.run_instances", "provision.up",
+    "foundation.waiting", "ec2_sandbox.api.instances", "botocore.endpoint",
+)  # fmt: skip
 CALLER = Caller(
     region="us-east-1", account_id="123456789012", owner="arn:aws:iam::123456789012:user/ada", ssh_from=CALLER_NETWORK
 )
@@ -270,6 +264,11 @@ class World:
 
         return up(prepare(), clients=self.clients, files=self.files, report=report, replan=prepare)
 
+    def launch(self, **asked: Any) -> str:
+        """Launches an instance without the code under test; returns its id."""
+        request = {"ImageId": next(iter(self.sandbox.backend.amis)), "InstanceType": "c5.large", **asked}
+        return str(self.clients.ec2.run_instances(MinCount=1, MaxCount=1, **request)["Instances"][0]["InstanceId"])
+
     def stop(self) -> None:
         plan = prepare_stop(self.clients, name=NAME, files=self.files, report=silent)
         apply(plan, clients=self.clients, files=self.files, report=silent)
@@ -403,19 +402,8 @@ def ec2(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """A world with one set of clients per module, because making them takes a second."""
     with pytest.MonkeyPatch.context() as patch:
         clock = Clock()
-        for module in (
-            provision.apply,
-            provision.resources.launch,
-            provision.resources.run_instances,
-            provision.power,
-            provision.up,
-            provision.down,
-            provision.resources.launch_recovery,
-            foundation.waiting,
-            ec2_sandbox.api.instances,
-            botocore.endpoint,
-        ):
-            patch.setattr(module, "time", clock)
+        for module in WITH_TIME:
+            patch.setattr(f"{module}.time", clock)
         calls = Calls()
         patch.setattr(os, "fsync", counting_fsync(calls, os.fsync))
         sandbox_ = InProcessSandbox(tmp_path_factory.mktemp("sandbox") / "api.jsonl", clock)

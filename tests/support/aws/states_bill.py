@@ -3,10 +3,10 @@
 The computation differs from that of provision/cost: it adds up steps of a minute or an hour for the logged states.
 """
 
-import calendar
 import json
+from calendar import monthrange
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,7 +14,6 @@ from typing import Any
 
 from ec2_sandbox.api.prices import GP3_GIB_MONTH, ON_DEMAND, spot_price
 
-STEP_S = 60.0
 PUBLIC_ADDRESS = 0.005  # US dollars per hour; https://aws.amazon.com/vpc/pricing/
 RECLAIMED = "Server.SpotInstanceTermination"
 
@@ -76,23 +75,20 @@ def bill(entries: Iterable[dict[str, Any]], *, now: float) -> dict[str, float]:
     return dict(usd)
 
 
+def _steps(start: float, end: float, step_s: float) -> Iterator[tuple[datetime, float]]:
+    """The beginning of each step, and its hours."""
+    while start < end:
+        length = min(step_s, end - start)
+        yield datetime.fromtimestamp(start, UTC), length / 3600
+        start += length
+
+
 def _spot(one: LoggedInstance, start: float, end: float) -> float:
-    usd, at = 0.0, start
-    while at < end:
-        length = min(STEP_S, end - at)
-        price = spot_price(one.type, one.zone, datetime.fromtimestamp(at, UTC))
-        assert price is not None
-        usd += price * length / 3600
-        at += length
+    price: Any = spot_price
+    usd: float = sum(price(one.type, one.zone, at) * hours for at, hours in _steps(start, end, 60))
     return usd
 
 
 def _disk(gib: int, start: float, end: float) -> float:
-    usd, at = 0.0, start
-    while at < end:
-        length = min(3600.0, end - at)
-        day = datetime.fromtimestamp(at, UTC)
-        days = calendar.monthrange(day.year, day.month)[1]
-        usd += gib * GP3_GIB_MONTH * length / (days * 86400)
-        at += length
-    return usd
+    months = sum(hours / (monthrange(at.year, at.month)[1] * 24) for at, hours in _steps(start, end, 3600))
+    return gib * GP3_GIB_MONTH * months

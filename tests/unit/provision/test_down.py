@@ -56,12 +56,6 @@ def find_left(world: World) -> list[Resource]:
     return [resource for kind in reversed(KINDS) for resource in kind.find_left(world.clients, request).left]
 
 
-def run_other(world: World, **asked: Any) -> str:
-    image = next(iter(world.sandbox.backend.amis))
-    made = world.clients.ec2.run_instances(ImageId=image, MinCount=1, MaxCount=1, InstanceType="c5.large", **asked)
-    return str(made["Instances"][0]["InstanceId"])
-
-
 def make_one_of_each(world: World, tags: list[dict[str, str]]) -> None:
     """Creates a resource of every kind that can carry a cluster's tag, except nodes."""
     ec2, named = world.clients.ec2, "cluster-demo"
@@ -78,7 +72,7 @@ def make_one_of_each(world: World, tags: list[dict[str, str]]) -> None:
 def test_deletes_every_kind_except_addresses(world: World) -> None:
     """`up` creates no addresses, so `down` deletes none."""
     make_one_of_each(world, TAGS)
-    run_other(world, TagSpecifications=tagged("instance"))
+    world.launch(TagSpecifications=tagged("instance"))
     found = find_left(world)
     assert [resource.kind for resource in found] == [
         "instance", "placement group", "network interface", "security group", "key pair", "address",
@@ -124,7 +118,7 @@ def test_deletes_what_users_have_protected(world: World) -> None:
 
 def test_names_what_else_uses_our_group(world: World) -> None:
     group = world.up(make_config(nodes=1)).security_groups[0]
-    instance = run_other(world, SecurityGroupIds=[group.group_id])
+    instance = world.launch(SecurityGroupIds=[group.group_id])
     ec2 = world.clients.ec2
     other = ec2.create_security_group(GroupName="web", Description="d", VpcId=group.vpc_id)["GroupId"]
     rule: Any = [{"IpProtocol": "tcp", "FromPort": 80, "ToPort": 80, "UserIdGroupPairs": [{"GroupId": group.group_id}]}]

@@ -136,7 +136,7 @@ def launch_alike(world: World) -> str:
     request: Any = {key: node[key] for key in ("ImageId", "InstanceType", "KeyName", "SubnetId")}
     request["SecurityGroupIds"] = [group["GroupId"] for group in node["SecurityGroups"]]
     request["TagSpecifications"] = [{"ResourceType": "instance", "Tags": node["Tags"]}]
-    return world.clients.ec2.run_instances(**request, MinCount=1, MaxCount=1)["Instances"][0]["InstanceId"]
+    return world.launch(**request)
 
 
 def test_an_instance_with_our_tags_does_not_take_an_index(world: World) -> None:

@@ -1,37 +1,17 @@
 import json
+from typing import Any
 
 from cluster.views.layout import wrap
-from provision.cost.bill import ClusterBill, make_bills
-from provision.cost.ledger import Ledger, LedgerNode, Period
+from provision.cost.bill import ClusterBill
 from provision.down import Receipt, deleted_by, plan_down, receipt_document, render_receipt
 from provision.resources.instance_profile import KIND as ROLE
 from provision.resources.resource import KeptVolume, Resource, Unseen
-from provision_world import NAME, make_node, make_state
-
-START = 1_900_000_000.0
+from provision_world import NAME, make_bill, make_node, make_state
 
 
 def bill(*, node_hours: float, usd: float | None) -> ClusterBill:
-    end = START + node_hours * 3600
-    ledger = Ledger(
-        nodes=(
-            LedgerNode(
-                instance_id="i-0",
-                name="node-0",
-                region="us-east-1",
-                instance_type="c5.xlarge",
-                market="on-demand",
-                zone="us-east-1a",
-                launched_at=START,
-                periods=(Period(start=START, end=end),),
-                ended_at=end,
-                disk_gib=0,
-                usd_per_hour=None if usd is None else usd / node_hours,
-            ),
-        ),
-        usd_per_gib_month=0.08,
-    )
-    return make_bills(ledger, histories={}, now=end)[0]
+    ran: Any = {"instance_type": "c5.xlarge", "started_at": 0.0, "ran_s": node_hours * 3600, "usd_per_hour": 0.0}
+    return ClusterBill(started_at=0.0, ended_at=0.0, nodes=(make_bill("i-0", instance_usd=usd, **ran),), volumes=())
 
 
 def test_the_receipt_of_a_deleted_cluster() -> None:

@@ -14,9 +14,7 @@ from foundation.progress import Event, silent
 from provision.aws.clients import Clients
 from provision.files import ClusterFiles
 from provision.model import ClusterState
-from provision.plan import Request
 from provision.regions import find_home, find_remains, leave_region, try_regions
-from provision.up import prepare_up, up
 from provision_world import NAME, Killed, World, complete, make_config, plan_kills
 from sandbox_in_process import OTHER_REGION, REGION
 
@@ -32,41 +30,31 @@ class Both:
     root: Path
     clients: dict[str, Clients]
 
-    def files(self, region: str) -> ClusterFiles:
-        return ClusterFiles(self.root / region)
+    def in_region(self, region: str) -> World:
+        return dataclasses.replace(self.world, clients=self.clients[region], files=ClusterFiles(self.root / region))
 
     def find_home(self) -> str | None:
-        noted = next((region for region in REGIONS if self.files(region).exist), None)
+        noted = next((region for region in REGIONS if self.in_region(region).files.exist), None)
         return find_home(self.clients.__getitem__, REGIONS, name=NAME, noted=noted)
 
-    def attempt(self, region: str, **settings: Any) -> ClusterState:
-        config = make_config(region=region, **settings)
-        request, files = Request(name=NAME, config=config), self.files(region)
-
-        def prepare(avoid: frozenset[str] = frozenset()) -> Any:
-            return prepare_up(self.clients[region], request=request, files=files, avoid=avoid)
-
-        return up(prepare(), clients=self.clients[region], files=files, report=silent, replan=prepare)
-
     def leave(self, region: str) -> str | None:
-        return leave_region(
-            self.clients[region],
-            request=Request(name=NAME, config=make_config()),
-            files=self.files(region),
-            report=silent,
-        )
+        here = self.in_region(region)
+        return leave_region(here.clients, request=here.request(make_config()), files=here.files, report=silent)
 
     def up(self, report: Callable[[Event], None] = silent, **settings: Any) -> ClusterState:
         """Does what `cluster up` does."""
         home = self.find_home() or REGION
         order = (home, *(region for region in REGIONS if region != home))
-        attempt = lambda region: self.attempt(region, **settings)  # noqa: E731
+
+        def attempt(region: str) -> ClusterState:
+            return self.in_region(region).up(make_config(region=region, **settings))
+
         return try_regions(order, attempt=attempt, leave=self.leave, report=report)
 
     def down(self) -> None:
         """Does what `cluster down` does."""
         for region in REGIONS:
-            dataclasses.replace(self.world, clients=self.clients[region], files=self.files(region)).down()
+            self.in_region(region).down()
 
 
 @pytest.fixture
@@ -86,13 +74,13 @@ def test_the_next_region_has_room(both: Both, tmp_path: Path) -> None:
     assert [line.partition(":")[0] for line in lines] == [f"{REGION} cannot give the nodes", f"trying {OTHER_REGION}"]
     zones = [line.split(":")[0].rpartition(" ")[2] for line in lines[0].splitlines() if "InsufficientInst" in line]
     assert zones == [f"{REGION}{letter}" for letter in "abcdf"]  # c5.xlarge is not offered in us-east-1e
-    assert not both.files(REGION).exist
+    assert not both.in_region(REGION).files.exist
     both.world.sandbox.book.disarm("all")
     again = both.up()  # nothing to do, although the first region has room again
     assert [node.instance_id for node in again.nodes] == [node.instance_id for node in state.nodes]
     assert find_remains(both.clients.__getitem__, REGIONS, name=NAME) == (OTHER_REGION,)
     elsewhere = dataclasses.replace(both, root=tmp_path / "another machine")
-    elsewhere.files(REGION).make_key()  # of an earlier cluster
+    elsewhere.in_region(REGION).files.make_key()  # of an earlier cluster
     assert elsewhere.find_home() == OTHER_REGION
     both.down()
     assert both.find_home() is None

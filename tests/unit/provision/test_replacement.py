@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from foundation.errors import ClusterError
-from foundation.progress import Report, silent
+from foundation.progress import silent
 from provision.model import ClusterState, Node
 from provision.plan import Plan
 from provision.up import prepare_replacement, up
@@ -16,26 +16,15 @@ from provision_world import Killed, World, complete, make_config, plan_kills, ru
 SPOT = ["spot", "on-demand"]
 
 
-def prepare(
-    world: World, *lost: Node, needed: Collection[int] = (), avoid: frozenset[str] = frozenset(), nodes: int = 3
-) -> Plan:
+def prepare(world: World, *lost: Node, needed: Collection[int] = (), nodes: int = 3) -> Plan:
     request = world.request(make_config(nodes=nodes, market=SPOT))
     by_index = {node.index: node.instance_id for node in lost}
-    return prepare_replacement(
-        world.clients, request=request, files=world.files, lost=by_index, needed=needed, avoid=avoid
-    )
+    return prepare_replacement(world.clients, request=request, files=world.files, lost=by_index, needed=needed)
 
 
-def replace_nodes(
-    world: World, *lost: Node, needed: Collection[int] = (), nodes: int = 3, report: Report = silent
-) -> ClusterState:
-    return up(
-        prepare(world, *lost, needed=needed, nodes=nodes),
-        clients=world.clients,
-        files=world.files,
-        report=report,
-        replan=lambda avoid: prepare(world, *lost, needed=needed, avoid=avoid, nodes=nodes),
-    )
+def replace_nodes(world: World, *lost: Node, needed: Collection[int] = (), nodes: int = 3) -> ClusterState:
+    plan = prepare(world, *lost, needed=needed, nodes=nodes)
+    return up(plan, clients=world.clients, files=world.files, report=silent)
 
 
 def end(world: World, node: Node) -> None:

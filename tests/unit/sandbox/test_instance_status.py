@@ -24,7 +24,6 @@ def test_status_of_every_instance(world: World) -> None:
 
 def test_an_instance_that_boots_is_initializing(world: World) -> None:
     world.sandbox.reset(boot_delay_s=60)
-    image = world.clients.ec2.describe_images()["Images"][0]["ImageId"]
-    world.clients.ec2.run_instances(ImageId=image, MinCount=1, MaxCount=1, InstanceType="c5.large")
+    world.launch()
     assert statuses(world) == []
     assert statuses(world, IncludeAllInstances=True) == [("pending", "initializing", "initializing")]

@@ -11,12 +11,7 @@ ZONE = "us-east-1a"
 
 
 def launch(world: World) -> str:
-    ec2 = world.clients.ec2
-    image = ec2.describe_images()["Images"][0]["ImageId"]
-    [instance] = ec2.run_instances(
-        ImageId=image, MinCount=1, MaxCount=1, InstanceType="c5.xlarge", Placement={"AvailabilityZone": ZONE}
-    )["Instances"]
-    return instance["InstanceId"]
+    return world.launch(Placement={"AvailabilityZone": ZONE})
 
 
 def make(world: World, zone: str = ZONE) -> str:

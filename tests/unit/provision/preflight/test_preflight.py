@@ -10,11 +10,11 @@ from moto.ssm.models import ssm_backends
 
 from ec2_sandbox.api.images import SandboxAmi
 from foundation.errors import AwsError, ConfigError, NotInRegionError
-from provision.model import ClusterState, LaunchOption, Preflight
+from provision.model import ClusterState, Preflight
 from provision.preflight.machines import describe_hardware, render_gpus
 from provision.preflight.places import describe_preflight
 from provision.preflight.subnets import find_obstacle
-from provision_world import NAME, World, make_config, make_node, make_wanted
+from provision_world import NAME, World, make_config, make_node, make_option, make_wanted
 
 UBUNTU = "/aws/service/canonical/ubuntu/server/22.04/stable/current/{arch}/hvm/ebs-gp2/ami-id"
 DLAMI = "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-ubuntu-22.04/latest/ami-id"
@@ -50,22 +50,13 @@ def test_a_cpu_cluster(world: World) -> None:
     subnet = subnet_in(world, "us-east-1a")
     subnet_in(world, "us-east-1b")._available_ip_addresses = 1
     found = preflight(world)
-    assert found.options[0] == LaunchOption(
-        market="on-demand",
-        instance_type="c5.xlarge",
-        architecture="x86_64",
-        vcpus=4,
-        gpus="no GPU",
+    assert found.options[0] == make_option(
         image_id=image.id,
-        image_name=str(image.name),
+        image_name=image.name,
         image_created_at=image.creation_date.replace(tzinfo=UTC),
-        root_device="/dev/sda1",
         subnet_id=subnet.id,
         vpc_id=subnet.vpc_id,
-        zone="us-east-1a",
-        free_addresses=4091,
         placement=True,
-        efa=False,
         usd_per_hour=0.17,
     )
     assert places(found) == [("on-demand", "c5.xlarge", zone) for zone in ZONES if zone != "us-east-1b"]

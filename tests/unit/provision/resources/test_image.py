@@ -11,7 +11,6 @@ from provision.plan import Plan, Request
 from provision.preflight.machines import BakedImage, TypeFacts, choose_baked, describe_baked
 from provision.preflight.places import describe_preflight
 from provision.resources.image import CreateImage, delete_image
-from provision.resources.instances import WaitForStopped
 from provision_world import NAME, Killed, World, make_config, make_wanted
 
 CPU = TypeFacts(
@@ -38,10 +37,7 @@ def make_image(name: str = "one", *, state: str = "available", cluster: str = NA
         ([make_image(cluster="other")], r"one \(ami-one\) has another cluster$"),
         ([make_image(state="pending")], r"has another state$"),
         ([make_image(recipe=RECIPE.replace("none", "NVIDIA"))], r"has another gpu$"),
-        (
-            [make_image(recipe=RECIPE.replace("x86_64", "arm64").replace("e1", "e2"))],
-            r"another arch, another environment$",
-        ),
+        ([make_image(recipe=RECIPE.replace("e1", "e2").replace("s1", "s2"))], r"another environment, another setup$"),
         ([make_image(recipe="")], r"another arch, another gpu, another environment, another setup, another container$"),
     ],
 )
@@ -60,13 +56,12 @@ def test_up_takes_the_newest_image_that_fits_or_says_what_differs(images: list[B
 def stopped(world: World) -> CreateImage:
     """The step for a cluster's only node, which is stopped."""
     [node] = world.up(make_config(nodes=1)).nodes
-    world.clients.ec2.stop_instances(InstanceIds=[node.instance_id])
-    apply_steps(world, WaitForStopped(instance_ids=(node.instance_id,)))
+    world.stop()
     return CreateImage(name="baked", cluster="theirs", recipe=RECIPE, instance_id=node.instance_id)
 
 
-def apply_steps(world: World, *steps: CreateImage | WaitForStopped) -> None:
-    plan = Plan(cluster=NAME, owner="ada", steps=steps)
+def make(world: World, image: CreateImage) -> None:
+    plan = Plan(cluster=NAME, owner="ada", steps=(image,))
     apply(plan, clients=world.clients, files=world.files, report=silent)
 
 
@@ -77,10 +72,10 @@ def test_an_image_is_made_once_whenever_the_command_is_killed(world: World, stop
     for point in range(4):
         with world.killed_at(point, before=bool(point % 2)):
             try:
-                apply_steps(world, stopped)
+                make(world, stopped)
             except Killed:
                 continue
-    apply_steps(world, stopped)
+    make(world, stopped)
     [image] = describe_baked(world.clients.ec2)
     assert (image.cluster, image.recipe, image.state, image.root_size_gib) == ("theirs", RECIPE, "available", 100)
     snapshots = world.clients.ec2.describe_snapshots(Filters=[{"Name": "tag:cluster:baked", "Values": [RECIPE]}])
@@ -89,14 +84,14 @@ def test_an_image_is_made_once_whenever_the_command_is_killed(world: World, stop
     delete_image(world.clients, image)
     assert describe_baked(world.clients.ec2) == ()
     assert len(world.sandbox.backend.snapshots) == before - 1
-    apply_steps(world, stopped)
+    make(world, stopped)
     next(ami for ami in world.sandbox.backend.amis.values() if ami.name == "baked").state = "failed"
     with pytest.raises(AwsError, match="the image baked is failed"):
-        apply_steps(world, stopped)
+        make(world, stopped)
 
 
 def test_nodes_start_from_the_image_and_down_names_it(world: World, stopped: CreateImage) -> None:
-    apply_steps(world, CreateImage(name="mine", cluster=NAME, recipe=RECIPE, instance_id=stopped.instance_id))
+    make(world, CreateImage(name="mine", cluster=NAME, recipe=RECIPE, instance_id=stopped.instance_id))
     assert world.down().images == ("mine",)
     request = Request(name=NAME, config=BAKED, recipe=lambda: RECIPE)
     found = describe_preflight(world.clients, make_wanted(request=request))

@@ -11,8 +11,6 @@ import pytest
 from botocore.exceptions import EndpointConnectionError, ReadTimeoutError, SSLError
 from msgspec.structs import replace
 
-import foundation.waiting
-import provision.resources.run_instances
 from foundation.progress import Event
 from provision.describe import number_nodes
 from provision.lease.user_data import SSHD_SETTINGS, render_user_data
@@ -88,8 +86,8 @@ def test_the_request() -> None:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(provision.resources.run_instances, "time", clock)
-    monkeypatch.setattr(foundation.waiting, "time", clock)
+    monkeypatch.setattr("provision.resources.run_instances.time", clock)
+    monkeypatch.setattr("foundation.waiting.time", clock)
     return clock
 
 

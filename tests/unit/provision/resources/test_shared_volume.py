@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-import provision.resources.shared_volume
 from foundation.errors import AwsError, ClusterError, ConfigError
 from provision import plan as plans
 from provision.plan import Step
@@ -152,7 +151,7 @@ def test_a_volume_that_ec2_does_not_list_yet_is_not_made_twice(late_world: World
         raise Killed
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(provision.resources.shared_volume, "_find_one", kill)
+        patch.setattr("provision.resources.shared_volume._find_one", kill)
         with pytest.raises(Killed):
             late_world.up(make_config())
     late_world.up(make_config())
