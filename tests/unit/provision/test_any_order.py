@@ -166,11 +166,8 @@ class Provisioning(RuleBasedStateMachine):
 
 @pytest.mark.parametrize("sequences", [2, pytest.param(1000, marks=pytest.mark.slow)])
 def test_any_order(world: World, tmp_path: Path, sequences: int) -> None:
-    class Machine(Provisioning):
-        pass
-
-    Machine.world, Machine.folder = world, tmp_path / "machine"
+    Provisioning.world, Provisioning.folder = world, tmp_path / "machine"
     run_state_machine_as_test(
-        Machine,
+        Provisioning,
         settings=settings(max_examples=sequences, stateful_step_count=10, suppress_health_check=list(HealthCheck)),
     )

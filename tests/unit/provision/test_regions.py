@@ -115,15 +115,12 @@ def test_the_error_after_all_regions(errors: list[ClusterError], raised: type[Cl
     def fail(region: str) -> None:
         raise given[region]
 
-    def leave(region: str) -> None:
-        left.append(region)
-
     with pytest.raises(raised) as error:
-        try_regions(REGIONS, attempt=fail, leave=leave, report=silent)
+        try_regions(REGIONS, attempt=fail, leave=left.append, report=silent)
     assert type(error.value) is raised
     assert left == ([] if raised is AwsError else list(REGIONS))
     with pytest.raises(type(errors[0])) as alone:
-        try_regions(REGIONS[:1], attempt=fail, leave=leave, report=silent)
+        try_regions(REGIONS[:1], attempt=fail, leave=left.append, report=silent)
     assert alone.value is errors[0]
 
 

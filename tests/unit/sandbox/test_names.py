@@ -1,7 +1,4 @@
-"""The names of instances, and the answers of the name server.
-
-tests/sandbox/sandbox/hosts/test_names.py asks it from hosts.
-"""
+"""The name server's answers. tests/sandbox/sandbox/hosts/test_names.py asks it from hosts."""
 
 from ipaddress import IPv4Network
 

@@ -1,5 +1,5 @@
 import datetime as dt
-from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from moto import mock_aws
@@ -10,32 +10,26 @@ from moto.sts.models import sts_backends
 
 from ec2_sandbox.api.refusals import RefusedError
 from ec2_sandbox.iam import principals
-from ec2_sandbox.iam.principals import SandboxStsBackend, find_secret, install_principals, name_caller
+from ec2_sandbox.iam.principals import find_secret, install_principals, name_caller
 
 OPERATOR = f"arn:aws:iam::{DEFAULT_ACCOUNT_ID}:user/operator"
 KEY = "AKIA" + "A" * 16
 
 
-@pytest.fixture
-def sts(monkeypatch: pytest.MonkeyPatch) -> Iterator[SandboxStsBackend]:
-    """moto's IAM and STS in this process, with the sandbox's own user. Both are restored afterwards."""
+def test_temporary_keys_expire(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Installing replaces both.
     monkeypatch.setattr(sts_backends, "backend", sts_backends.backend)
     monkeypatch.setattr(sts_urls, "url_paths", sts_urls.url_paths)
     with mock_aws():
         sts_backends.reset()
         install_principals(KEY, "not a secret")
-        backend = sts_backends[DEFAULT_ACCOUNT_ID]["aws"]
-        assert isinstance(backend, SandboxStsBackend)
-        yield backend
+        sts: Any = sts_backends[DEFAULT_ACCOUNT_ID]["aws"]
+        key = sts.open_session(KEY, 900)
+        assert find_secret(key.access_key_id) == (key.secret_access_key, key.session_token)
+        assert name_caller(key.access_key_id) == OPERATOR
+        later = utcnow() + dt.timedelta(seconds=901)
+        monkeypatch.setattr(principals, "utcnow", lambda: later)
+        with pytest.raises(RefusedError) as caught:
+            find_secret(key.access_key_id)
     sts_backends.pop(DEFAULT_ACCOUNT_ID, None)
-
-
-def test_temporary_keys_expire(sts: SandboxStsBackend, monkeypatch: pytest.MonkeyPatch) -> None:
-    key = sts.open_session(KEY, 900)
-    assert find_secret(key.access_key_id) == (key.secret_access_key, key.session_token)
-    assert name_caller(key.access_key_id) == OPERATOR
-    later = utcnow() + dt.timedelta(seconds=901)
-    monkeypatch.setattr(principals, "utcnow", lambda: later)
-    with pytest.raises(RefusedError) as caught:
-        find_secret(key.access_key_id)
     assert caught.value.refusal.query_code == "ExpiredToken"

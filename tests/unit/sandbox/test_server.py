@@ -4,7 +4,7 @@ import http.client
 import io
 import ssl
 import threading
-from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,6 @@ import pytest
 from ec2_sandbox.api.log import ApiLog, describe_call, find_error_code
 from ec2_sandbox.api.server import TlsServer, answer_checkip, catch_errors, make_tls_context
 from ec2_sandbox.paths import SandboxPaths
-
-Connect = Callable[[], http.client.HTTPSConnection]
 
 
 def application(environ: dict[str, Any], start_response: Any) -> list[bytes]:
@@ -31,52 +29,26 @@ def application(environ: dict[str, Any], start_response: Any) -> list[bytes]:
     return [body[:3], body[3:]]
 
 
-@pytest.fixture
-def paths(tmp_path: Path) -> SandboxPaths:
-    return SandboxPaths(id="00000000", state_dir=tmp_path)
-
-
-@pytest.fixture
-def server(paths: SandboxPaths) -> Iterator[TlsServer]:
+def test_many_requests_on_one_connection(tmp_path: Path) -> None:
+    paths = SandboxPaths(id="00000000", state_dir=tmp_path)
     tls = make_tls_context(paths, "127.0.0.1")
     server = TlsServer("127.0.0.1", answer_checkip(ApiLog(catch_errors(application), paths.api_log)), tls)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
-    yield server
+    trusted = ssl.create_default_context(cafile=str(paths.ca_file))
+    with closing(http.client.HTTPSConnection("127.0.0.1", server.port, context=trusted, timeout=10)) as connection:
+        connection.connect()
+        first = connection.sock
+        for path in ("/", "/ignore", "/chunked", "/missing", "/broken", "/"):
+            connection.request("POST", path, b"hello world")
+            answer = connection.getresponse()
+            body = answer.read()
+            assert answer.status == {"/missing": 404, "/broken": 500}.get(path, 200)
+            if answer.status == 200:
+                assert body == (b"" if path == "/ignore" else b"hello world")
+        assert connection.sock is first
     server.shutdown()
     thread.join()
-
-
-@pytest.fixture
-def connect(server: TlsServer, paths: SandboxPaths) -> Iterator[Connect]:
-    opened = []
-
-    def connect() -> http.client.HTTPSConnection:
-        context = ssl.create_default_context(cafile=str(paths.ca_file))
-        opened.append(http.client.HTTPSConnection("127.0.0.1", server.port, context=context, timeout=10))
-        return opened[-1]
-
-    yield connect
-    for connection in opened:
-        connection.close()
-
-
-def ask(connection: http.client.HTTPSConnection, path: str, body: Any = None, **kwargs: Any) -> tuple[int, bytes]:
-    connection.request("POST", path, body, **kwargs)
-    answer = connection.getresponse()
-    return answer.status, answer.read()
-
-
-def test_many_requests_on_one_connection(connect: Connect) -> None:
-    connection = connect()
-    connection.connect()
-    first = connection.sock
-    for path in ("/", "/ignore", "/chunked", "/missing", "/broken", "/"):
-        status, body = ask(connection, path, b"hello world")
-        assert status == {"/missing": 404, "/broken": 500}.get(path, 200)
-        if status == 200:
-            assert body == (b"" if path == "/ignore" else b"hello world")
-    assert connection.sock is first
 
 
 def environ_of(body: bytes, **headers: str) -> dict[str, Any]:

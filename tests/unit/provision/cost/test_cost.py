@@ -19,19 +19,6 @@ HOUR = 3600.0
 DAY = 24 * HOUR
 
 
-def let_time_stand(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An account in which time passes only when the test lets it, from the start of a month of 31 days on."""
-    world.time.now_s = datetime(2031, 1, 1, tzinfo=UTC).timestamp()
-
-    def utcnow() -> datetime:
-        return datetime.fromtimestamp(world.time.now_s, UTC).replace(tzinfo=None)
-
-    for name, module in tuple(sys.modules.items()):
-        if name.startswith(("moto.", "ec2_sandbox.")) and hasattr(module, "utcnow"):
-            monkeypatch.setattr(module, "utcnow", utcnow)
-    assert vars(ec2_sandbox.api.log)["utcnow"] is utcnow
-
-
 class Watched:
     """A world whose ledger is maintained as the commands do it."""
 
@@ -102,7 +89,16 @@ def assert_matches(watched: Watched) -> None:
 
 @pytest.fixture
 def watched(world: World, monkeypatch: pytest.MonkeyPatch) -> Watched:
-    let_time_stand(world, monkeypatch)
+    """An account in which time passes only when the test lets it, from the start of a month of 31 days on."""
+    world.time.now_s = datetime(2031, 1, 1, tzinfo=UTC).timestamp()
+
+    def utcnow() -> datetime:
+        return datetime.fromtimestamp(world.time.now_s, UTC).replace(tzinfo=None)
+
+    for name, module in tuple(sys.modules.items()):
+        if name.startswith(("moto.", "ec2_sandbox.")) and hasattr(module, "utcnow"):
+            monkeypatch.setattr(module, "utcnow", utcnow)
+    assert vars(ec2_sandbox.api.log)["utcnow"] is utcnow
     return Watched(world)
 
 

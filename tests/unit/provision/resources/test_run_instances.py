@@ -83,14 +83,6 @@ def test_the_request() -> None:
     assert len(digests) == 3
 
 
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr("provision.resources.run_instances.time", clock)
-    monkeypatch.setattr("foundation.waiting.time", clock)
-    return clock
-
-
 UNKNOWN_PROFILE = "Value (x) for parameter iamInstanceProfile.name is invalid."
 
 
@@ -104,7 +96,10 @@ UNKNOWN_PROFILE = "Value (x) for parameter iamInstanceProfile.name is invalid."
         (SSLError(endpoint_url="https://ec2", error=OSError("x")), 1),
     ],
 )
-def test_what_is_retried_with_the_same_token(clock: Clock, error: Exception, attempts: int) -> None:
+def test_what_is_retried_with_the_same_token(monkeypatch: pytest.MonkeyPatch, error: Exception, attempts: int) -> None:
+    clock = Clock()
+    monkeypatch.setattr("provision.resources.run_instances.time", clock)
+    monkeypatch.setattr("foundation.waiting.time", clock)
     requests: list[Any] = []
     events: list[Event] = []
 
