@@ -129,19 +129,13 @@ def test_the_error_without_nodes_names_those_to_adopt() -> None:
     assert no_nodes(ClusterState(name=NAME), what="to stop").message == "cluster demo has no nodes to stop"
 
 
-def launch_alike(world: World) -> str:
-    """Launches an instance as another user would, with the cluster's tags, key pair and group. Returns its id."""
-    [reservation] = [r for r in world.clients.ec2.describe_instances()["Reservations"] if r["Instances"]][:1]
-    node = reservation["Instances"][0]
-    request: Any = {key: node[key] for key in ("ImageId", "InstanceType", "KeyName", "SubnetId")}
-    request["SecurityGroupIds"] = [group["GroupId"] for group in node["SecurityGroups"]]
-    request["TagSpecifications"] = [{"ResourceType": "instance", "Tags": node["Tags"]}]
-    return world.launch(**request)
-
-
 def test_an_instance_with_our_tags_does_not_take_an_index(world: World) -> None:
+    """Another user launches it, with the cluster's key pair and group."""
     nodes = {node.instance_id for node in world.up(make_config()).nodes}
-    alike = launch_alike(world)
+    shown: Any = world.clients.ec2.describe_instances()["Reservations"][0]["Instances"][0]
+    request: Any = {key: shown[key] for key in ("ImageId", "InstanceType", "KeyName", "SubnetId")}
+    request["SecurityGroupIds"] = [group["GroupId"] for group in shown["SecurityGroups"]]
+    alike = world.launch(**request, TagSpecifications=[{"ResourceType": "instance", "Tags": shown["Tags"]}])
     world.time.sleep(60)
     state = world.describe()
     assert {node.instance_id for node in state.nodes} == nodes

@@ -68,9 +68,6 @@ def test_network(public_ip: str | None, machine: str) -> None:
     assert not [line for line in batch if "None" in line]
 
 
-FOLDER = "/var/lib/cloud/instances/i-1"
-
-
 def scripts_of(user_data: bytes) -> dict[str, str]:
     files = render_first_boot("i-1", user_data, has_cloud_init=False)
     return {file.path: file.content for file in files if "part-" in file.path}

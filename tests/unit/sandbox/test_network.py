@@ -10,10 +10,6 @@ from ec2_sandbox.hosts.network import Cuts, Group, Rule, render_ruleset
 from ec2_sandbox.paths import PRIVATE_POOLS, PUBLIC_POOLS, choose_ranges, find_name_servers
 
 
-def networks(*texts: str) -> list[IPv4Network]:
-    return [IPv4Network(text) for text in texts]
-
-
 @pytest.mark.parametrize("seed", [0, 255, 0xFFFFFFFF])
 def test_ranges_are_never_internet_addresses(seed: int) -> None:
     ranges = choose_ranges([], seed=seed)
@@ -32,7 +28,7 @@ def test_taken_ranges_are_not_used() -> None:
 
 def test_no_free_range_is_an_error() -> None:
     with pytest.raises(SandboxError, match=r"free /16 of 10\.0\.0\.0/8 and 172\.16\.0\.0/12") as caught:
-        choose_ranges(networks("10.0.0.0/8", "172.16.0.0/12"), seed=0)
+        choose_ranges([IPv4Network("10.0.0.0/8"), IPv4Network("172.16.0.0/12")], seed=0)
     assert caught.value.hint == "ip -4 route"
 
 

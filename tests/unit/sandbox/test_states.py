@@ -6,10 +6,6 @@ from provision_world import World, make_config
 from states_bill import read_states
 
 
-def entries(world: World, first: int) -> list[tuple[str, str]]:
-    return [(entry["instance"], entry["state"]) for entry in read_states(world.sandbox.state_log)[first:]]
-
-
 def describe(world: World) -> list[dict[str, Any]]:
     found = world.clients.ec2.describe_instances()["Reservations"]
     return [dict(instance) for reservation in found for instance in reservation["Instances"]]
@@ -27,10 +23,10 @@ def test_each_state_is_logged_once(world: World) -> None:
     ec2.terminate_instances(InstanceIds=ids)
     describe(world)
     states = ["pending", "running", "stopping", "stopped", "pending", "running", "shutting-down", "terminated"]
-    assert entries(world, first) == [(instance.id, state) for state in states]
-    (last,) = read_states(world.sandbox.state_log)[-1:]
-    assert last["reason"] == "Client.UserInitiatedShutdown"
-    running = read_states(world.sandbox.state_log)[first + 1]
+    entries = read_states(world.sandbox.state_log)[first:]
+    assert [(entry["instance"], entry["state"]) for entry in entries] == [(instance.id, state) for state in states]
+    assert entries[-1]["reason"] == "Client.UserInitiatedShutdown"
+    running = entries[1]
     assert (running["type"], running["market"], running["zone"]) == ("c5.xlarge", "on-demand", "us-east-1a")
     assert (running["public_address"], running["disks_gib"]) == (True, [100])
     assert abs(datetime.fromisoformat(running["time"]).timestamp() - datetime.now(UTC).timestamp()) < 600

@@ -1,4 +1,5 @@
 from datetime import UTC, datetime
+from functools import reduce
 from typing import Any
 
 import pytest
@@ -41,14 +42,6 @@ def look(hours: float, *nodes: SeenNode, exists: bool = True, **values: Any) -> 
     return Observation(at=START + hours * HOUR, region="us-east-1", exists=exists, nodes=nodes, **values)
 
 
-def noted(*looks: Observation) -> LedgerNode:
-    ledger = Ledger()
-    for each in looks:
-        ledger = note(ledger, each)
-    (node,) = ledger.nodes
-    return node
-
-
 def hours(node: LedgerNode) -> list[tuple[float, float | None, float]]:
     """Each period in hours since the start: its begin, its end, and the unseen part of it."""
     return [
@@ -84,7 +77,7 @@ ENDED = shown("terminated", ended_at=at(5))
 def test_what_is_noted(
     looks: list[Observation], periods: list[tuple[float, float | None, float]], ended: float | None
 ) -> None:
-    node = noted(*looks)
+    (node,) = reduce(note, looks, Ledger()).nodes
     assert hours(node) == periods
     assert node.ended_at == (None if ended is None else at(ended))
     assert node.disk_gib == 100

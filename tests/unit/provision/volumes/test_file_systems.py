@@ -27,11 +27,6 @@ def empty_account(world: World) -> Iterator[None]:
     yield
     for backends in (efs_backends, fsx_backends):
         backends[DEFAULT_ACCOUNT_ID][REGION].reset()
-    world.volumes = ()
-
-
-def make_efs(world: World) -> str:
-    return world.clients.efs.create_file_system(CreationToken="t")["FileSystemId"]
 
 
 def make_lustre(world: World, kind: Any = "LUSTRE") -> str:
@@ -47,7 +42,7 @@ def test_rejects_other_file_systems_of_fsx(world: World) -> None:
 
 
 def test_describes_both_and_what_nodes_mount(world: World) -> None:
-    efs_id, fsx_id = make_efs(world), make_lustre(world)
+    efs_id, fsx_id = world.clients.efs.create_file_system(CreationToken="t")["FileSystemId"], make_lustre(world)
     world.volumes = (make_volume(), volume(efs_id, mount="/efs"), volume(fsx_id, mount="/lustre", read_only=True))
     plan = world.prepare(make_config())
     text = render_plan(plan)
