@@ -72,10 +72,10 @@ class WaitForRunning(Step):
         return f"wait until {count(self.nodes, 'node runs', 'nodes run')}"
 
     def apply(self, context: Context) -> bool:
-        """Waits until every node runs. A node that ends while starting is an error. Makes one read per poll.
+        """Waits until every node runs. A node that ends or stops while starting is an error. Makes one read per poll.
 
-        Raises CapacityError if a node ended for lack of capacity, AwsError if it ended for another reason, or after
-        RUNNING_TIMEOUT_S.
+        Raises CapacityError if a node ended for lack of capacity, AwsError if it ended or stopped for another reason,
+        or after RUNNING_TIMEOUT_S.
         """
         wanted = set(range(self.nodes)) - context.without
         least = len(wanted) if self.least is None else self.least
@@ -99,6 +99,8 @@ class WaitForRunning(Step):
                 context.report(Event(kind="warn", what=what))
                 wanted = left
                 seen.difference_update(failed)
+            if stopped := [node for node in instances.nodes if node.state in {"stopping", "stopped"}]:
+                raise _stopped_while_starting(stopped)
             seen.update(live)
             before = len(ready)
             kind: SshAddress = "public" if self.public_address else "private"
@@ -265,6 +267,11 @@ def _ended_while_starting(failed: list[str], instances: ClusterState, context: C
     if no_room and context.option is not None and set(failed) <= context.launched:
         return CapacityError(message, option=context.option.label, hint=hint)
     return AwsError(message, hint=hint)
+
+
+def _stopped_while_starting(nodes: Iterable[Node]) -> AwsError:
+    reasons = "; ".join(f"{node.name} ({node.instance_id}): {node.state_reason or 'no reason given'}" for node in nodes)
+    return AwsError(f"stopped while starting: {reasons}", hint="cluster status; then cluster up or cluster start")
 
 
 def _reasons(failed: list[str], instances: ClusterState) -> str:

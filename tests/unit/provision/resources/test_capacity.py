@@ -125,6 +125,17 @@ def test_nodes_that_would_end_in_every_zone(world: World, code: str, hint: str) 
     assert not world.resources()["instances"]
 
 
+def test_a_node_that_stops_while_starting(world: World) -> None:
+    def stop() -> None:
+        _, instance = world.sandbox.backend.sandbox_instances()
+        instance._end_for("stopping", "Server.ScheduledStop", "something is wrong")
+
+    with pytest.raises(AwsError, match=r"stopped while starting: node-1 \(i-\w+\): Server.ScheduledStop"):
+        world.up(make_config(), report=when("launch", stop))
+    assert not world.resources()["instances"]
+    assert len(world.up(make_config()).nodes) == 2
+
+
 def test_rolls_back_a_partial_launch_unless_asked_not_to(world: World) -> None:
     def fail() -> None:
         *_, instance = world.sandbox.backend.sandbox_instances()
