@@ -1,8 +1,9 @@
 """Compares `cluster train` with launcher = "torchrun" to torchrun by hand, on two sandbox nodes each.
 
 By hand means one torchrun on each node over ssh, both started at the same time from this machine, with the same
-PyTorch, script, arguments, OMP_NUM_THREADS, rendezvous and credentials as in the job of `cluster train`. ssh is
-unmodified OpenSSH. The time of `cluster train` includes its additional work: checking the nodes, temporary credentials,
+PyTorch, script, arguments, OMP_NUM_THREADS and rendezvous as in the job of `cluster train`. Its data is on the nodes'
+disks before it starts; `cluster train` brings it there in the first round, which does not count. ssh is unmodified
+OpenSSH. The time of `cluster train` includes its additional work: checking the nodes, temporary credentials,
 supervision, the record, and the search for leftover processes.
 
 The job trains for more than a minute, with one thread per process, because the two nodes share this machine's cores.
@@ -40,7 +41,8 @@ def prepare_by_hand(cluster: Cluster, job: Job) -> dict[str, list[str]]:
             *("--master-addr", nodes[0]["private_ip"], "--master-port", str(PORTS[0])),
             *(f"{tree}/{SCRIPTS_DIR}/{job.script}", *job.words),
         ]
-        cluster.write_script(node["public_ip"], "by-hand.sh", exports, words)
+        cluster.copy_digits(node["public_ip"])
+        cluster.write_script(node["public_ip"], "by-hand.sh", {**exports, "CLUSTER_DATA_DIR": "digits/"}, words)
         commands.append(shlex.join(cluster.ssh_words(node["public_ip"], "bash by-hand.sh 2>&1")))
     return {BY_HAND: ["bash", "-c", " & ".join([*commands, "wait"])]}
 
@@ -55,7 +57,7 @@ def run() -> str:
         "",
         f"Load average (1 minute) before: {load:.1f}.",
         "",
-        "train_mnist_torch.py, MLP, DistributedDataParallel over Gloo, digits read from s3://, torch 2.13.0+cpu, one",
+        "train_mnist_torch.py, MLP, DistributedDataParallel over Gloo, digits from the nodes' disks, torch 2.13.0, one",
         "process on each of 2 sandbox nodes, OMP_NUM_THREADS=1. By hand: a torchrun on each node over ssh, both",
         "started at the same moment. Medians (min to max) of the rounds; every other round goes the other way around.",
         "Ratio: the wall time to that by hand in the same round. At once: each on a cluster of its own, so that both",
