@@ -30,7 +30,8 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 async def watch(job: str, host: str, mark: str, send: Callable[[Sample], None]) -> None:
     """Samples until it is cancelled. mark: the variable with the job and the number of the process (JobProcess)."""
-    with contextlib.suppress(OSError, ValueError, LookupError, NotImplementedError):  # an unusual kernel costs the job nothing
+    # An unusual kernel costs the job nothing.
+    with contextlib.suppress(OSError, ValueError, LookupError, NotImplementedError):
         await _sample(job, host, mark, send)
 
 
