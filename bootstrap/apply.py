@@ -57,8 +57,8 @@ class ReadyNode(Struct, frozen=True, kw_only=True):
     torch: its PyTorch, whichever framework [bootstrap] names; None if it has none, or only among the user's own files.
     hardware: the hardware of its instance type, None if unknown. bundle: its environment's files. client: on the head,
     the words that run this project's own command; () on other nodes, and on a head without that command. home: the id
-    of the first node with the same home folder. changed: it lacked something. is_new: it lacked the runtime, or what
-    set-up commands do, so that programs that started there before are of no use.
+    of the first node with the same home folder. changed: this call has changed it. is_new: this call has placed the
+    runtime or run the set-up commands, so programs that were running there before have to be started again.
     """
 
     host: Host

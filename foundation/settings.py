@@ -161,14 +161,14 @@ class _Reader:
     def _read_setting(self, setting: Setting, value: Any, path: tuple[str, ...]) -> Any:
         key = ".".join(path)
         if setting.table is None:
-            at_key = _TableKey(
+            table_key = _TableKey(
                 key=key,
                 shown=key,
                 annotation=setting.annotation,
                 description=setting.description,
                 hidden=is_hidden(setting.annotation),
             )
-            return self._read(value, setting.annotation, at_key)
+            return self._read(value, setting.annotation, table_key)
         if setting.repeated:
             if isinstance(value, Sequence) and all(isinstance(one, Mapping) for one in value):
                 places = ((*path[:-1], f"{path[-1]}[{at}]") for at in range(len(value)))
@@ -181,85 +181,87 @@ class _Reader:
         self.mistakes.append((key, f"{shown}: must be {allowed} written as {setting.written}"))
         return None
 
-    def _read(self, value: Any, annotation: Any, at_key: _TableKey) -> Any:
+    def _read(self, value: Any, annotation: Any, table_key: _TableKey) -> Any:
         """Returns the normalized value. The result for a wrong value is meaningless."""
         before = len(self.mistakes)
         base, notes = split(annotation)
         origin = get_origin(base)
         if origin in (Union, UnionType):
-            value = self._read_branch(value, [one for one in get_args(base) if one is not NoneType], at_key)
+            value = self._read_branch(value, [one for one in get_args(base) if one is not NoneType], table_key)
         elif origin is tuple:
-            value = self._read_list(value, get_args(base)[0], at_key, alone=ALONE in notes)
+            value = self._read_list(value, get_args(base)[0], table_key, alone=ALONE in notes)
         elif origin is dict:
-            value = self._read_names(value, get_args(base), at_key)
+            value = self._read_names(value, get_args(base), table_key)
         else:
-            value = self._convert(value, annotation, at_key)
+            value = self._convert(value, annotation, table_key)
         for normalize in filter(callable, notes):
             if len(self.mistakes) == before:
-                value = self._normalize(value, normalize, at_key)
+                value = self._normalize(value, normalize, table_key)
         return value
 
-    def _convert(self, value: Any, annotation: Any, at_key: _TableKey) -> Any:
+    def _convert(self, value: Any, annotation: Any, table_key: _TableKey) -> Any:
         shape = _find_shape(annotation)
         try:
             converted = convert(value, annotation)
         except ValidationError:
-            return self._refuse(value, at_key)
+            return self._refuse(value, table_key)
         if shape is not None and re.fullmatch(shape.pattern, converted) is None:
-            return self._refuse(value, at_key)
+            return self._refuse(value, table_key)
         return converted
 
-    def _read_branch(self, value: Any, branches: Sequence[Any], at_key: _TableKey) -> Any:
+    def _read_branch(self, value: Any, branches: Sequence[Any], table_key: _TableKey) -> Any:
         if len(branches) == 1:  # the other is None, which TOML cannot express
-            return self._read(value, branches[0], replace(at_key, annotation=branches[0]))
+            return self._read(value, branches[0], replace(table_key, annotation=branches[0]))
         fitting = [branch for branch in branches if _fits(value, branch)]
         # The message for a wrong value lists everything that is allowed.
-        return self._read(value, fitting[0], at_key) if fitting else self._refuse(value, at_key)
+        return self._read(value, fitting[0], table_key) if fitting else self._refuse(value, table_key)
 
-    def _normalize(self, value: Any, normalize: Any, at_key: _TableKey) -> Any:
+    def _normalize(self, value: Any, normalize: Any, table_key: _TableKey) -> Any:
         try:
             return normalize(value)
         except ValueError as error:
-            self._add_problem(value, str(error), at_key)
+            self._add_problem(value, str(error), table_key)
 
-    def _read_list(self, value: Any, entry: Any, at_key: _TableKey, *, alone: bool) -> tuple[Any, ...]:
+    def _read_list(self, value: Any, entry: Any, table_key: _TableKey, *, alone: bool) -> tuple[Any, ...]:
         if not isinstance(value, Sequence) or isinstance(value, str):
             if not alone:
                 example = f" such as [{show(value)}]" if isinstance(value, str) and _WORD.fullmatch(value) else ""
-                problem = f"must be {name_allowed(at_key.annotation)}{example} ({at_key.description})"
-                self._add_problem(value, problem, at_key)
+                problem = f"must be {name_allowed(table_key.annotation)}{example} ({table_key.description})"
+                self._add_problem(value, problem, table_key)
                 return ()
-            return (self._read(value, entry, replace(at_key, annotation=entry)),)
-        places = (replace(at_key, shown=f"{at_key.shown}[{at}]", annotation=entry) for at in range(len(value)))
+            return (self._read(value, entry, replace(table_key, annotation=entry)),)
+        places = (replace(table_key, shown=f"{table_key.shown}[{at}]", annotation=entry) for at in range(len(value)))
         return tuple(self._read(one, entry, there) for one, there in zip(value, places, strict=True))
 
-    def _read_names(self, value: Any, types: tuple[Any, Any], at_key: _TableKey) -> dict[str, Any]:
+    def _read_names(self, value: Any, types: tuple[Any, Any], table_key: _TableKey) -> dict[str, Any]:
         name_type, value_type = types
         hidden = HIDDEN in split(value_type)[1]
         if not isinstance(value, Mapping):
-            self._refuse(value, replace(at_key, hidden=hidden))
+            self._refuse(value, replace(table_key, hidden=hidden))
             return {}
         read: dict[str, Any] = {}
         for name, one in value.items():
-            here = replace(at_key, key=f"{at_key.key}.{name}", shown=f"{at_key.shown}.{show_name(name)}", hidden=True)
+            here = replace(
+                table_key, key=f"{table_key.key}.{name}", shown=f"{table_key.shown}.{show_name(name)}", hidden=True
+            )
             read_name = self._read(name, name_type, replace(here, annotation=name_type))
             read[read_name] = self._read(one, value_type, replace(here, annotation=value_type, hidden=hidden))
         return read
 
-    def _refuse(self, value: Any, at_key: _TableKey) -> None:
-        shape = _find_shape(at_key.annotation)
+    def _refuse(self, value: Any, table_key: _TableKey) -> None:
+        shape = _find_shape(table_key.annotation)
         if shape is not None and shape.words:
             problem = f"must be {shape.words}"
         elif shape is not None and isinstance(value, str):
             # The description says more to a reader than a regular expression.
-            problem = f"not allowed; allowed: {at_key.description}"
+            problem = f"not allowed; allowed: {table_key.description}"
         else:
-            problem = f"must be {name_allowed(at_key.annotation)} ({at_key.description})"
-        self._add_problem(value, problem, at_key)
+            problem = f"must be {name_allowed(table_key.annotation)} ({table_key.description})"
+        self._add_problem(value, problem, table_key)
 
-    def _add_problem(self, value: Any, problem: str, at_key: _TableKey) -> None:
-        shown = at_key.shown if at_key.hidden else f"{at_key.shown} = {show(value)}"
-        self.mistakes.append((at_key.key, f"{shown}: {problem}"))
+    def _add_problem(self, value: Any, problem: str, table_key: _TableKey) -> None:
+        shown = table_key.shown if table_key.hidden else f"{table_key.shown} = {show(value)}"
+        self.mistakes.append((table_key.key, f"{shown}: {problem}"))
 
 
 def _name_section(path: Sequence[str]) -> str:

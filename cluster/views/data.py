@@ -100,8 +100,8 @@ def transfer_progress(app: App) -> Iterator[TransferProgress]:
 
 @contextmanager
 def counting_bar(app: App, what: str, total: int, unit: Unit) -> Iterator[Callable[[int], None]]:
-    """Shows a bar on a terminal, and nothing elsewhere. Yields a function that advances the bar."""
-    if app.console is None:
+    """Shows a bar on a terminal if there is a total, else nothing. Yields a function that advances the bar."""
+    if app.console is None or not total:
         yield lambda _more: None
         return
     with _bars(app.console, unit) as bars:

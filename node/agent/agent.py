@@ -243,7 +243,7 @@ class Agent(asyncio.Protocol):
                 self._lose()  # the supervisor should notice first
 
     async def _watch_samples(self) -> None:
-        # To import psutil takes 20 ms; the job starts meanwhile.
+        # Importing psutil takes 10 ms; the job starts meanwhile.
         sampler = await asyncio.to_thread(importlib.import_module, "node.agent.sampler")
         await sampler.watch(self.order.spec.id, self.order.host, MARK, self._send_sample)
 

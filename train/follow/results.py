@@ -111,9 +111,9 @@ _BY_HAND = "copy the folder that you need: cluster cp NODE:PATH ."
 
 
 def find_clash(sources: Mapping[str, Collection[str]]) -> tuple[str, str, str] | None:
-    """Two places that have the same name, or a file where the other has a folder: (place, source, name). Pure.
+    """Two sources that have the same file, or one a file where the other has a folder: (one, the other, name). Pure.
 
-    sources: the names of the files by place.
+    sources: the names of the files by source.
     """
     owners: dict[str, str] = {}
     for source, names in sources.items():

@@ -25,7 +25,7 @@ class _Seen(Struct, kw_only=True):
 
     @property
     def message(self) -> str:
-        """The error. With MXNet 1.7 and later, it begins with a traceback of MXNet's own, and its words come last."""
+        """The error's last line. From MXNet 1.7 on, an error starts with MXNet's own traceback; its message follows."""
         rest = (line for line in self.lines if line and not line[0].isspace())
         return next(rest, self.error) if self.error.endswith(BEGIN) else self.error
 
