@@ -41,7 +41,7 @@ def prepare_by_hand(cluster: Cluster, job: Job) -> dict[str, list[str]]:
             *("--master-addr", nodes[0]["private_ip"], "--master-port", str(PORTS[0])),
             *(f"{tree}/{SCRIPTS_DIR}/{job.script}", *job.words),
         ]
-        cluster.copy_digits(node["public_ip"])
+        cluster.run("cp", "digits", f"{node['name']}:")
         cluster.write_script(node["public_ip"], "by-hand.sh", {**exports, "CLUSTER_DATA_DIR": "digits/"}, words)
         commands.append(shlex.join(cluster.ssh_words(node["public_ip"], "bash by-hand.sh 2>&1")))
     return {BY_HAND: ["bash", "-c", " & ".join([*commands, "wait"])]}

@@ -139,12 +139,6 @@ class Cluster:
         """Runs a command on a node. Raises CalledProcessError if it fails."""
         subprocess.run(self.ssh_words(address, command), stdin=subprocess.DEVNULL, check=True)
 
-    def copy_digits(self, address: str) -> None:
-        """Copies the folder with the digits to a node's home."""
-        digits = shlex.quote(str(self.folder / "digits"))
-        command = f"tar -C {digits} -c . | {shlex.join(self.ssh_words(address, 'mkdir -p digits; tar -C digits -x'))}"
-        subprocess.run(["bash", "-c", command], check=True)
-
     def write_script(self, address: str, name: str, exports: Mapping[str, str], words: Sequence[str]) -> None:
         """Writes a shell script to a node's home that exports variables and runs a command."""
         script = "".join(f"export {key}={shlex.quote(value)}\n" for key, value in exports.items())
