@@ -231,11 +231,11 @@ def ask_for_job(app: App, nodes: Nodes, *, patience_s: float = PATIENCE_S) -> Ca
     head = next(iter(nodes.names), None)
     if head is None or not nodes.runs(head):
         return lambda: None
-    asked = run_in_thread(lambda: _ask(app, nodes))
+    answers = run_in_thread(lambda: _ask(app, nodes))
 
     def wait() -> HeadJob:
         try:
-            return asked.result(timeout=patience_s)
+            return answers.result(timeout=patience_s)
         except TimeoutError:
             return HeadJob(why=f"{head} did not answer within {patience_s:.0f} s")
         except (ClusterError, OSError) as error:

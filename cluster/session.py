@@ -96,8 +96,15 @@ def find_request(app: App) -> Request:
 def find_recipe(app: App) -> str:
     """Returns the settings that a baked image is made with, in words with digests. Raises ConfigError."""
     config = app.config.bootstrap
-    made = (config.framework, config.python, config.mxnet, config.torch, read_packages(app), app.config.provision.user)
-    parts = {"environment": made, "setup": config.setup, "container": app.config.container.image}
+    recipe = (
+        config.framework,
+        config.python,
+        config.mxnet,
+        config.torch,
+        read_packages(app),
+        app.config.provision.user,
+    )
+    parts = {"environment": recipe, "setup": config.setup, "container": app.config.container.image}
     return " ".join(f"{word}={hashlib.sha256(json.encode(part)).hexdigest()[:12]}" for word, part in parts.items())
 
 

@@ -93,8 +93,8 @@ def check(kind: type[S], table: Mapping[str, Any], *, source: str, given: Collec
     Raises ConfigError, which names every wrong key, its value, what is allowed and the nearest known key.
     """
     reader = _Reader(kind)
-    made = reader.read_table(kind, table, ())
-    if made is None:
+    settings = reader.read_table(kind, table, ())
+    if settings is None:
         shown = reader.mistakes[:_MOST_MISTAKES]
         lines = [f"{'command line' if key in given else source}: {problem}" for key, problem in shown]
         if len(reader.mistakes) > len(shown):
@@ -102,7 +102,7 @@ def check(kind: type[S], table: Mapping[str, Any], *, source: str, given: Collec
         named = [key for key, _ in reader.mistakes]
         where = "the command line" if all(key in given for key in named) else source
         raise ConfigError("\n".join(lines), hint=f"correct {where}, then run the command again")
-    return made
+    return settings
 
 
 def find_mistakes(kind: type[Settings], table: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -147,9 +147,9 @@ class _Reader:
                 self.mistakes.append((".".join((*path, name)), problem))
         if len(self.mistakes) > before:
             return None
-        made = kind(**values)
-        self.mistakes += [(".".join(path), _name_section(path) + problem) for problem in made.conflicts(set(table))]
-        return made if len(self.mistakes) == before else None
+        settings = kind(**values)
+        self.mistakes += [(".".join(path), _name_section(path) + problem) for problem in settings.conflicts(set(table))]
+        return settings if len(self.mistakes) == before else None
 
     def _find_elsewhere(self, name: str, path: tuple[str, ...]) -> Iterator[str]:
         for key, setting in describe_settings(self._root).items():

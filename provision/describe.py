@@ -93,8 +93,8 @@ def describe_now(context: Context) -> ClusterState:
     if context.groups is None:
         context.groups = find_security_groups(ec2, name=name)
     found = _find_tagged(ec2, name=name)
-    made = frozenset() if context.made_group_id is None else frozenset({context.made_group_id})
-    return _read_state(name, found, None, context.groups, context.files.known_instances(), made=made)
+    group_ids = frozenset() if context.made_group_id is None else frozenset({context.made_group_id})
+    return _read_state(name, found, None, context.groups, context.files.known_instances(), created_group_ids=group_ids)
 
 
 def find_launched(ec2: EC2Client, *, name: str) -> Mapping[str, frozenset[str]]:
@@ -146,11 +146,11 @@ def _read_state(
     groups: Collection[SecurityGroup],
     known: KnownInstances,
     *,
-    made: frozenset[str] = frozenset(),
+    created_group_ids: frozenset[str] = frozenset(),
 ) -> ClusterState:
-    """Sorts out which instances are nodes. made: ids of a group that EC2's lists may not have yet."""
+    """Sorts out which instances are nodes. created_group_ids: ids of a group that EC2's lists may not have yet."""
     membership = find_membership(name=name, key_pair=key_pair, groups=groups, known=known)
-    membership = replace(membership, group_ids=membership.group_ids | made)
+    membership = replace(membership, group_ids=membership.group_ids | created_group_ids)
     claims = [each.claim for each in found]
     ours = find_known(claims, membership.known)
     by_state = [(each, each.instance["State"]["Name"]) for each in found]

@@ -123,14 +123,14 @@ def plan_down(state: ClusterState, *, local_files: bool = False) -> Plan:
     return Plan(cluster=state.name, steps=(*steps, ForgetFiles()) if steps or local_files else ())
 
 
-def down(ending: DownPlan, *, clients: Clients, files: ClusterFiles, report: Report) -> Receipt:
+def down(prepared: DownPlan, *, clients: Clients, files: ClusterFiles, report: Report) -> Receipt:
     """Applies the plan of prepare_down, then looks for more, and deletes that too.
 
     Returns the receipt. Raises the same errors as `apply`.
     """
-    request, plans = ending.request, [ending.plan]
-    apply(ending.plan, clients=clients, files=files, report=report)
-    found = _find_leftovers(clients, request, timeout_s=LEFTOVERS_TIMEOUT_S if ending else 0.0)
+    request, plans = prepared.request, [prepared.plan]
+    apply(prepared.plan, clients=clients, files=files, report=report)
+    found = _find_leftovers(clients, request, timeout_s=LEFTOVERS_TIMEOUT_S if prepared else 0.0)
     while any(one.left for one in found) and len(plans) < MAX_PASSES:
         done: set[Step] = {step for plan in plans for step in plan.steps}
         further = plan_down(_describe(clients, request, files), local_files=files.exist)
@@ -143,13 +143,13 @@ def down(ending: DownPlan, *, clients: Clients, files: ClusterFiles, report: Rep
     kept = tuple(volume for one in found for volume in one.kept)
     return Receipt(
         cluster=request.name,
-        deleted=tuple(each for each in deleted_by(*plans) if ending.local_files or each.kind != LOCAL_FILES),
+        deleted=tuple(each for each in deleted_by(*plans) if prepared.local_files or each.kind != LOCAL_FILES),
         leftovers=tuple(resource for one in found for resource in one.left),
         looked_for=tuple(each for one in found for each in one.looked_for),
         unseen=tuple(unseen for one in found for unseen in one.unseen),
         kept=kept,
         volume_usd_per_gib_month=find_volume_price(clients) if kept else None,
-        lease=ending.lease,
+        lease=prepared.lease,
         images=tuple(image.name for image in describe_baked(clients.ec2) if image.cluster == request.name),
     )
 

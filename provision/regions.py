@@ -41,8 +41,8 @@ def find_home(make_clients: MakeClients, regions: Sequence[str], *, name: str, n
     found: dict[str, ClusterState] = {}
     errors: list[AwsError] = []
     with bounded_pool() as pool:
-        asked = {region: pool.submit(_ask, make_clients(region).ec2, name) for region in others}
-    for region, answer in asked.items():
+        lookups = {region: pool.submit(_ask, make_clients(region).ec2, name) for region in others}
+    for region, answer in lookups.items():
         try:
             found[region] = answer.result()
         except AwsError as error:
@@ -58,8 +58,8 @@ def find_home(make_clients: MakeClients, regions: Sequence[str], *, name: str, n
 def find_remains(make_clients: MakeClients, regions: Sequence[str], *, name: str) -> tuple[str, ...]:
     """Returns the regions that have something of the cluster `name`. Raises AwsError."""
     with bounded_pool() as pool:
-        asked = {region: pool.submit(_ask, make_clients(region).ec2, name) for region in regions}
-    return tuple(region for region, answer in asked.items() if _has_something(answer.result()))
+        lookups = {region: pool.submit(_ask, make_clients(region).ec2, name) for region in regions}
+    return tuple(region for region, answer in lookups.items() if _has_something(answer.result()))
 
 
 def try_regions(
@@ -109,8 +109,8 @@ def leave_region(clients: Clients, *, request: Request, files: ClusterFiles, rep
         volumes = find_shared_volumes(clients.ec2, name=request.name)
     if volumes:
         return f"the cluster's volume {volumes[0].volume_id} is there"
-    ending = prepare_down(clients, request=request, files=files, report=report)
-    receipt = down(ending, clients=clients, files=files, report=report) if ending else Receipt(cluster=request.name)
+    prepared = prepare_down(clients, request=request, files=files, report=report)
+    receipt = down(prepared, clients=clients, files=files, report=report) if prepared else Receipt(cluster=request.name)
     if receipt.leftovers:
         left = ", ".join(f"{each.kind} {each.resource_id}" for each in receipt.leftovers)
         raise AwsError(

@@ -164,18 +164,18 @@ def plan_resize(world: World) -> Plan:
     """
     config, state = world.request.config, world.state
     leaving = tuple(node for node in state.nodes if node.index >= config.nodes)
-    ending: tuple[Step, ...] = ()
+    termination: tuple[Step, ...] = ()
     if leaving:
         ids = tuple(node.instance_id for node in leaving)
-        ending = (TerminateInstances(nodes=leaving), WaitForTerminated(instance_ids=ids))
+        termination = (TerminateInstances(nodes=leaving), WaitForTerminated(instance_ids=ids))
     if config.nodes == 0:
         if state.lease is not None and state.lease.limits:
             group = state.security_group  # this resize ends the nodes, not the lease
             none = Lease(set_at=state.lease.set_at + 1, then=state.lease.then)
-            ending = (*ending, SetLease(lease=none, group_id=None if group is None else group.group_id))
-        return Plan(cluster=world.request.name, steps=ending, owner=world.caller.owner, left_alone=state.untrusted)
+            termination = (*termination, SetLease(lease=none, group_id=None if group is None else group.group_id))
+        return Plan(cluster=world.request.name, steps=termination, owner=world.caller.owner, left_alone=state.untrusted)
     plan = plan_up(replace(world, state=_without_leaving(config, state)))
-    return replace(plan, steps=(*ending, *plan.steps))
+    return replace(plan, steps=(*termination, *plan.steps))
 
 
 def plan_replacement(world: World, leaving: tuple[Node, ...]) -> Plan:
@@ -187,8 +187,8 @@ def plan_replacement(world: World, leaving: tuple[Node, ...]) -> Plan:
     if not leaving:
         return plan
     ids = tuple(node.instance_id for node in leaving)
-    ending: tuple[Step, ...] = (TerminateInstances(nodes=leaving), WaitForEnding(instance_ids=ids))
-    return replace(plan, steps=(*ending, *plan.steps))
+    termination: tuple[Step, ...] = (TerminateInstances(nodes=leaving), WaitForEnding(instance_ids=ids))
+    return replace(plan, steps=(*termination, *plan.steps))
 
 
 def _without_leaving(config: ProvisionConfig, state: ClusterState) -> ClusterState:

@@ -208,8 +208,8 @@ def find_cpu_build(target: WheelTarget, requirements: Sequence[str]) -> tuple[st
 
 
 def _find_requirements(target: WheelTarget) -> tuple[str, ...]:
-    asked = [one for one in target.requirements if not is_wheel_file(one) or "/" in one]  # not the name of a file
-    return (*asked, f"uv=={version('uv')}")
+    named = [one for one in target.requirements if not is_wheel_file(one) or "/" in one]  # not the name of a file
+    return (*named, f"uv=={version('uv')}")
 
 
 def _find_key(target: WheelTarget) -> str:

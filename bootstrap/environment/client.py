@@ -56,8 +56,8 @@ def make_client(code: Tree, wheels: Sequence[BundleFile]) -> Tree:
     """The tree, a folder that Python can run. Reads the wheels."""
     packages = [file for wheel in wheels for file in files_of_wheel(wheel.path, "") if _is_needed(file.path)]
     ours = {file.path for file in code.files}
-    made = make_tree((*code.files, *(file for file in packages if file.path not in ours)))
-    return Tree(files=made.files, folders=(), digest=name_client(code, wheels))
+    tree = make_tree((*code.files, *(file for file in packages if file.path not in ours)))
+    return Tree(files=tree.files, folders=(), digest=name_client(code, wheels))
 
 
 def _is_needed(path: str) -> bool:

@@ -37,8 +37,8 @@ class Fetches:
     def begin(self, files: Iterable[BundleFile]) -> None:
         """Starts to fetch the files that have URLs and are not on this machine."""
         with self._lock:
-            asked = {file.sha256: file for file in files if file.urls and file.sha256 not in self._futures}
-            new = [file for file in asked.values() if not is_here(file)]
+            missing = {file.sha256: file for file in files if file.urls and file.sha256 not in self._futures}
+            new = [file for file in missing.values() if not is_here(file)]
             if new and not self._left:
                 self._files = self._total_bytes = self._done_bytes = 0
                 self._began = time.monotonic()

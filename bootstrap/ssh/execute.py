@@ -70,7 +70,7 @@ def execute(
         threading.Thread(target=run.follow, daemon=True).start()
     try:
         with changed:
-            changed.wait_for(lambda: all(run.ending for run in runs) or any(run.broken for run in runs))
+            changed.wait_for(lambda: all(run.status for run in runs) or any(run.broken for run in runs))
     except KeyboardInterrupt:
         _stop(runs, sink, changed)
         raise
@@ -78,15 +78,15 @@ def execute(
     if broken is not None:
         _stop(runs, sink, changed)
         raise broken
-    return tuple(run.ending for run in runs if run.ending is not None)
+    return tuple(run.status for run in runs if run.status is not None)
 
 
-def choose_exit_code(endings: Sequence[ExitStatus]) -> int:
+def choose_exit_code(statuses: Sequence[ExitStatus]) -> int:
     """1 if a node's result is unknown, else the code of the process that failed first, else 0. Pure."""
-    if any(ending.exit_code is None for ending in endings):
+    if any(status.exit_code is None for status in statuses):
         return 1
-    failed = [ending for ending in endings if ending.exit_code]
-    return min(failed, key=lambda ending: ending.ended_at).exit_code or 0 if failed else 0
+    failed = [status for status in statuses if status.exit_code]
+    return min(failed, key=lambda status: status.ended_at).exit_code or 0 if failed else 0
 
 
 def _stop(runs: Sequence["_Run"], sink: Sink, changed: threading.Condition) -> None:
@@ -116,7 +116,7 @@ class _Run:
         changed: threading.Condition,
     ) -> None:
         self.host = host
-        self.ending: ExitStatus | None = None
+        self.status: ExitStatus | None = None
         self.broken: BaseException | None = None
         self.left: Sequence[int] = ()
         self._words = words
@@ -130,14 +130,14 @@ class _Run:
     @property
     def is_over(self) -> bool:
         """Whether the command is known to have ended, or was never started."""
-        return self._program is None or (self.ending is not None and self.ending.error is None)
+        return self._program is None or (self.status is not None and self.status.error is None)
 
     def follow(self) -> None:
         """Connects, starts the command, and passes on its output until it ends."""
         try:
-            self._finish(ending=self._run())
+            self._finish(status=self._run())
         except ClusterError as error:
-            self._finish(ending=ExitStatus(node=self.host.name, error=error))
+            self._finish(status=ExitStatus(node=self.host.name, error=error))
         except BaseException as error:  # noqa: BLE001 - passed to the caller's thread, which raises it
             self._finish(broken=error)
 
@@ -148,9 +148,9 @@ class _Run:
             if self._program is not None:
                 self._program.end_input()
 
-    def _finish(self, *, ending: ExitStatus | None = None, broken: BaseException | None = None) -> None:
+    def _finish(self, *, status: ExitStatus | None = None, broken: BaseException | None = None) -> None:
         with self._changed:
-            self.ending, self.broken = ending or self.ending, broken or self.broken
+            self.status, self.broken = status or self.status, broken or self.broken
             self._changed.notify_all()
 
     def _run(self) -> ExitStatus:

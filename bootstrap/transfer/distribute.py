@@ -258,8 +258,8 @@ class _Conversation:
 
     def _feed(self, file: BundleFile, offset: int) -> None:
         sha256 = file.sha256
-        asked = self._asked[sha256]
-        other = self._distribution.peers.feed(self._peer, sha256, asked=asked) if self._peer is not None else None
+        peers = self._asked[sha256]
+        other = self._distribution.peers.feed(self._peer, sha256, excluded=peers) if self._peer is not None else None
         other = other or self._distribution.wake(sha256)
         if other is not None:
             self._direct_to([other], [sha256])

@@ -47,14 +47,14 @@ class Peers:
             self._lost.discard(member.address)  # it has come back
         return candidates
 
-    def feed(self, member: Peer, sha256: str, *, asked: Collection[Peer]) -> Peer | None:
-        """The next node from which `member` takes a file that no asked node has; None if this machine must send it.
+    def feed(self, member: Peer, sha256: str, *, excluded: Collection[Peer]) -> Peer | None:
+        """The node from which `member` takes a file that no node in `excluded` has; None if this machine must send it.
 
         That node is already getting the file from this machine.
         """
         with self._lock:
             other = self._feeding.get(sha256)
-            if other is not None and other != member and other not in asked and other.address not in self._lost:
+            if other is not None and other != member and other not in excluded and other.address not in self._lost:
                 return other
             self._feeding[sha256] = member
             return None

@@ -52,48 +52,48 @@ def exec_(app: App, *, names: tuple[str, ...], as_json: bool, words: tuple[str, 
     nodes = describe_and_warn(app)
     if as_json:
         collector = Collector()
-        endings = _run(app, nodes, names, words, collector)
-        app.print_json([collector.describe(ending) for ending in endings])
+        statuses = _run(app, nodes, names, words, collector)
+        app.print_json([collector.describe(status) for status in statuses])
     else:
         printer = LinePrinter(stdout=sys.stdout.fileno(), stderr=sys.stderr.fileno())
-        endings = _run(app, nodes, names, words, printer)
-    failures = render_failures(endings)
+        statuses = _run(app, nodes, names, words, printer)
+    failures = render_failures(statuses)
     if failures:
         app.message(failures, style="red")
-    return choose_exit_code(endings)
+    return choose_exit_code(statuses)
 
 
 def _run(app: App, nodes: Nodes, names: Sequence[str], words: Sequence[str], sink: Sink) -> tuple[ExitStatus, ...]:
     chosen = nodes.choose(names)
     hosts: list[Host] = []
-    endings: dict[str, ExitStatus] = {}
+    statuses: dict[str, ExitStatus] = {}
     for name in chosen:
         try:
             hosts.append(nodes.find_host(name))
         except ClusterError as error:
-            endings[name] = ExitStatus(node=name, error=error)
+            statuses[name] = ExitStatus(node=name, error=error)
     with open_connections(app, nodes) as connections:
         done = execute(hosts, words, open_connection=connections.get, sink=sink)
-    endings |= {ending.node: ending for ending in done}
-    return tuple(endings[name] for name in chosen)
+    statuses |= {status.node: status for status in done}
+    return tuple(statuses[name] for name in chosen)
 
 
-def render_failures(endings: Sequence[ExitStatus]) -> str:
+def render_failures(statuses: Sequence[ExitStatus]) -> str:
     """Renders every node on which the command failed or could not be run; empty without failures. Pure."""
-    failed = [ending for ending in endings if ending.exit_code != 0]
+    failed = [status for status in statuses if status.exit_code != 0]
     if not failed:
         return ""
-    lines = [f"error: the command failed on {len(failed)} of {len(endings)} nodes:"]
+    lines = [f"error: the command failed on {len(failed)} of {len(statuses)} nodes:"]
     hints: dict[str, None] = {}
-    for ending in failed:
-        if ending.error is not None:
-            lines.append(f"  {ending.error.message}")
-            hints |= {ending.error.hint: None} if ending.error.hint else {}
-        elif ending.signal is not None:
-            name = SIGNALS.get(ending.signal, f"signal {ending.signal}")
-            lines.append(f"  {ending.node}: ended by {name} (exit code {ending.exit_code})")
+    for status in failed:
+        if status.error is not None:
+            lines.append(f"  {status.error.message}")
+            hints |= {status.error.hint: None} if status.error.hint else {}
+        elif status.signal is not None:
+            name = SIGNALS.get(status.signal, f"signal {status.signal}")
+            lines.append(f"  {status.node}: ended by {name} (exit code {status.exit_code})")
         else:
-            lines.append(f"  {ending.node}: exit code {ending.exit_code}")
+            lines.append(f"  {status.node}: exit code {status.exit_code}")
     return "\n".join([*lines, *(f"  try: {hint}" for hint in hints)])
 
 
@@ -160,14 +160,14 @@ class Collector:
     def drop(self) -> None:
         """Does nothing: all output is printed at the end."""
 
-    def describe(self, ending: ExitStatus) -> dict[str, Any]:
+    def describe(self, status: ExitStatus) -> dict[str, Any]:
         """Returns one node's result, for --json. Bytes that are not UTF-8 are replaced."""
-        kept = {stream: self._kept[ending.node, stream] for stream in ("stdout", "stderr")}
-        is_cut = ending.node in self._cut or any(len(data) > KEPT_BYTES for data in kept.values())
+        kept = {stream: self._kept[status.node, stream] for stream in ("stdout", "stderr")}
+        is_cut = status.node in self._cut or any(len(data) > KEPT_BYTES for data in kept.values())
         return {
-            "node": ending.node,
-            "exit_code": ending.exit_code,
+            "node": status.node,
+            "exit_code": status.exit_code,
             **{stream: data[-KEPT_BYTES:].decode("utf-8", "replace") for stream, data in kept.items()},
             "cut": is_cut,
-            "error": ending.error.message if ending.error else None,
+            "error": status.error.message if status.error else None,
         }

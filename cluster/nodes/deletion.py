@@ -30,8 +30,8 @@ def delete_cluster(app: App, *, yes: bool, as_json: bool) -> None:
     nodes = describe(app)
     find_job = ask_for_job(app, nodes, patience_s=BRIEF_PATIENCE_S if yes else PATIENCE_S)
     home = prepare_down(app.clients, request=find_request(app), files=app.files, report=app.report)
-    parts = [_Part(clients=app.clients, files=app.files, ending=home), *_prepare_elsewhere(app)]
-    if any(part.ending for part in parts):
+    parts = [_Part(clients=app.clients, files=app.files, prepared=home), *_prepare_elsewhere(app)]
+    if any(part.prepared for part in parts):
         _show_plans(app, parts)
         job = find_job()
         warn_uncopied(app, job)
@@ -40,13 +40,13 @@ def delete_cluster(app: App, *, yes: bool, as_json: bool) -> None:
         if job is not None and job.beside:  # notebooks: at their end, their last changes are copied
             end_jobs(app, nodes, lambda record: [host.name for host in record.nodes] if record.spec.beside else ())
     with if_interrupted("cluster down deletes what is left"):
-        if parts[0].ending:
+        if parts[0].prepared:
             unmount_before(app)
         before = note_costs(app)  # the ledger may lack resources that are deleted now
         with noting_costs(app):
             receipt = reduce(
                 add_receipts,
-                (carry_out(part.ending, clients=part.clients, files=part.files, report=app.report) for part in parts),
+                (carry_out(part.prepared, clients=part.clients, files=part.files, report=app.report) for part in parts),
             )
         receipt = replace(receipt, bill=find_bill(app, before))
     if receipt.leftovers or not app.is_temporary:
@@ -63,7 +63,7 @@ class _Part(Struct, frozen=True, kw_only=True):
 
     clients: Clients
     files: ClusterFiles
-    ending: DownPlan
+    prepared: DownPlan
 
 
 def _prepare_elsewhere(app: App) -> list[_Part]:
@@ -74,20 +74,20 @@ def _prepare_elsewhere(app: App) -> list[_Part]:
     having = {*find_remains(make_clients, others, name=config.name)} if others else set()
     baking = replace(request, name=bake_name(config.name))
     parts = []
-    for region, asked in (*((other, request) for other in others), (config.provision.region, baking)):
-        clients, files = make_clients(region), app.files_in(region, name=asked.name)
+    for region, target in (*((other, request) for other in others), (config.provision.region, baking)):
+        clients, files = make_clients(region), app.files_in(region, name=target.name)
         if region in having or files.exist:
-            ending = prepare_down(clients, request=asked, files=files, report=app.report)
-            parts.append(_Part(clients=clients, files=files, ending=ending))
+            prepared = prepare_down(clients, request=target, files=files, report=app.report)
+            parts.append(_Part(clients=clients, files=files, prepared=prepared))
     return parts
 
 
 def _show_plans(app: App, parts: Sequence[_Part]) -> None:
     for part in parts:
-        if part.ending and len(parts) > 1:
+        if part.prepared and len(parts) > 1:
             app.message(f"in {part.clients.region}:")
-        if part.ending:
-            app.message(render_plan(part.ending.plan).rstrip())
+        if part.prepared:
+            app.message(render_plan(part.prepared.plan).rstrip())
 
 
 def _print(app: App, receipt: Receipt, *, as_json: bool) -> None:

@@ -80,11 +80,11 @@ def read_store(args: Sequence[str]) -> dict[str, Any]:
     """The [train] keys that a shipped script's arguments set, as in launch.py's command lines. Pure."""
     values = {"kv_store": get_args(KvStore), "gc_type": get_args(GcType)}
     found = {key: find_option(args, f"--{key.replace('_', '-')}") for key in values}
-    made: dict[str, Any] = {f"train.{key}": value for key, value in found.items() if value in values[key]}
+    overrides: dict[str, Any] = {f"train.{key}": value for key, value in found.items() if value in values[key]}
     threshold = find_option(args, "--gc-threshold")
     if threshold is not None and re.fullmatch(r"[0-9]*\.?[0-9]+", threshold) is not None:
-        made["train.gc_threshold"] = float(threshold)
-    return made
+        overrides["train.gc_threshold"] = float(threshold)
+    return overrides
 
 
 def find_cwd(given: str | None, configured: str, *, here: Path, project_dir: Path) -> str:

@@ -27,8 +27,8 @@ def make(shared: AgentOrder, order: RoleOrder, socket: str) -> dict[str, str]:
     shared: the agent's order. socket: the agent's, to which a launcher announces its processes. Raises OSError,
     ValueError.
     """
-    made = setup_env.reach_near(_merge(shared, order))
-    return {**made, AGENT: socket} if order.role == "launcher" else made
+    env = setup_env.reach_near(_merge(shared, order))
+    return {**env, AGENT: socket} if order.role == "launcher" else env
 
 
 def _merge(shared: AgentOrder, order: RoleOrder) -> dict[str, str]:

@@ -98,11 +98,11 @@ class MpiEngine(LaunchPy):
 
     def environment(self, process: NewProcess) -> dict[str, str]:
         """ps-lite's variables, or Open MPI's with the ranks under this project's names."""
-        made = super().environment(process)
-        if "DMLC_ROLE" not in made:
+        env = super().environment(process)
+        if "DMLC_ROLE" not in env:
             for name, theirs in ((RANK, "RANK"), (WORLD_SIZE, "SIZE"), (LOCAL_RANK, "LOCAL_RANK")):
-                if f"OMPI_COMM_WORLD_{theirs}" in made:
-                    made[name] = made[f"OMPI_COMM_WORLD_{theirs}"]
-        if "PMIX_INSTALL_PREFIX" in made:  # MPI_Init rejects it without OPAL_PREFIX, which orted does not set
-            made.setdefault("OPAL_PREFIX", made["PMIX_INSTALL_PREFIX"])
-        return made
+                if f"OMPI_COMM_WORLD_{theirs}" in env:
+                    env[name] = env[f"OMPI_COMM_WORLD_{theirs}"]
+        if "PMIX_INSTALL_PREFIX" in env:  # MPI_Init rejects it without OPAL_PREFIX, which orted does not set
+            env.setdefault("OPAL_PREFIX", env["PMIX_INSTALL_PREFIX"])
+        return env

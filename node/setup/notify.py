@@ -268,13 +268,13 @@ def _note(line: str) -> None:
 
 def main() -> None:
     """Carries out the request on stdin."""
-    asked = decode(sys.stdin.buffer.readline(), _Request)
+    request = decode(sys.stdin.buffer.readline(), _Request)
     answer: dict[str, Any]
-    if asked.settings is not None and asked.event is not None:
-        answer = {"errors": send(asked.settings, asked.event)}
+    if request.settings is not None and request.event is not None:
+        answer = {"errors": send(request.settings, request.event)}
     else:
         try:
-            answer = {"pid": set_watcher(asked.settings)}
+            answer = {"pid": set_watcher(request.settings)}
         except OSError as error:
             answer = {"error": error.strerror or type(error).__name__}
     print(json.dumps(answer), flush=True)

@@ -34,10 +34,10 @@ def with_secrets(env: Mapping[str, str], secrets: Mapping[str, str]) -> dict[str
     A mixture of keys and tokens would be invalid.
     """
     is_own = any(name in env for name in IDENTITY)
-    made = {**{name: secrets[name] for name in secrets if not (is_own and name in IDENTITY)}, **env}
+    merged = {**{name: secrets[name] for name in secrets if not (is_own and name in IDENTITY)}, **env}
     if "AWS_ACCESS_KEY_ID" in env:
-        made.pop("CLUSTER_DATA_CREDENTIALS", None)  # staging uses these keys, not the instance profile's
-    return made
+        merged.pop("CLUSTER_DATA_CREDENTIALS", None)  # staging uses these keys, not the instance profile's
+    return merged
 
 
 def printable(text: str, most: int) -> str:
@@ -134,9 +134,9 @@ class Processes:
         """Adds a process and returns it. host: its address or name."""
         title = self.engine.program if role == "launcher" else ""
         name = self._names.get(host, host)
-        made = JobProcess(self.first + len(self.all), role, name, self._agents[name], title=title)
-        self.all.append(made)
-        return made
+        process = JobProcess(self.first + len(self.all), role, name, self._agents[name], title=title)
+        self.all.append(process)
+        return process
 
     def order_on_host(self, process: JobProcess) -> int:
         """Returns a process's index among the processes of its role on its host."""

@@ -19,12 +19,12 @@ async def find_unhealthy(hosts: Sequence[JobHost], silent: Collection[str]) -> d
 
     hosts: the head first. silent: the names of those that are known not to answer. Takes at most TIMEOUT_S.
     """
-    asked = [host for host in hosts if host.name not in silent]
-    answers = await asyncio.gather(*(check(host, is_here=host == hosts[0]) for host in asked))
-    found = {host.name: answer for host, answer in zip(asked, answers, strict=True) if answer is not None}
+    present = [host for host in hosts if host.name not in silent]
+    answers = await asyncio.gather(*(check(host, is_here=host == hosts[0]) for host in present))
+    found = {host.name: answer for host, answer in zip(present, answers, strict=True) if answer is not None}
     reports = {name: report for name, (report, _) in found.items()}
     ahead_s = {name: offset_s for name, (_, offset_s) in found.items() if abs(offset_s) > health.MAX_APART_S}
-    types = {host.name: (host.gpus, host.memory_mib) for host in asked}
+    types = {host.name: (host.gpus, host.memory_mib) for host in present}
     return health.judge_all(reports, types, ahead_s)
 
 

@@ -160,7 +160,7 @@ def _ec2_statements(scope: _Scope, config: ProvisionConfig) -> list[Statement]:
     named = (f"placement-group/{scope.resource_name}", *(f"key-pair/{resource_name(name)}" for name in scope.names))
     used = scope.ec2("security-group/*", "subnet/*", *named, *requests)
     launched = ("instance/*", "network-interface/*", "volume/*")
-    made = scope.ec2(*launched, "security-group/*", "image/*", "snapshot/*", *named)
+    created = scope.ec2(*launched, "security-group/*", "image/*", "snapshot/*", *named)
     notes: Condition = {
         "ForAllValues:StringEquals": {"aws:TagKeys": TAG_LEASE},
         "Null": {"aws:TagKeys": "false"},
@@ -181,7 +181,7 @@ def _ec2_statements(scope: _Scope, config: ProvisionConfig) -> list[Statement]:
         ),
         allow("LaunchWith", ["ec2:RunInstances"], [image, *used]),
         allow("MakeGroupIn", ["ec2:CreateSecurityGroup"], scope.ec2("vpc/*")),
-        allow("MakeTagged", _actions(*_CREATIONS), made, theirs),
+        allow("MakeTagged", _actions(*_CREATIONS), created, theirs),
         allow("TagWhatIsMade", ["ec2:CreateTags"], scope.ec2("*"), _both(theirs, at_creation)),
         allow("SetLease", ["ec2:CreateTags"], scope.ec2("instance/*", "security-group/*"), _both(ours, notes)),
         allow("ChangeTagged", changes, scope.ec2("*"), ours),

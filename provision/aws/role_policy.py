@@ -102,17 +102,17 @@ def _launch_statements(
     if config.reservation != "none":
         requests = (*requests, f"capacity-reservation/{config.reservation}")
     named = (f"key-pair/{resource_name(name)}", f"placement-group/{resource_name(name)}")
-    made = ("volume/*", "network-interface/*")
+    created = ("volume/*", "network-interface/*")
     role = f"arn:{partition}:iam::*:role/{profile_name(name, region=region)}"
     return [
         allow("LookForPlaces", list(_LAUNCH_LOOKS), ["*"], here),
         allow("FindHostKeys", ["ec2:GetConsoleOutput"], ec2("instance/*"), ours),
         allow("FindPrices", ["pricing:GetProducts"], ["*"]),
         allow("LaunchNodes", ["ec2:RunInstances"], ec2("instance/*"), typed),
-        allow("LaunchDisks", ["ec2:RunInstances"], ec2(*made), tagged({})),
+        allow("LaunchDisks", ["ec2:RunInstances"], ec2(*created), tagged({})),
         allow("LaunchImage", ["ec2:RunInstances"], [image], owned),
         allow("LaunchInGroup", ["ec2:RunInstances"], ec2("security-group/*"), ours),
         allow("LaunchWith", ["ec2:RunInstances"], ec2(subnet, *named, *requests)),
-        allow("TagWhatIsLaunched", ["ec2:CreateTags"], ec2("instance/*", *made, *requests[:1]), at_launch),
+        allow("TagWhatIsLaunched", ["ec2:CreateTags"], ec2("instance/*", *created, *requests[:1]), at_launch),
         allow("GiveRole", ["iam:PassRole"], [role], to_ec2),
     ]

@@ -52,14 +52,14 @@ def describe_caller(clients: Clients, config: ProvisionConfig, *, ssh_from: str 
     ssh_from: that network, if it is not [provision] ssh_from. Raises AwsError. Raises ClusterError when the network is
     "auto" and this machine's address cannot be found.
     """
-    asked = config.ssh_from if ssh_from is None else ssh_from
+    wanted = config.ssh_from if ssh_from is None else ssh_from
     with aws_errors("looking up the caller's identity"):
         identity = clients.sts.get_caller_identity()
     return Caller(
         region=clients.region,
         account_id=identity["Account"],
         owner=identity["Arn"],
-        ssh_from=f"{find_caller_address()}/32" if asked == "auto" else asked,
+        ssh_from=f"{find_caller_address()}/32" if wanted == "auto" else wanted,
     )
 
 

@@ -258,10 +258,10 @@ def choose_baked(request: Request, images: Sequence[BakedImage], facts: TypeFact
 def _describe_newest(clients: Clients, config: ProvisionConfig, types: tuple[TypeFacts, ...]) -> dict[str, Image]:
     sources = {facts.name: (_choose_source(config, facts), facts.architecture) for facts in types}
     with bounded_pool() as pool:
-        asked = {source: pool.submit(_find_image, clients, *source) for source in dict.fromkeys(sources.values())}
+        lookups = {source: pool.submit(_find_image, clients, *source) for source in dict.fromkeys(sources.values())}
     images: dict[str, Image] = {}
     for name, source in sources.items():
-        image = asked[source].result()
+        image = lookups[source].result()
         if image is None:
             problem = f"{config.region} has no Ubuntu 22.04 for {source[1]}"
             raise setting_error(config, "ami", problem, hint="set ami to an image id")

@@ -52,14 +52,14 @@ def describe_prices(clients: Clients, places: Collection[PricedPlace]) -> Prices
     on_demand_types = sorted({instance_type for market, instance_type, _ in places if market == "on-demand"})
     spot_types = sorted({instance_type for market, instance_type, _ in places if market == "spot"})
     with bounded_pool() as pool:
-        asked = {
+        lookups = {
             instance_type: pool.submit(
                 _find_price, clients, {**_LINUX_ON_DEMAND, "instanceType": instance_type}, _HOURS
             )
             for instance_type in on_demand_types
         }
         spot = pool.submit(_find_spot_prices, clients.ec2, spot_types)
-    on_demand = {instance_type: price.result() for instance_type, price in asked.items()}
+    on_demand = {instance_type: price.result() for instance_type, price in lookups.items()}
     newest = spot.result()
     return {
         place: newest.get(place[1:]) if place[0] == "spot" else on_demand[place[1]] for place in dict.fromkeys(places)

@@ -165,9 +165,9 @@ class TerminateInstances(Step):
 
         def terminate_listed() -> bool:
             live = {instance.instance_id for instance in describe_now(context).instances}
-            if asked := [instance_id for instance_id in self.ids if instance_id in live]:
-                terminate(asked)
-            return bool(asked)
+            if doomed := [instance_id for instance_id in self.ids if instance_id in live]:
+                terminate(doomed)
+            return bool(doomed)
 
         try:
             terminate(self.ids)

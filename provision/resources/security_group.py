@@ -140,7 +140,7 @@ class CreateSecurityGroup(Step):
         """Creates the group, or uses an existing one of that name if it is ours. Returns False if it existed."""
         ec2, name = context.clients.ec2, context.cluster
         try:
-            made = ec2.create_security_group(**_create_request(name, owner=context.owner, vpc_id=self.vpc_id))
+            created = ec2.create_security_group(**_create_request(name, owner=context.owner, vpc_id=self.vpc_id))
         except ClientError as error:
             if error_code(error) != "InvalidGroup.Duplicate":
                 raise
@@ -154,7 +154,7 @@ class CreateSecurityGroup(Step):
                 raise not_ours(f"security group {self.group_name}", name=name) from error
             context.made_group_id = existing.group_id
             return False
-        context.made_group_id = made["GroupId"]
+        context.made_group_id = created["GroupId"]
         return True
 
 

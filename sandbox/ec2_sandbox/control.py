@@ -313,11 +313,11 @@ def disarm_faults(project_dir: Path, which: str) -> list[dict[str, Any]]:
     return list(_ask(project_dir, do="disarm", which=which))
 
 
-def _ask(project_dir: Path, **asked: str) -> Any:
+def _ask(project_dir: Path, **request: str) -> Any:
     find_required(project_dir)
     try:
         with as_root():
-            return ask(paths_of(project_dir).control_socket, asked)
+            return ask(paths_of(project_dir).control_socket, request)
     except FaultError as error:
         raise SandboxError(str(error), hint="ec2-sandbox fault --help") from error
     except PermissionError as error:
@@ -326,7 +326,7 @@ def _ask(project_dir: Path, **asked: str) -> Any:
         raise SandboxError(f"The sandbox does not answer: {error}", hint="ec2-sandbox status") from error
 
 
-def ask(path: Path, asked: dict[str, str]) -> Any:
+def ask(path: Path, request: dict[str, str]) -> Any:
     """Sends a request to the daemon's socket (ec2_sandbox/daemon.py), and returns the result.
 
     Raises OSError if the daemon cannot be reached, and FaultError with its message if it refuses the request.
@@ -334,7 +334,7 @@ def ask(path: Path, asked: dict[str, str]) -> Any:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(CONTROL_TIMEOUT_S + 5)
         connection.connect(str(path))
-        connection.sendall(json.dumps(asked).encode() + b"\n")
+        connection.sendall(json.dumps(request).encode() + b"\n")
         with connection.makefile("rb") as stream:
             line = stream.readline()
     if not line:

@@ -249,9 +249,9 @@ def count_objects() -> int:
 
 def answer(requests: Requests, line: bytes) -> dict[str, Any]:
     """Returns the response to a request."""
-    asked: dict[str, str] = json.decode(line)
+    request: dict[str, str] = json.decode(line)
     try:
-        return {"result": requests[asked.pop("do")](**asked)}
+        return {"result": requests[request.pop("do")](**request)}
     except TimeoutError:
         return {"error": f"the sandbox did not do it within {CONTROL_TIMEOUT_S:.0f} s"}
     except (FaultError, OSError, CommandError) as error:

@@ -46,8 +46,8 @@ def enter_namespaces(config: pytest.Config) -> None:
     from ec2_sandbox.errors import SandboxError  # noqa: PLC0415 - as above
     from ec2_sandbox.progress import Event  # noqa: PLC0415 - as above
 
-    asked = list(config.invocation_params.args)
-    is_program = sys.argv[1:] == asked  # else another program, or a worker of pytest-xdist, called pytest.main
+    arguments = list(config.invocation_params.args)
+    is_program = sys.argv[1:] == arguments  # else another program, or a worker of pytest-xdist, called pytest.main
     if config.option.collectonly or not is_program or not rootless.is_ordinary_user():
         return
     capture: Any = config.pluginmanager.getplugin("capturemanager")

@@ -104,7 +104,7 @@ def run_jobs(connection: NodeConnection, *words: str) -> NodeProgram:
 
 def _watch(connect: Callable[[], NodeConnection], check: Check) -> NodeConnection:
     """Connects in another thread, and calls `check` meanwhile. Raises what `connect` or `check` raises."""
-    made = run_in_thread(connect)
-    while not wait([made], CHECK_EVERY_S).done:
+    connecting = run_in_thread(connect)
+    while not wait([connecting], CHECK_EVERY_S).done:
         check()
-    return made.result()
+    return connecting.result()

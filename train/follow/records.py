@@ -52,8 +52,8 @@ class JobRecord(Record, kw_only=True):
             return {"id": self.id, "state": self.state, "error": self.error}
         train = self.spec.train
         of_train = ("launcher", "kv_store", "subfolder", "max_duration_s", "on_node_loss")
-        made = to_builtins(self.spec) | {name: getattr(train, name) for name in of_train} | to_builtins(self)
-        return {key: value for key, value in made.items() if key not in ("spec", "train", "source")} | {
+        fields = to_builtins(self.spec) | {name: getattr(train, name) for name in of_train} | to_builtins(self)
+        return {key: value for key, value in fields.items() if key not in ("spec", "train", "source")} | {
             "script": self.spec.script,
             "cause": self.result.cause,
         }

@@ -84,8 +84,8 @@ def make_job_keys(
 
 def _federate(sts: "STSClient", *, policy: str, name: str, wanted_s: int) -> JobKeys:
     try:
-        made = sts.get_federation_token(Name=name, Policy=policy, DurationSeconds=wanted_s)
-        return _keys_of(made["Credentials"])
+        response = sts.get_federation_token(Name=name, Policy=policy, DurationSeconds=wanted_s)
+        return _keys_of(response["Credentials"])
     except ClientError as error:
         if error_code(error) not in _DENIED:
             raise
@@ -153,14 +153,14 @@ def _assume_itself(sts: "STSClient", arn: str, *, policy: str, wanted_s: int) ->
     if found is None or found[3].startswith(_OF_SSO):  # the trust policy of an SSO role cannot be changed
         return None
     try:
-        made = sts.assume_role(
+        response = sts.assume_role(
             RoleArn=_role_arn(found), RoleSessionName=found[4], Policy=policy, DurationSeconds=wanted_s
         )
     except ClientError as error:
         if error_code(error) not in _DENIED:
             raise
         return None
-    return _keys_of(made["Credentials"])
+    return _keys_of(response["Credentials"])
 
 
 def _role_arn(found: re.Match[str]) -> str:
@@ -168,9 +168,9 @@ def _role_arn(found: re.Match[str]) -> str:
     return f"arn:{found[1]}:iam::{found[2]}:role/{found[3]}"
 
 
-def _keys_of(made: "CredentialsTypeDef", *, warning: str | None = None) -> JobKeys:
-    secrets = _secrets(made["AccessKeyId"], made["SecretAccessKey"], made["SessionToken"])
-    return JobKeys(secrets=secrets, ends_at=made["Expiration"], warning=warning)
+def _keys_of(credentials: "CredentialsTypeDef", *, warning: str | None = None) -> JobKeys:
+    secrets = _secrets(credentials["AccessKeyId"], credentials["SecretAccessKey"], credentials["SessionToken"])
+    return JobKeys(secrets=secrets, ends_at=credentials["Expiration"], warning=warning)
 
 
 def _keys_in_use(credentials: Any, frozen: Any, *, warning: str | None = None) -> JobKeys:

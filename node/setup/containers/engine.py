@@ -44,9 +44,9 @@ def is_podman(engine: Sequence[str]) -> bool:
 def environment(base: Mapping[str, str]) -> dict[str, str]:
     """The environment of the engine's own commands on this node, from this process's environment."""
     kept = ("HOME", "USER", "LOGNAME", "SHELL", "XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS", "DOCKER_HOST", "LANG")
-    made = {name: base[name] for name in kept if name in base}
-    made["PATH"] = SEARCH_PATH
-    return made
+    env = {name: base[name] for name in kept if name in base}
+    env["PATH"] = SEARCH_PATH
+    return env
 
 
 def find(wanted: str, base: Mapping[str, str]) -> tuple[list[str] | None, list[str]]:

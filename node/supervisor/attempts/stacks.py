@@ -20,9 +20,9 @@ class StackRequests:
 
     def on_message(self, message: Placed) -> None:
         """Handles an agent's answer."""
-        asked = self._asked.get(message.p)
-        if asked is not None and not asked.done():
-            asked.set_result(message)
+        future = self._asked.get(message.p)
+        if future is not None and not future.done():
+            future.set_result(message)
 
     async def take(self, wanted: TakeStacks) -> Stacks:
         """Returns where the running processes are: all of them, or the worker of one rank."""
@@ -37,13 +37,13 @@ class StackRequests:
             is_first = process is chosen[0]  # NCCL's answer is about the whole job
             whole, native = wanted.rank is not None, wanted.native
             process.agent.put(TakeStack(process.number, whole=whole, native=native, nccl=is_first))
-        asked = {process.number: self._asked[process.number] for process in chosen}
-        await wait_for(list(asked.values()), ANSWERS_S)
-        return Stacks(stacks=tuple(_describe(process, asked[process.number]) for process in chosen))
+        futures = {process.number: self._asked[process.number] for process in chosen}
+        await wait_for(list(futures.values()), ANSWERS_S)
+        return Stacks(stacks=tuple(_describe(process, futures[process.number]) for process in chosen))
 
 
-def _describe(process: JobProcess, asked: "asyncio.Future[Placed]") -> Stack:
-    placed = asked.result() if asked.done() else Placed(process.number, Location(why=UNANSWERED))
+def _describe(process: JobProcess, future: "asyncio.Future[Placed]") -> Stack:
+    placed = future.result() if future.done() else Placed(process.number, Location(why=UNANSWERED))
     return Stack(
         role=process.role, host=process.host, rank=process.rank, location=placed.location, programs=placed.programs
     )

@@ -67,12 +67,12 @@ class Unsettled:
 
     def hides(self, kind: str, name: str) -> bool:
         """Returns whether a resource is not yet visible. kind: the prefix of its id. name: its id or its name."""
-        made = self._made.get((kind, name))
-        return made is not None and self._clock() - made < self._delay_s
+        created_at = self._made.get((kind, name))
+        return created_at is not None and self._clock() - created_at < self._delay_s
 
-    def hides_made_at(self, made: dt.datetime) -> bool:
-        """Returns whether another service's resource is not yet visible. made: UTC, naive, as in moto."""
-        return (utcnow() - made).total_seconds() < self._delay_s
+    def hides_made_at(self, created_at: dt.datetime) -> bool:
+        """Returns whether another service's resource is not yet visible. created_at: UTC, naive, as in moto."""
+        return (utcnow() - created_at).total_seconds() < self._delay_s
 
     def check(self, action: str, parameters: Any) -> None:
         """Raises EC2ClientError with EC2's code if a call names a resource that is not yet visible."""

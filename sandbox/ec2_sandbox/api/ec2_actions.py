@@ -109,9 +109,9 @@ class SandboxEC2Response(FleetActions, DiskActions):
         given = {name: value for name in names if (value := self._get_param(name)) is not None}
         limits.check_offered(given["InstanceType"], given["AvailabilityZone"], self.region)
         count = int(self._get_param("InstanceCount"))
-        made = self.sandbox_backend.capacity_reservations.create(given, count=count)
-        made.add_tags(self._parse_tag_specification("capacity-reservation").get("capacity-reservation", {}))
-        return ActionResult({"CapacityReservation": made})
+        reservation = self.sandbox_backend.capacity_reservations.create(given, count=count)
+        reservation.add_tags(self._parse_tag_specification("capacity-reservation").get("capacity-reservation", {}))
+        return ActionResult({"CapacityReservation": reservation})
 
     def describe_capacity_reservations(self) -> ActionResult:
         """Returns the named reservations, or all reservations, that match the filters."""

@@ -82,15 +82,15 @@ def bake(
     if instance.state not in ("running", "stopped"):
         raise IncorrectInstanceStateError(instance_id, "imaged")
     source = backend.amis.get(instance.image_id)
-    made: list[dict[str, Any]] = []
+    mappings: list[dict[str, Any]] = []
     for device, attached in instance.block_device_mapping.items():
         snapshot = backend.create_snapshot(attached.volume_id, f"Created by CreateImage({instance_id})")
         snapshot.add_tags(dict(tags.get("snapshot", {})))
-        made.append({"DeviceName": device, "Ebs": {"SnapshotId": snapshot.id}})
+        mappings.append({"DeviceName": device, "Ebs": {"SnapshotId": snapshot.id}})
     return _add(
         backend,
         name,
-        merge_devices(made, devices),
+        merge_devices(mappings, devices),
         tags,
         instance=instance,
         state="pending",

@@ -83,8 +83,8 @@ def install(settings: Ec2Settings) -> Backend:
     iam_models.PARTITION_NAMES = [get_partition(settings.region)]  # type: ignore[attr-defined]  # iam.models imports it
     remember_lookups()
     regions = (settings.region, *settings.others)
-    made = [ec2_backends[DEFAULT_ACCOUNT_ID][region] for region in regions]
-    found = [backend for backend in made if isinstance(backend, SandboxEC2Backend)]
+    backends = [ec2_backends[DEFAULT_ACCOUNT_ID][region] for region in regions]
+    found = [backend for backend in backends if isinstance(backend, SandboxEC2Backend)]
     addresses = PublicAddresses(settings.public, found)
     elastic_network_interfaces.random_public_ip = addresses.take  # type: ignore[attr-defined]
     elastic_ip_addresses.random_ip = addresses.take  # type: ignore[attr-defined]

@@ -21,19 +21,19 @@ USING = ("pending", "running", "stopping")
 class CapacityReservation(TaggedEC2Resource):
     """A reservation, with the attributes of EC2's response. `reservation_type`: default or capacity-block."""
 
-    def __init__(self, ec2_backend: Any, asked: dict[str, Any], *, count: int, reservation_type: str) -> None:
+    def __init__(self, ec2_backend: Any, request: dict[str, Any], *, count: int, reservation_type: str) -> None:
         self.ec2_backend = ec2_backend
         self.id = self.capacity_reservation_id = f"cr-0{secrets.token_hex(8)}"
         self.owner_id = ec2_backend.account_id
         where = f"{ec2_backend.region_name}:{self.owner_id}"
         self.capacity_reservation_arn = f"arn:aws:ec2:{where}:capacity-reservation/{self.id}"
-        self.instance_type: str = asked["InstanceType"]
-        self.instance_platform: str = asked.get("InstancePlatform", "Linux/UNIX")
-        self.availability_zone: str = asked["AvailabilityZone"]
-        self.instance_match_criteria: str = asked.get("InstanceMatchCriteria", "open")
+        self.instance_type: str = request["InstanceType"]
+        self.instance_platform: str = request.get("InstancePlatform", "Linux/UNIX")
+        self.availability_zone: str = request["AvailabilityZone"]
+        self.instance_match_criteria: str = request.get("InstanceMatchCriteria", "open")
         self.tenancy = "default"
-        self.end_date: datetime | None = asked.get("EndDate")
-        self.end_date_type: str = asked.get("EndDateType", "unlimited")
+        self.end_date: datetime | None = request.get("EndDate")
+        self.end_date_type: str = request.get("EndDateType", "unlimited")
         self.start_date = self.create_date = utcnow()
         self.total_instance_count = count
         self.reservation_type = reservation_type
@@ -61,11 +61,11 @@ class CapacityReservations:
         self._backend = ec2_backend
         self._reservations: dict[str, CapacityReservation] = {}
 
-    def create(self, asked: dict[str, Any], *, count: int, reservation_type: str = "default") -> CapacityReservation:
+    def create(self, request: dict[str, Any], *, count: int, reservation_type: str = "default") -> CapacityReservation:
         """Creates a reservation, which is active immediately."""
-        made = CapacityReservation(self._backend, asked, count=count, reservation_type=reservation_type)
-        self._reservations[made.id] = made
-        return made
+        reservation = CapacityReservation(self._backend, request, count=count, reservation_type=reservation_type)
+        self._reservations[reservation.id] = reservation
+        return reservation
 
     def get(self, reservation_id: str) -> CapacityReservation:
         """Returns the reservation with this id."""
@@ -94,12 +94,12 @@ class CapacityReservations:
             market = market_type or "on-demand"
             what = f"The market type '{market}' does not fit the capacity reservation '{reservation_id}'."
             raise EC2ClientError("InvalidParameterCombination", what)
-        for what, asked, reserved in (
+        for what, requested, reserved in (
             ("instance type", instance_type, reservation.instance_type),
             ("Availability Zone", zone, reservation.availability_zone),
         ):
-            if asked is not None and asked != reserved:
-                message = f"The {what} '{asked}' does not match that of the capacity reservation, '{reserved}'."
+            if requested is not None and requested != reserved:
+                message = f"The {what} '{requested}' does not match that of the capacity reservation, '{reserved}'."
                 raise EC2ClientError("InvalidParameterValue", message)
         free = reservation.available_instance_count
         if free < low:

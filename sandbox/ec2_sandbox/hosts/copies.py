@@ -60,21 +60,21 @@ class Copies:
         self._start(volume.id, source, target, volume.image_bytes, None)
         return False
 
-    def _start(self, made: str, source: Path, target: Path, size_bytes: int, host: Host | None) -> None:
+    def _start(self, copy_id: str, source: Path, target: Path, size_bytes: int, host: Host | None) -> None:
         future = self._pool.submit(_copy, source, target, size_bytes)
         future.add_done_callback(lambda _: self._wake())
-        self._copies[made] = Copy(future=future, host=host)
+        self._copies[copy_id] = Copy(future=future, host=host)
 
-    def finish(self, made: str) -> bool | None:
+    def finish(self, copy_id: str) -> bool | None:
         """Returns whether a copy succeeded, or None while it is in progress. Releases the host after its last copy."""
-        copy = self._copies[made]
+        copy = self._copies[copy_id]
         if not copy.future.done():
             return None
-        del self._copies[made]
+        del self._copies[copy_id]
         if copy.host is not None and all(other.host is not copy.host for other in self._copies.values()):
             release(copy.host)
         if error := copy.future.exception():
-            log.error("%s: could not copy its bytes: %s", made, error)
+            log.error("%s: could not copy its bytes: %s", copy_id, error)
         return copy.future.exception() is None
 
     def remove_deleted(self, backend: Backend) -> None:
@@ -88,9 +88,9 @@ class Copies:
 
     def clear(self) -> None:
         """Waits for all copies, and forgets them."""
-        for made in tuple(self._copies):
-            self._copies[made].future.exception()
-            self.finish(made)
+        for copy_id in tuple(self._copies):
+            self._copies[copy_id].future.exception()
+            self.finish(copy_id)
 
 
 def _copy(source: Path, target: Path, size_bytes: int) -> None:

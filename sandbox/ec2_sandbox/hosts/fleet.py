@@ -198,8 +198,8 @@ class Fleet(PhantomFleet):
             self._launch(instance)
 
     def _launch(self, instance: SandboxInstance) -> None:
-        asked = {"zone": str(instance.availability_zone), "type": instance.instance_type}
-        if self._book.take("no-boot", **asked):
+        attributes = {"zone": str(instance.availability_zone), "type": instance.instance_type}
+        if self._book.take("no-boot", **attributes):
             instance.never_boots = True
             return
         self._launched += 1
@@ -209,7 +209,7 @@ class Fleet(PhantomFleet):
             log.error("%s: %s", instance.id, error)  # noqa: TRY400 -- the message is enough
             instance.fail_to_boot(str(error))
             return
-        sshd = self._book.take("no-sshd", **asked) is None
+        sshd = self._book.take("no-sshd", **attributes) is None
         number, private_ip, public_ip = self._launched, str(instance.private_ip), instance.public_ip
         first_uid = FIRST_UID + number % HOSTS_WITH_IDS * UIDS if self._is_machines_root else None
         spec = self._describe_host(instance, host, first_uid=first_uid, sshd=sshd)

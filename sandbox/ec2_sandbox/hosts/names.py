@@ -77,9 +77,9 @@ def _read_address(text: str) -> IPv4Address | None:
 def answer(query: bytes, names: Names, private_of: Callable[[str], str | None]) -> bytes | None:
     """Returns the response to a message, or None if the message is not a query. private_of: as for `look_up`."""
     try:
-        asked = dns.message.from_wire(query)
-        reply = dns.message.make_response(asked, recursion_available=True)
-        [question] = asked.question
+        message = dns.message.from_wire(query)
+        reply = dns.message.make_response(message, recursion_available=True)
+        [question] = message.question
     except (dns.exception.DNSException, ValueError) as error:
         log.info("invalid message: %r", error)
         return None

@@ -67,8 +67,8 @@ def check(result: int, what: str) -> int:
 
 def mount(source: str, target: Path, kind: str, flags: int = 0, options: str = "") -> None:
     """Makes the system call. Raises OSError that names the target."""
-    made = libc.mount(source.encode(), str(target).encode(), kind.encode(), flags, options.encode())
-    check(made, f"mount {kind or 'bind'} {target}")
+    result = libc.mount(source.encode(), str(target).encode(), kind.encode(), flags, options.encode())
+    check(result, f"mount {kind or 'bind'} {target}")
 
 
 def unshare(flags: int) -> None:
@@ -359,20 +359,20 @@ def identify(root: Path, dmi: dict[str, str]) -> None:
     own = root / "sys/devices/virtual/dmi/id"
     # On a machine without DMI: sysfs takes no folders, but all that is in these folders can be mounted elsewhere.
     targets = [own] if own.exists() else [root / "sys/devices/virtual", root / "sys/class"]
-    made = root / "run/dmi"
-    made.mkdir()
+    staging = root / "run/dmi"
+    staging.mkdir()
     for target in targets:
-        mount("tmpfs", made, "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, "mode=0755")
+        mount("tmpfs", staging, "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, "mode=0755")
         for kind in target.iterdir() if target != own else ():
-            (made / kind.name).mkdir()
-            mount(str(kind), made / kind.name, "", MS_BIND)
-        folder = made if target == own else made / "dmi/id"
+            (staging / kind.name).mkdir()
+            mount(str(kind), staging / kind.name, "", MS_BIND)
+        folder = staging if target == own else staging / "dmi/id"
         folder.mkdir(parents=True, exist_ok=True)
         for name, content in dmi.items():
             (folder / name).write_text(f"{content}\n")
             (folder / name).chmod(0o400 if name in DMI_OF_ROOT else 0o444)
-        mount(str(made), target, "", MS_MOVE)
-    made.rmdir()
+        mount(str(staging), target, "", MS_MOVE)
+    staging.rmdir()
 
 
 def write_files(root: Path, files: list[dict[str, Any]]) -> None:

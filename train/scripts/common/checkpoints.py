@@ -81,15 +81,15 @@ class Checkpoints:
 
     def _verified(self, files: Dict[str, List[str]]) -> Optional[Dict[str, str]]:
         """The local paths of files; None if one does not match."""
-        paths = {kind: self._prefix + ending for kind, (ending, _) in files.items()}
+        paths = {kind: self._prefix + suffix for kind, (suffix, _) in files.items()}
         is_complete = all(
             os.path.isfile(paths[kind]) and _digest(paths[kind]) == digest for kind, (_, digest) in files.items()
         )
         return paths if is_complete else None
 
     def _opened(self, entry: Dict[str, Any], paths: Dict[str, str]) -> Checkpoint:
-        ending, digest = entry["files"]["params"]
-        name = self._prefix + ending
+        suffix, digest = entry["files"]["params"]
+        name = self._prefix + suffix
         if entry["model"] != self._common["model"]:
             raise ScriptError(f"{name} is a model of {entry['model']}, not of {self._common['model']}")
         if entry["optimizer"] != self._common["optimizer"]:
@@ -124,14 +124,14 @@ class Checkpoints:
         self._listed, removed = _prune([*others, entry], self._options.keep_checkpoints)
         self._write_text(LIST, json.dumps(self._listed, indent=1))
         for old in removed:
-            for ending, _ in old["files"].values():
-                self._remove(self._prefix + ending)
+            for suffix, _ in old["files"].values():
+                self._remove(self._prefix + suffix)
         logger.info("Saved checkpoint to %s%s.params", self._prefix, stem)
         return f"{self._prefix}{stem}.params"
 
-    def _write(self, ending: str, write: Writer) -> str:
+    def _write(self, suffix: str, write: Writer) -> str:
         """Replaces a file atomically; returns its SHA-256."""
-        path = self._prefix + ending
+        path = self._prefix + suffix
         os.makedirs(os.path.dirname(path), exist_ok=True)
         draft = path + ".partial"
         write(draft)
@@ -141,12 +141,12 @@ class Checkpoints:
         os.replace(draft, path)
         return digest
 
-    def _write_text(self, ending: str, text: str) -> None:
+    def _write_text(self, suffix: str, text: str) -> None:
         def write(path: str) -> None:
             with open(path, "w", encoding="utf-8") as file:
                 file.write(text)
 
-        self._write(ending, write)
+        self._write(suffix, write)
 
     @staticmethod
     def _remove(path: str) -> None:

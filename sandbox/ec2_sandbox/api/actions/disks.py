@@ -19,16 +19,16 @@ class DiskActions(SandboxActions):
         backend, tags = self.sandbox_backend, self._parse_tag_specification()
         devices = self._get_param("BlockDeviceMappings", [])
         instance = cast("SandboxInstance", backend.get_instance(self._get_param("InstanceId")))
-        made = images.bake(backend, instance.id, self._get_param("Name"), tags, devices)
-        made.description = self._get_param("Description")
+        image = images.bake(backend, instance.id, self._get_param("Name"), tags, devices)
+        image.description = self._get_param("Description")
         if instance.state == "running" and not self._get_param("NoReboot"):
             instance.reboot()
         backend.settings.wake()
-        return ActionResult({"ImageId": made.id})
+        return ActionResult({"ImageId": image.id})
 
     def register_image(self) -> ActionResult:
         """Makes an image of snapshots."""
-        made = images.register(
+        image = images.register(
             self.sandbox_backend,
             self._get_param("Name"),
             self._get_param("BlockDeviceMappings", []),
@@ -39,12 +39,12 @@ class DiskActions(SandboxActions):
             virtualization_type=self._get_param("VirtualizationType", "paravirtual"),
             boot_mode=self._get_param("BootMode", "uefi-preferred"),
         )
-        return ActionResult({"ImageId": made.id})
+        return ActionResult({"ImageId": image.id})
 
     def copy_image(self) -> ActionResult:
         """Makes an image of copies of another image's snapshots."""
         region = self._get_param("SourceRegion")
-        made = images.copy(
+        image = images.copy(
             self.sandbox_backend,
             ec2_backends[self.current_account][region].describe_images(ami_ids=[self._get_param("SourceImageId")])[0],
             self._get_param("Name"),
@@ -53,7 +53,7 @@ class DiskActions(SandboxActions):
             description=self._get_param("Description"),
         )
         self.sandbox_backend.settings.wake()
-        return ActionResult({"ImageId": made.id})
+        return ActionResult({"ImageId": image.id})
 
     def describe_images(self) -> ActionResult:
         """As in moto, but without images that are not yet visible."""

@@ -60,10 +60,10 @@ def split_capacity(target: Mapping[str, Any]) -> dict[Market, int]:
 class Fleet(TaggedEC2Resource):
     """An instant fleet: what was asked, and what was launched. It launches nothing later."""
 
-    def __init__(self, ec2_backend: Any, asked: Mapping[str, Any]) -> None:
+    def __init__(self, ec2_backend: Any, request: Mapping[str, Any]) -> None:
         self.ec2_backend = ec2_backend
         self.id = random_fleet_id()
-        self.asked = asked
+        self.request = request
         self.created = utcnow()
         self.state = "active"
         self.launched: list[dict[str, Any]] = []
@@ -75,7 +75,7 @@ class Fleet(TaggedEC2Resource):
         names = ("TargetCapacitySpecification", "LaunchTemplateConfigs", "OnDemandOptions", "SpotOptions")
         on_demand = sum(instance.market == "on-demand" for instance in self.instances)
         return {
-            **{name: self.asked[name] for name in names if name in self.asked},
+            **{name: self.request[name] for name in names if name in self.request},
             "FleetId": self.id, "Type": "instant", "FleetState": self.state, "CreateTime": self.created,
             "ActivityStatus": "error" if self.errors else "fulfilled", "Tags": self.get_tags(),
             "FulfilledCapacity": len(self.instances), "FulfilledOnDemandCapacity": on_demand,
@@ -91,14 +91,14 @@ class FleetActions(LaunchActions):
 
         The pools are tried by their Priority, and then in the order of the call.
         """
-        backend, asked = self.sandbox_backend, dict(self.params)
-        if (kind := asked.get("Type", "maintain")) != "instant":
+        backend, request = self.sandbox_backend, dict(self.params)
+        if (kind := request.get("Type", "maintain")) != "instant":
             raise NotImplementedError(f"a fleet of type {kind}")
-        check_tagged(asked.get("TagSpecifications", []), (*TAGGABLE, "fleet"))
-        pools = sorted(self._read_pools(asked), key=lambda pool: float(pool.override.get("Priority", math.inf)))
-        fleet = Fleet(backend, asked)
+        check_tagged(request.get("TagSpecifications", []), (*TAGGABLE, "fleet"))
+        pools = sorted(self._read_pools(request), key=lambda pool: float(pool.override.get("Priority", math.inf)))
+        fleet = Fleet(backend, request)
         fleet.add_tags(self._parse_tag_specification().get("fleet", {}))
-        for market, wanted in split_capacity(asked.get("TargetCapacitySpecification", {})).items():
+        for market, wanted in split_capacity(request.get("TargetCapacitySpecification", {})).items():
             launched = 0
             for pool in pools:
                 if launched < wanted:
@@ -106,9 +106,9 @@ class FleetActions(LaunchActions):
         backend.fleets[fleet.id] = fleet  # type: ignore[assignment]  # moto's own class launches by itself
         return ActionResult({"FleetId": fleet.id, "Instances": fleet.launched, "Errors": fleet.errors})
 
-    def _read_pools(self, asked: Mapping[str, Any]) -> Iterator[Pool]:
-        of_instances = [spec for spec in asked.get("TagSpecifications", []) if spec["ResourceType"] != "fleet"]
-        for config in asked.get("LaunchTemplateConfigs", []):
+    def _read_pools(self, request: Mapping[str, Any]) -> Iterator[Pool]:
+        of_instances = [spec for spec in request.get("TagSpecifications", []) if spec["ResourceType"] != "fleet"]
+        for config in request.get("LaunchTemplateConfigs", []):
             version = self.find_template(config["LaunchTemplateSpecification"])
             named = {"LaunchTemplateId": version.template.id, "LaunchTemplateName": version.template.name,
                      "Version": str(version.number)}  # fmt: skip

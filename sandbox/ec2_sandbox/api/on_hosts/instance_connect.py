@@ -36,12 +36,12 @@ class SandboxInstanceConnectResponse(Ec2InstanceConnectResponse):
 
         Raises JsonRESTError with one of EC2 Instance Connect's codes.
         """
-        asked = json.loads(self.body)
-        instance_id, user = asked["InstanceId"], asked["InstanceOSUser"]
-        key = _check_key(asked["SSHPublicKey"])
+        request = json.loads(self.body)
+        instance_id, user = request["InstanceId"], request["InstanceOSUser"]
+        key = _check_key(request["SSHPublicKey"])
         if USER.fullmatch(user) is None:
             raise JsonRESTError("InvalidArgsException", f"The user name '{user}' is not valid")
-        self._check_instance(instance_id, asked.get("AvailabilityZone"))
+        self._check_instance(instance_id, request.get("AvailabilityZone"))
         pid = SandboxEC2Backend.settings.find_host(instance_id)
         if pid is None:
             raise JsonRESTError("EC2InstanceUnavailableException", f"The instance '{instance_id}' cannot be reached")

@@ -157,9 +157,9 @@ class Invocation:
 class SandboxCommand(Command):
     """A command, which runs on its instances from the moment that it is made."""
 
-    def __init__(self, **asked: Any) -> None:
-        _check(asked)
-        super().__init__(**asked)
+    def __init__(self, **request: Any) -> None:
+        _check(request)
+        super().__init__(**request)
         parameters = self.parameters
         self.script = "\n".join(parameters["commands"]) + "\n"
         self.working_directory = "".join(parameters.get("workingDirectory", []))
@@ -209,19 +209,19 @@ class SandboxCommand(Command):
         return {**super().response_object(), "Status": status, "StatusDetails": details, **counts}
 
 
-def _check(asked: dict[str, Any]) -> None:
+def _check(request: dict[str, Any]) -> None:
     """Raises SSMException for a command that the sandbox cannot run."""
-    parameters = asked["parameters"] or {}
+    parameters = request["parameters"] or {}
     timeout = "".join(parameters.get("executionTimeout", [str(DEFAULT_TIMEOUT_S)]))
-    if str(asked["document_name"]).rpartition("/")[2] != DOCUMENT:
+    if str(request["document_name"]).rpartition("/")[2] != DOCUMENT:
         raise SSMException("InvalidDocument", f"The sandbox has only the document {DOCUMENT}")
     if not parameters.get("commands") or set(parameters) - PARAMETERS:
         raise SSMException("InvalidParameters", f"{DOCUMENT} needs commands, and allows {', '.join(PARAMETERS)}")
     if not timeout.isdecimal() or not 1 <= int(timeout) <= MAX_TIMEOUT_S:
         raise SSMException("InvalidParameters", f"executionTimeout is not 1 to {MAX_TIMEOUT_S} seconds: {timeout}")
-    if not asked["instance_ids"] and not asked["targets"]:
+    if not request["instance_ids"] and not request["targets"]:
         raise SSMException("ValidationException", "SendCommand needs InstanceIds or Targets")
-    if asked["output_s3_bucket_name"]:
+    if request["output_s3_bucket_name"]:
         raise SSMException("InvalidOutputFolder", "The sandbox does not write the output of commands to S3")
 
 
@@ -266,10 +266,10 @@ class SandboxSsmResponse(SimpleSystemManagerResponse):
     def describe_instance_information(self) -> ActionResult:
         """Returns the managed nodes."""
         nodes = find_nodes(self.current_account, self.region)
-        for asked in self._get_param("Filters", []):
-            if asked["Key"] != "InstanceIds":
-                raise SSMException("InvalidFilterKey", f"The sandbox does not have the filter {asked['Key']}")
-            nodes = [node for node in nodes if node.id in asked["Values"]]
+        for filter_ in self._get_param("Filters", []):
+            if filter_["Key"] != "InstanceIds":
+                raise SSMException("InvalidFilterKey", f"The sandbox does not have the filter {filter_['Key']}")
+            nodes = [node for node in nodes if node.id in filter_["Values"]]
         return ActionResult({"InstanceInformationList": [describe_node(node) for node in nodes]})
 
 

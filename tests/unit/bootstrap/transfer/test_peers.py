@@ -38,11 +38,11 @@ def test_choose_candidates(members: list[Peer], missing: str, lost: str, chosen:
 def test_one_node_is_fed_at_a_time() -> None:
     peers = Peers()
     one, two, three = member("1"), member("2"), member("3")
-    assert peers.feed(one, "a", asked=()) is None
-    assert peers.feed(two, "a", asked=()) == one
-    assert peers.feed(two, "b", asked=()) is None  # another file
-    assert peers.feed(one, "a", asked=()) is None  # the first node again
-    assert peers.feed(two, "a", asked=[one]) is None  # the first node did not provide it
-    assert peers.feed(three, "a", asked=[one]) == two
+    assert peers.feed(one, "a", excluded=()) is None
+    assert peers.feed(two, "a", excluded=()) == one
+    assert peers.feed(two, "b", excluded=()) is None  # another file
+    assert peers.feed(one, "a", excluded=()) is None  # the first node again
+    assert peers.feed(two, "a", excluded=[one]) is None  # the first node did not provide it
+    assert peers.feed(three, "a", excluded=[one]) == two
     peers.lose(two)
-    assert peers.feed(three, "a", asked=()) is None
+    assert peers.feed(three, "a", excluded=()) is None
