@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from bootstrap.apply import ReadyNode
 from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.connections import on_all
-from bootstrap.ssh.host import Host
 from bootstrap.volumes.apply import mount_volumes, unmount_volumes
 from bootstrap.volumes.commands import S3Access
 from cluster.app import App
@@ -70,17 +69,16 @@ def unmount_all(app: App, source: NodeSource) -> None:
     if not app.config.volumes:
         return
     nodes = source.describe()
-    hosts = [nodes.find_host(name) for name in nodes.names if nodes.runs(name)]
     found: list[NodeConnection] = []
 
-    def connect(host: Host) -> None:
+    def connect(name: str) -> None:
         try:
-            found.append(source.connect(nodes, host, wait_s=CONNECT_S))
+            found.append(source.connect(nodes, nodes.find_host(name), wait_s=CONNECT_S))
         except ClusterError as error:
-            app.report(Event(kind="warn", what=f"volumes were not unmounted: {error.message}", where=host.name))
+            app.report(Event(kind="warn", what=f"volumes were not unmounted: {error.message}", where=name))
 
     try:
-        on_all(hosts, connect)
+        on_all([name for name in nodes.names if nodes.runs(name)], connect)
         unmount_volumes(found, report=app.report)
     finally:
         for connection in found:
