@@ -237,6 +237,11 @@ def market_of(instance: InstanceTypeDef) -> Market:
     return "spot" if instance.get("InstanceLifecycle") == "spot" else "on-demand"
 
 
+def is_in_block(instance: InstanceTypeDef) -> bool:
+    """Returns whether an instance was launched in a Capacity Block, which is paid in advance."""
+    return instance.get("InstanceLifecycle") == "capacity-block"
+
+
 def _reason(instance: InstanceTypeDef) -> str | None:
     return instance.get("StateReason", {}).get("Message") or instance.get("StateTransitionReason") or None
 
@@ -271,6 +276,7 @@ def _describe(instance: InstanceTypeDef) -> dict[str, Any]:
         "vpc_id": instance.get("VpcId"),
         "state_reason": _reason(instance),
         "market": market_of(instance),
+        "is_block": is_in_block(instance),
         "started_at": instance["LaunchTime"].astimezone(UTC),
         "lease": find_tag(instance.get("Tags", []), TAG_LEASE),
         "profile_arn": instance.get("IamInstanceProfile", {}).get("Arn"),

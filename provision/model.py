@@ -62,7 +62,7 @@ class Instance(Struct, frozen=True, kw_only=True):
     """A live instance with a cluster's tag.
 
     launched_at: when EC2 first launched it, in UTC; started_at: when it last started.
-    lease: its tag cluster:lease. image_id: its AMI.
+    lease: its tag cluster:lease. image_id: its AMI. is_block: it is in a Capacity Block, which is paid in advance.
     """
 
     instance_id: str
@@ -76,6 +76,7 @@ class Instance(Struct, frozen=True, kw_only=True):
     vpc_id: str | None = None
     state_reason: str | None = None
     market: Market = "on-demand"
+    is_block: bool = False
     started_at: datetime | None = None
     lease: str | None = None
     profile_arn: str | None = None

@@ -35,7 +35,8 @@ class RegionClusters(Struct, frozen=True, kw_only=True):
     def find_price(self, cluster: ClusterState) -> float | None:
         """Returns what a cluster's running instances cost per hour, without disks and addresses; None if unknown."""
         running = [each for each in cluster.instances if each.state in {"pending", "running"}]
-        return add_up([self.prices.get((each.market, each.instance_type, each.zone)) for each in running])
+        places = [(each.market, each.instance_type, each.zone) for each in running if not each.is_block]
+        return add_up([self.prices.get(place) for place in places])
 
 
 def render_clusters(found: RegionClusters, *, columns: int | None = None) -> str:

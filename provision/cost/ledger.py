@@ -50,7 +50,10 @@ class Period(Struct, frozen=True, kw_only=True):
 
 
 class Launched(Struct, frozen=True, kw_only=True):
-    """What the launch of an instance decides. disk_gib: None if unknown. has_address: a public one while it runs."""
+    """What the launch of an instance decides. disk_gib: None if unknown. has_address: a public one while it runs.
+
+    is_block: it is in a Capacity Block, which is paid in advance.
+    """
 
     instance_id: str
     name: str
@@ -60,6 +63,7 @@ class Launched(Struct, frozen=True, kw_only=True):
     launched_at: float
     disk_gib: int | None = None
     has_address: bool = False
+    is_block: bool = False
 
 
 class LedgerNode(Launched, frozen=True, kw_only=True):

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from foundation.thread_pool import bounded_pool
 from provision.aws.clients import Clients, aws_errors
 from provision.cost.ledger import Ledger, LedgerNode, LedgerVolume, Observation, SeenNode, set_prices
-from provision.describe import find_instances, first_launched, market_of, tagged_index
+from provision.describe import find_instances, first_launched, is_in_block, market_of, tagged_index
 from provision.preflight.prices import (
     PricedPlace,
     SpotHistory,
@@ -98,6 +98,7 @@ def _read(instance: InstanceTypeDef, sizes: Mapping[str, int]) -> SeenNode:
         reclaimed=instance.get("StateReason", {}).get("Code") in _RECLAIMED,
         disk_gib=sum(disks) if disks else None,
         has_address=bool(instance.get("PublicIpAddress")),
+        is_block=is_in_block(instance),
     )
 
 
@@ -130,7 +131,7 @@ def find_prices(clients: Clients, ledger: Ledger) -> Callable[[Ledger], Ledger]:
     places: dict[str, PricedPlace] = {
         node.instance_id: (node.market, node.instance_type, node.zone)
         for node in here
-        if (node.usd_per_hour is None if node.market == "on-demand" else node.ended_at is None)
+        if not node.is_block and (node.usd_per_hour is None if node.market == "on-demand" else node.ended_at is None)
     }
     with bounded_pool() as pool:
         prices = pool.submit(describe_prices, clients, set(places.values())) if places else None
@@ -141,7 +142,10 @@ def find_prices(clients: Clients, ledger: Ledger) -> Callable[[Ledger], Ledger]:
     found = prices.result() if prices is not None else {}
     return partial(
         set_prices,
-        per_hour={instance_id: found.get(place) for instance_id, place in places.items()},
+        per_hour={
+            **{instance_id: found.get(place) for instance_id, place in places.items()},
+            **{node.instance_id: 0.0 for node in here if node.is_block},
+        },
         usd_per_gib_month=disks.result() if disks is not None else None,
         periods=dict(_price_periods(unpriced, history.result())),
     )

@@ -110,8 +110,10 @@ class CapacityReservations:
             )
         return free
 
-    @staticmethod
-    def assign(instances: Iterable[SandboxInstance], reservation_id: str) -> None:
+    def assign(self, instances: Iterable[SandboxInstance], reservation_id: str) -> None:
         """Records that the instances use a reservation."""
+        is_block = self.get(reservation_id).reservation_type == "capacity-block"
         for instance in instances:
             instance.capacity_reservation_id = reservation_id
+            if is_block:
+                instance.lifecycle = "capacity-block"

@@ -197,6 +197,8 @@ def test_a_list_as_text() -> None:
         "rest  none                        -          -       -     $0.00    eve      -",
     ]
     assert render_clusters(replace(LISTED, clusters=())) == "no clusters in us-east-1"
+    block = ClusterState(name="block", nodes=(make_node(0, is_block=True),))  # paid in advance
+    assert LISTED.find_price(block) == 0.0
 
 
 def test_a_list_as_json() -> None:

@@ -147,6 +147,17 @@ def test_days_of_a_cluster_on_spot(watched: Watched) -> None:
     assert parts(watched.bills()) == pytest.approx(watched.expected(), rel=0.01)
 
 
+def test_a_capacity_block_is_paid_in_advance(watched: Watched) -> None:
+    given = {"InstanceType": "c5.xlarge", "AvailabilityZone": "us-east-1a"}
+    blocks = watched.world.sandbox.backend.capacity_reservations
+    watched.up(1, reservation=blocks.create(given, count=1, reservation_type="capacity-block").id)
+    watched.wait(HOUR)
+    (bill,) = watched.bills()
+    assert bill.nodes[0].instance_usd == 0.0
+    disk = 80 * watched.instance(0).root_volume_bytes / (1 << 30) / 1000 / (31 * 24)
+    assert bill.usd_per_hour == pytest.approx(0.005 + disk)
+
+
 def test_a_kept_volume_belongs_to_the_next_cluster(watched: Watched) -> None:
     watched.world.volumes = (make_volume(size_gib=100, keep=True),)
     watched.up(1)
