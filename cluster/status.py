@@ -14,6 +14,7 @@ from cluster.views.status import HeadJob, Status
 from foundation.errors import ClusterError
 from foundation.thread_pool import run_in_thread
 from provision.aws.clients import make_clients
+from provision.config import all_regions
 from provision.cost import storage
 from provision.cost.bill import ClusterBill
 from provision.describe import describe_cluster, describe_clusters
@@ -112,6 +113,8 @@ def _is_key_here(cluster: ClusterState, here: str | None) -> bool:
 
 
 def describe_bills(app: App, *, now: float) -> tuple[ClusterBill, ...]:
-    """Describes what the cluster costs, and what earlier ones of its name did. Raises ClusterError."""
-    noted = note_costs(app)
-    return find_bills(app, storage.read(app.files.root) if noted is None else noted, now=now)
+    """Describes what the cluster costs, and what earlier ones of its name did, in all regions. Raises ClusterError."""
+    note_costs(app)
+    roots = [app.files_in(region).root for region in all_regions(app.config.provision)]
+    bills = [bill for root in roots for bill in find_bills(app, storage.read(root), now=now)]
+    return tuple(sorted(bills, key=lambda bill: bill.started_at))

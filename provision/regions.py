@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING, TypeVar
 
+from msgspec.structs import replace
+
 from foundation.errors import AwsError, ClusterError, NoCapacityError, NotInRegionError, QuotaError
 from foundation.progress import Event, Report
 from foundation.thread_pool import bounded_pool
@@ -16,7 +18,7 @@ from provision.files import ClusterFiles
 from provision.membership import KnownInstances
 from provision.model import ClusterState
 from provision.plan import Request
-from provision.resources.shared_volume import find_shared_volumes
+from provision.resources.shared_volume import SHARED_VOLUME, find_shared_volumes
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -121,7 +123,11 @@ def leave_region(clients: Clients, *, request: Request, files: ClusterFiles, rep
 
 
 def _ask(ec2: EC2Client, name: str) -> ClusterState:
-    return describe_nodes(ec2, name=name, known=KnownInstances())
+    """Returns the cluster in a region; of one without anything else, also the volume that `down` has kept."""
+    state = describe_nodes(ec2, name=name, known=KnownInstances())
+    if _has_something(state):
+        return state
+    return replace(state, found={SHARED_VOLUME.kind: find_shared_volumes(ec2, name=name)})
 
 
 def _has_instances(state: ClusterState) -> bool:
@@ -129,4 +135,4 @@ def _has_instances(state: ClusterState) -> bool:
 
 
 def _has_something(state: ClusterState) -> bool:
-    return _has_instances(state) or state.exists
+    return _has_instances(state) or state.exists or bool(SHARED_VOLUME.found_in(state))

@@ -15,7 +15,7 @@ from provision.aws.clients import Clients
 from provision.files import ClusterFiles
 from provision.model import ClusterState
 from provision.regions import find_home, find_remains, leave_region, try_regions
-from provision_world import NAME, Killed, World, complete, make_config, plan_kills
+from provision_world import NAME, Killed, World, complete, make_config, make_volume, plan_kills
 from sandbox_in_process import OTHER_REGION, REGION
 
 REGIONS = (REGION, OTHER_REGION)
@@ -98,6 +98,16 @@ def test_a_cluster_with_nodes_stays_where_they_are(both: Both) -> None:
     both.world.sandbox.book.arm("unauthorized action=DescribeInstances count=all")
     with pytest.raises(AwsError, match=REGION):  # a region that cannot be asked may have the cluster
         find_home(both.clients.__getitem__, REGIONS, name=NAME, noted=None)
+
+
+def test_a_cluster_returns_to_its_kept_volume(both: Both) -> None:
+    both.world.volumes = (make_volume(keep=True),)
+    both.world.sandbox.book.arm(FULL)
+    both.up()
+    both.world.sandbox.book.disarm("all")
+    both.down()
+    assert both.find_home() == OTHER_REGION
+    assert find_remains(both.clients.__getitem__, REGIONS, name=NAME) == (OTHER_REGION,)
 
 
 @pytest.mark.parametrize(
