@@ -33,6 +33,12 @@ def find_spending(app: App) -> Spending:
     return Spending()
 
 
+def find_spent(app: App) -> float:
+    """Returns what the existing cluster has cost, in US dollars; 0 if that is unknown. Does not raise."""
+    note_costs(app, exists=True)
+    return find_spending(app).usd
+
+
 def find_bill(app: App, before: Ledger | None) -> ClusterBill | None:
     """Returns the bill of the cluster that a command has deleted; None if it had no nodes, or the ledger is unknown.
 

@@ -28,6 +28,7 @@ from bootstrap.ssh.host import Host
 from bootstrap.ssh.node_program import NodeProgram
 from bootstrap.transfer.sync import SyncFiles, measure_ignored
 from cluster.app import App
+from cluster.costs import find_spent
 from cluster.nodes.ec2 import ANSWER_TIMEOUT_S, Ec2Source
 from cluster.nodes.hosts import HostSource
 from cluster.nodes.source import Nodes, NodeSource
@@ -90,6 +91,7 @@ def find_request(app: App) -> Request:
         replaces_nodes=config.train.on_node_loss == "requeue",
         from_head=None if head is None else head.line,
         recipe=partial(find_recipe, app),
+        find_spent=partial(find_spent, app),
     )
 
 

@@ -91,7 +91,8 @@ class Request(Struct, frozen=True, kw_only=True):
     data_url, results_url: the folders that a role for its nodes may read and write. volumes: the volumes that its nodes
     mount. lease: when it ends by itself. replaces_nodes: such a role may also launch replacements for lost nodes.
     from_head: set if the head itself launches the nodes, and creates nothing else: the authorized_keys line that lets
-    the head log in to them. recipe: finds what a baked image must be for.
+    the head log in to them. recipe: finds what a baked image must be for. find_spent: finds what a cluster whose nodes
+    have ended has cost, in US dollars.
     """
 
     name: str
@@ -103,13 +104,14 @@ class Request(Struct, frozen=True, kw_only=True):
     replaces_nodes: bool = False
     from_head: str | None = None
     recipe: Callable[[], str] = str
+    find_spent: Callable[[], float] = float
 
 
 class World(Struct, frozen=True, kw_only=True):
     """What is asked and what is there: the input of all plans.
 
     preflight: None when no node is missing. local_key: the public half of this machine's private key, if any.
-    role_policy: the policy of the nodes' role, as JSON; None without a role.
+    role_policy: the policy of the nodes' role, as JSON; None without a role. spent_usd: see Request.find_spent.
     """
 
     request: Request
@@ -118,6 +120,7 @@ class World(Struct, frozen=True, kw_only=True):
     preflight: Preflight | None = None
     local_key: str | None = None
     role_policy: str | None = None
+    spent_usd: float = 0.0
 
     @property
     def resource_name(self) -> str:

@@ -97,7 +97,7 @@ def _bring_up(app: App, choices: Choices, *, dry_run: bool) -> bool:
     def agree(plan: Plan) -> bool:
         plans.append(plan)
         launch = find_launch(plan)
-        is_new = launch is not None and launch.current is None  # `up` does not change the lease of others
+        is_new = launch is not None and launch.is_first  # `up` does not change the lease of others
         if choices.budget_usd is not None and not is_new:
             raise UsageError(
                 f"--budget is for new clusters; cluster {plan.cluster} exists",
@@ -106,14 +106,15 @@ def _bring_up(app: App, choices: Choices, *, dry_run: bool) -> bool:
         usd_per_hour = find_spending(app).usd_per_hour if launch is None else launch.usd_per_hour
         hours, yes = find_hours(app.config), choices.yes or app.config.cloud == "sandbox"
         can_limit = is_new and app.config.lease.budget is None
-        app.message(render_estimate(usd_per_hour, hours, note=app.price_note))
+        spent_usd = 0.0 if launch is None else launch.spent_usd
+        app.message(render_estimate(usd_per_hour, hours, note=app.price_note, spent_usd=spent_usd))
         question = render_question(plan, down=choices.down)
         if question is None or dry_run:
             return False
         if yes or not (can_limit and usd_per_hour and app.is_interactive()):
             app.require(question, yes=yes)
             return False
-        app.override("lease.budget_usd", ask_budget(app, question, usd_per_hour * hours))
+        app.override("lease.budget_usd", ask_budget(app, question, spent_usd + usd_per_hour * hours))
         return True
 
     with if_interrupted(LEFT_BY_UP):
@@ -157,12 +158,13 @@ def find_hours(config: ClusterConfig) -> float:
     return next((limit / 3600 for limit in limits_s if limit is not None), USUAL_HOURS)
 
 
-def render_estimate(usd_per_hour: float | None, hours: float, *, note: str) -> str:
-    """Describes the cost. note: such as "simulated". Pure."""
+def render_estimate(usd_per_hour: float | None, hours: float, *, note: str, spent_usd: float = 0.0) -> str:
+    """Describes the cost. note: such as "simulated". spent_usd: of earlier nodes of the cluster. Pure."""
     if usd_per_hour is None:
         return "estimate: the price per hour is unknown"
     usd = f"{render_usd(usd_per_hour * hours)}{f' ({note})' if note else ''}"
-    return f"estimate: {hours:g} h at {render_usd(usd_per_hour)} per hour: {usd}"
+    spent = f"; the cluster has already cost {render_usd(spent_usd)}, which counts for its budget" if spent_usd else ""
+    return f"estimate: {hours:g} h at {render_usd(usd_per_hour)} per hour: {usd}{spent}"
 
 
 def render_question(plan: Plan, *, down: bool) -> str | None:

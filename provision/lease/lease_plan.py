@@ -7,7 +7,7 @@ from msgspec import Struct
 from foundation.durations import render_duration
 from foundation.errors import ConfigError, UsageError
 from provision.lease.config import LeaseConfig
-from provision.lease.terms import End, Lease, find_end, render_moment
+from provision.lease.terms import LAST_MOMENT, End, Lease, find_end, render_moment
 
 _SAME_S = 60.0
 """The largest difference between two calculations of the same end of a budget."""
@@ -62,7 +62,7 @@ def _plan_budget(budget_usd: float | None, *, now: float, spending: Spending) ->
 def _when_spent(budget_usd: float, *, now: float, spending: Spending) -> float | None:
     if not spending.usd_per_hour:
         return None
-    return float(int(now + (budget_usd - spending.usd) / spending.usd_per_hour * 3600))
+    return min(float(int(now + (budget_usd - spending.usd) / spending.usd_per_hour * 3600)), LAST_MOMENT)
 
 
 class Change(Struct, frozen=True, kw_only=True):

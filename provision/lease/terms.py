@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 MAX_TEXT = 256  # characters of a tag's value
 _MOMENT = "%Y-%m-%dT%H:%M:%SZ"
+LAST_MOMENT = 253402300799.0
+"""The end of the year 9999: later moments have no such text."""
 
 
 class Lease(NamedTuple):

@@ -68,9 +68,9 @@ class LaunchNodes(Step):
     """Launch nodes in one call: all of them or, if AWS lacks capacity, at least `least`.
 
     least: 0 if none of them is required. group_id: None for the group that this plan creates. options: in the order in
-    which they are tried; capacity_wait_s: how many seconds to keep retrying them. lease: of a new cluster; current: of
-    the existing nodes, which new ones share. total: the number of nodes, including existing ones.
-    usd_per_gib_month: the price of their disks; extra_gib: the size of the head's volume.
+    which they are tried; capacity_wait_s: how many seconds to keep retrying them. lease: of a cluster without nodes;
+    current: of the existing nodes, which new ones share. total: the number of nodes, including existing ones.
+    usd_per_gib_month: the price of their disks; extra_gib: the size of the head's volume. spent_usd: see World.
     """
 
     nodes: NodeSpec
@@ -84,6 +84,7 @@ class LaunchNodes(Step):
     total: int = 0
     usd_per_gib_month: float | None = None
     extra_gib: int = 0
+    spent_usd: float = 0.0
 
     @property
     def indices(self) -> tuple[int, ...]:
@@ -91,15 +92,20 @@ class LaunchNodes(Step):
         return self.nodes.indices
 
     @property
+    def is_first(self) -> bool:
+        """Whether the cluster has no other nodes: the launch begins its lease."""
+        return len(self.indices) == self.total
+
+    @property
     def usd_per_hour(self) -> float | None:
         """What the cluster will cost per hour in the first place that is tried; None if a price is unknown."""
         return self._find_rate(self.options[0])
 
     def find_lease(self, option: LaunchOption, *, now: float) -> Lease | None:
-        """Returns the lease of new nodes: the existing or a new one. Raises ConfigError for a budget without prices."""
-        if self.current is not None:
+        """Returns the lease of new nodes: that of the others, or a new one. Raises the errors of make_lease."""
+        if not self.is_first:
             return self.current
-        return make_lease(self.lease, now=now, spending=Spending(usd_per_hour=self._find_rate(option)))
+        return make_lease(self.lease, now=now, spending=Spending(self._find_rate(option), self.spent_usd))
 
     def _find_rate(self, option: LaunchOption) -> float | None:
         """Returns what the cluster will cost per hour, with disks and addresses; None if a price is unknown."""
@@ -180,9 +186,10 @@ def plan_launch(world: World) -> tuple[LaunchNodes, ...]:
         total=config.nodes,
         usd_per_gib_month=preflight.volume_usd_per_gib_month,
         extra_gib=find_volume_gib(world),
+        spent_usd=world.spent_usd,
     )
     for option in launch.options:
-        launch.find_lease(option, now=0.0)  # raises for a budget with an unknown price
+        launch.find_lease(option, now=0.0)  # raises for a budget that is spent, or with an unknown price
     return (launch,)
 
 
@@ -338,7 +345,7 @@ def _try(step: LaunchNodes, attempt: Try, context: Context) -> str | None:
     context.launched.update(instance["InstanceId"] for instance in launched)
     files.note_launched(attempt.digest, (instance["InstanceId"] for instance in launched))
     context.option = attempt.option
-    if lease is not None and step.current is None:
+    if lease is not None and step.is_first:
         # Tag the group, too: it remains when the lease has ended the nodes.
         group = [context.group_id(step.group_id)]
         retry_while(_GROUP_NOT_YET_KNOWN, lambda: tag_lease(context.clients.ec2, group, lease))

@@ -267,7 +267,7 @@ class DeleteSecurityGroup(Step):
         if deleted is None:
             raise AwsError(
                 f"the security group {self.group_id} is still in use after {INTERFACES_TIMEOUT_S:.0f} s: "
-                f"{', '.join(users) or 'AWS does not message by what'}",
+                f"{', '.join(users) or 'AWS does not say by what'}",
                 hint="remove this use of the group if it is not this cluster's, then: cluster down",
             )
         return deleted

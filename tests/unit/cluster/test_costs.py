@@ -5,15 +5,18 @@ import pytest
 from cluster.app import App
 from cluster.costs import find_node_prices, note_costs, noting_costs
 from cluster.nodes.ec2 import Ec2Nodes
-from foundation.errors import ClusterError
+from cluster.session import find_request
+from cluster.status import describe_bills
+from foundation.errors import ClusterError, ConfigError
 from foundation.progress import Event
 from provision.cost import storage
+from provision.up import prepare_up
 from provision_world import World, make_config
 
 
 @pytest.fixture
 def app(aws_app: App) -> App:
-    aws_app.config_path.write_text('name = "demo"\ncloud = "aws"\n[provision]\nregion = "us-east-1"\n')
+    aws_app.config_path.write_text('name = "demo"\ncloud = "aws"\n[provision]\nssh_from = "203.0.113.7/32"\n')
     return aws_app
 
 
@@ -52,3 +55,23 @@ def test_the_prices_of_a_jobs_nodes(app: App, world: World) -> None:
     world.calls.made.clear()
     assert find_node_prices(app, nodes) == prices
     assert world.calls.made == []  # the ledger has recorded it
+
+
+def test_a_budget_includes_nodes_that_have_ended(app: App, world: World) -> None:
+    """Otherwise the new nodes would end as soon as `up` has counted again."""
+    world.up(make_config(nodes=1))
+    note_costs(app)
+    world.resize(make_config(nodes=0))
+    app.override("lease.budget_usd", 0.001)
+    with pytest.raises(ConfigError, match=r"the cluster has already cost \$0\.0"):
+        prepare_up(world.clients, request=find_request(app), files=world.files)
+
+
+def test_the_costs_of_all_regions_are_shown(app: App, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once a cluster of another region is deleted, no region has it, and the first one is asked."""
+    world.up(make_config(nodes=1))
+    note_costs(app)
+    monkeypatch.setattr("cluster.status.note_costs", lambda _: None)
+    app.override("provision.region", "us-west-2")
+    app.override("provision.regions", ["us-east-1"])
+    assert len(describe_bills(app, now=world.time.time())) == 1

@@ -53,6 +53,11 @@ def test_the_estimate(usd_per_hour: float | None, note: str, text: str) -> None:
     assert render_estimate(usd_per_hour, 2.0, note=note) == text
 
 
+def test_the_estimate_names_what_the_budget_must_exceed() -> None:
+    text = render_estimate(0.25, 2.0, note="", spent_usd=3.0)
+    assert text.endswith("$0.50; the cluster has already cost $3.00, which counts for its budget")
+
+
 def test_the_question_and_the_price_come_from_the_plan(world: World) -> None:
     plan = prepare_up(world.clients, request=world.request(make_config(nodes=2)), files=world.files)
     assert render_question(plan, down=False) == "Launch 2 instances?"

@@ -72,6 +72,12 @@ def test_a_launch_arms_the_lease(world: World) -> None:
     assert find_lease_end(ended, now=world.time.time() + 9999) is None
 
 
+def test_new_nodes_share_that_there_is_no_lease(world: World) -> None:
+    world.up(make_config())
+    world.lease = make_lease_config(lifetime="1h")  # counts at the next launch of a cluster without nodes
+    assert world.resize(make_config(nodes=3)).lease is None
+
+
 def test_a_budget_needs_prices(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.lease = make_lease_config(budget_usd=200.0)
     with monkeypatch.context() as patch:

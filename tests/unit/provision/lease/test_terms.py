@@ -54,6 +54,9 @@ def test_a_new_lease() -> None:
     lease = make_lease(make_lease_config(lifetime="12h", idle="30m", budget_usd=200.0), now=NOW, spending=KNOWN)
     assert lease == Lease(NOW, NOW + 43200, 1800, 200.0, NOW + 96 * 3600, "down")
     assert make_lease(make_lease_config(), now=NOW, spending=KNOWN) is None
+    endless = make_lease(make_lease_config(lifetime="12h", budget_usd=1e7), now=NOW, spending=Spending(0.001))
+    assert endless is not None
+    assert parse_lease(render_lease(endless)) == endless
 
 
 @pytest.mark.parametrize(("spending", "message"), [(Spending(), "unknown"), (Spending(2.0, 200.0), "already cost")])
