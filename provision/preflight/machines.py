@@ -12,7 +12,7 @@ from botocore.exceptions import ClientError
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from foundation.errors import ConfigError, NotInRegionError
+from foundation.errors import ClusterError, ConfigError, NotInRegionError
 from foundation.thread_pool import bounded_pool
 from node.protocol import Machine
 from provision.aws.clients import Clients, aws_errors, error_code
@@ -234,6 +234,16 @@ def describe_baked(ec2: EC2Client) -> tuple[BakedImage, ...]:
         tags = {tag["Key"]: tag["Value"] for tag in image.get("Tags", [])}
         found.append(BakedImage(**asdict(_read_image(image)), cluster=tags.get(TAG_NAME, ""), recipe=tags[TAG_BAKED]))
     return tuple(found)
+
+
+def find_baked(ec2: EC2Client, name: str) -> BakedImage | None:
+    """Returns the baked image of this name. Raises ClusterError if another image has it, AwsError."""
+    found = next((one for one in describe_baked(ec2) if one.name == name), None)
+    with aws_errors(f"looking for the image {name}"):
+        filters: list[FilterTypeDef] = [{"Name": "name", "Values": [name]}]
+        if found is None and ec2.describe_images(Owners=["self"], Filters=filters)["Images"]:
+            raise ClusterError(f"the account has another image {name}, which no bake has made", hint="another --name")
+    return found
 
 
 def find_words(facts: TypeFacts) -> str:

@@ -4,11 +4,11 @@ from datetime import UTC, datetime
 
 import pytest
 
-from foundation.errors import AwsError, ConfigError
+from foundation.errors import AwsError, ClusterError, ConfigError
 from foundation.progress import silent
 from provision.apply import apply
 from provision.plan import Plan, Request
-from provision.preflight.machines import BakedImage, TypeFacts, choose_baked, describe_baked
+from provision.preflight.machines import BakedImage, TypeFacts, choose_baked, describe_baked, find_baked
 from provision.preflight.places import describe_preflight
 from provision.resources.image import CreateImage, delete_image
 from provision_world import NAME, Killed, World, make_config, make_wanted
@@ -88,6 +88,14 @@ def test_an_image_is_made_once_whenever_the_command_is_killed(world: World, stop
     next(ami for ami in world.sandbox.backend.amis.values() if ami.name == "baked").state = "failed"
     with pytest.raises(AwsError, match="the image baked is failed"):
         make(world, stopped)
+
+
+def test_a_name_that_another_image_has_is_refused(world: World, stopped: CreateImage) -> None:
+    """Before a node is launched: `bake` would wait for hours for an image that is not its own."""
+    assert find_baked(world.clients.ec2, "baked") is None
+    world.clients.ec2.create_image(InstanceId=str(stopped.instance_id), Name="baked")
+    with pytest.raises(ClusterError, match="the account has another image baked"):
+        find_baked(world.clients.ec2, "baked")
 
 
 def test_nodes_start_from_the_image_and_down_names_it(world: World, stopped: CreateImage) -> None:
