@@ -33,10 +33,15 @@ def find_spending(app: App) -> Spending:
     return Spending()
 
 
-def find_spent(app: App) -> float:
-    """Returns what the existing cluster has cost, in US dollars; 0 if that is unknown. Does not raise."""
-    note_costs(app, exists=True)
-    return find_spending(app).usd
+def find_spent(app: App, exists: bool) -> float:  # noqa: FBT001 - see Request.find_spent
+    """Returns what a cluster without nodes has cost, in US dollars; 0 if it is deleted or unknown. Does not raise.
+
+    Notes first how its nodes have ended, and whether it was deleted from elsewhere: the next launch begins another.
+    """
+    if not _read_prices(app):
+        return 0.0
+    note_costs(app, exists=exists)
+    return find_spending(app).usd if exists else 0.0
 
 
 def find_bill(app: App, before: Ledger | None) -> ClusterBill | None:

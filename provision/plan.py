@@ -91,8 +91,8 @@ class Request(Struct, frozen=True, kw_only=True):
     data_url, results_url: the folders that a role for its nodes may read and write. volumes: the volumes that its nodes
     mount. lease: when it ends by itself. replaces_nodes: such a role may also launch replacements for lost nodes.
     from_head: set if the head itself launches the nodes, and creates nothing else: the authorized_keys line that lets
-    the head log in to them. recipe: finds what a baked image must be for. find_spent: finds what a cluster whose nodes
-    have ended has cost, in US dollars.
+    the head log in to them. recipe: finds what a baked image must be for. find_spent: finds what a cluster without
+    nodes has cost, in US dollars; called with ClusterState.exists.
     """
 
     name: str
@@ -104,7 +104,7 @@ class Request(Struct, frozen=True, kw_only=True):
     replaces_nodes: bool = False
     from_head: str | None = None
     recipe: Callable[[], str] = str
-    find_spent: Callable[[], float] = float
+    find_spent: Callable[[bool], float] = lambda _: 0.0
 
 
 class World(Struct, frozen=True, kw_only=True):

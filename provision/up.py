@@ -274,7 +274,7 @@ def _describe_world(
         caller=describe_caller(clients, config, ssh_from=ssh_from),
         local_key=files.find_public_key(),
         role_policy=policy,
-        spent_usd=request.find_spent() if state.exists and not state.nodes else 0.0,
+        spent_usd=0.0 if state.nodes else request.find_spent(state.exists),
     )
     if world.missing:
         _refuse_ended(state)

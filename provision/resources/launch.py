@@ -245,12 +245,11 @@ def _wanted(step: LaunchNodes) -> str:
 
 def _plan_tries(step: LaunchNodes, context: Context) -> tuple[Try, ...]:
     """Returns the calls to try, in order. A call that an interrupted run began comes first: it may have succeeded."""
-    options = step.options if context.option is None else (context.option,)
     every = len(step.indices)
     fewer = max(step.least, 1)
     tries: list[Try] = []
     for least in (every, fewer) if fewer < every else (every,):
-        for option in options:
+        for option in step.options:
             request = _build_request(step, option, least=least, context=context, lease=None)
             tries.append(Try(option=option, least=least, digest=request_digest(request)))
     now = time.time()

@@ -75,3 +75,12 @@ def test_the_costs_of_all_regions_are_shown(app: App, world: World, monkeypatch:
     app.override("provision.region", "us-west-2")
     app.override("provision.regions", ["us-east-1"])
     assert len(describe_bills(app, now=world.time.time())) == 1
+
+
+def test_a_cluster_that_another_machine_has_deleted_is_another_cluster(app: App, world: World) -> None:
+    """Otherwise a budget would include what it has cost."""
+    world.up(make_config(nodes=1))
+    note_costs(app)
+    world.down()
+    prepare_up(world.clients, request=find_request(app), files=world.files)
+    assert len(storage.read(app.files.root).downs) == 1
