@@ -69,8 +69,9 @@ class LaunchNodes(Step):
 
     least: 0 if none of them is required. group_id: None for the group that this plan creates. options: in the order in
     which they are tried; capacity_wait_s: how many seconds to keep retrying them. lease: of a cluster without nodes;
-    current: of the existing nodes, which new ones share. total: the number of nodes, including existing ones.
-    usd_per_gib_month: the price of their disks; extra_gib: the size of the head's volume. spent_usd: see World.
+    current: of existing nodes, which new ones share, or of those that have ended. total: the number of nodes, including
+    existing ones. usd_per_gib_month: the price of their disks; extra_gib: the size of the head's volume. spent_usd: see
+    World.
     """
 
     nodes: NodeSpec
@@ -105,7 +106,12 @@ class LaunchNodes(Step):
         """Returns the lease of new nodes: that of the others, or a new one. Raises the errors of make_lease."""
         if not self.is_first:
             return self.current
-        return make_lease(self.lease, now=now, spending=Spending(self._find_rate(option), self.spent_usd))
+        lease = make_lease(self.lease, now=now, spending=Spending(self._find_rate(option), self.spent_usd))
+        if self.current is None:
+            return lease
+        # The lease that has ended earlier nodes is still on the group, and must not end these.
+        lease = lease or Lease(set_at=float(int(now)))
+        return lease._replace(set_at=max(lease.set_at, self.current.set_at + 1))
 
     def _find_rate(self, option: LaunchOption) -> float | None:
         """Returns what the cluster will cost per hour, with disks and addresses; None if a price is unknown."""
@@ -182,7 +188,7 @@ def plan_launch(world: World) -> tuple[LaunchNodes, ...]:
         capacity_wait_s=config.capacity_wait_s,
         quotas=preflight.quotas,
         lease=world.request.lease,
-        current=world.state.lease if world.state.nodes else None,
+        current=world.state.lease,
         total=config.nodes,
         usd_per_gib_month=preflight.volume_usd_per_gib_month,
         extra_gib=find_volume_gib(world),

@@ -115,7 +115,7 @@ def run_instances_request(
         request["Placement"] = {"GroupName": nodes.placement_group}
     if nodes.instance_profile is not None:
         request["IamInstanceProfile"] = {"Name": nodes.instance_profile}
-    if lease is not None:
+    if lease is not None and lease.limits:
         request["InstanceInitiatedShutdownBehavior"] = find_shutdown_behavior(lease)
     if option.reservation is not None:
         request["CapacityReservationSpecification"] = {

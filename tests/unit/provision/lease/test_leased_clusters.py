@@ -78,6 +78,19 @@ def test_new_nodes_share_that_there_is_no_lease(world: World) -> None:
     assert world.resize(make_config(nodes=3)).lease is None
 
 
+def test_a_lease_that_has_ended_the_nodes_does_not_end_others(world: World) -> None:
+    """It is still on the group when [lease] is removed from cluster.toml."""
+    world.lease = make_lease_config(lifetime="1h")
+    world.up(make_config())
+    for instance in world.sandbox.backend.sandbox_instances():
+        instance.shut_down_from_inside()
+    world.settled()
+    world.lease = make_lease_config()
+    state = world.up(make_config())
+    assert state.lease is None or not state.lease.limits
+    assert not world.prepare(make_config())
+
+
 def test_a_budget_needs_prices(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.lease = make_lease_config(budget_usd=200.0)
     with monkeypatch.context() as patch:
