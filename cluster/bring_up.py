@@ -19,7 +19,7 @@ from foundation.progress import Event
 from foundation.user_folders import cache_folder
 from provision.aws.clients import make_clients
 from provision.config import all_regions, all_types
-from provision.model import ClusterState
+from provision.model import ClusterState, count
 from provision.oracle.decide import check_mxnet
 from provision.oracle.torch import check_torch
 from provision.plan import Plan
@@ -188,10 +188,10 @@ def find_question(plan: Plan) -> str | None:
     launching = sum(len(step.indices) for step in plan.steps if isinstance(step, LaunchNodes))
     ending = sum(len(step.nodes) for step in plan.steps if isinstance(step, TerminateInstances))
     if launching and ending:
-        return f"Launch {launching} instances, and end {ending} with their disks?"
+        return f"Launch {count(launching, 'instance')}, and end {ending} with their disks?"
     if ending:
-        return f"End {ending} instances with their disks?"
+        return f"End {count(ending, 'instance')} with {'its disk' if ending == 1 else 'their disks'}?"
     if launching:
-        return f"Launch {launching} instances?"
+        return f"Launch {count(launching, 'instance')}?"
     starting = sum(len(step.nodes) for step in plan.steps if isinstance(step, StartInstances))
-    return f"Start {starting} instances?" if starting else None
+    return f"Start {count(starting, 'instance')}?" if starting else None

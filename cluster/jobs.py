@@ -349,8 +349,11 @@ def end_job(app: App, head: Head, job: str, *, message: Callable[[str], None] | 
 def end_jobs(app: App, nodes: Nodes, find_used: Callable[[JobRecord], Sequence[str]]) -> None:
     """Stops the jobs that use nodes which are about to end. find_used: returns the names of these nodes; (): none.
 
-    An error is only a warning: the nodes of a head that does not answer can end, too.
+    An error is only a warning: the nodes of a head that does not answer can end, too. Without a running head, no job
+    runs.
     """
+    if not any(map(nodes.runs, nodes.names[:1])):
+        return
     try:
         with open_head(app, nodes) as head:
             for record in ask_head(head):  # the newest first: queued jobs must not start

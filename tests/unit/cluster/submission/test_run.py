@@ -67,6 +67,8 @@ def test_the_question_and_the_price_come_from_the_plan(world: World) -> None:
     again = prepare_up(world.clients, request=world.request(make_config(nodes=2)), files=world.files)
     assert find_launch(again) is None
     assert render_question(again, down=False) is None
+    one = prepare_up(world.clients, request=world.request(make_config(nodes=3)), files=world.files)
+    assert render_question(one, down=False) == "Launch 1 instance?"
     assert render_question(again, down=True) == "Delete the cluster after the job?"
 
 
