@@ -76,7 +76,7 @@ def up_in_a_region(app: App, *, dry_run: bool, yes: bool, keep_failed: bool, agr
     agreed, regions = yes, all_regions(app.config.provision)
 
     def attempt(region: str) -> None:
-        nonlocal agreed
+        nonlocal agreed, agree
         app.use_region(region)
         if not dry_run and app.files.addresses():  # this machine has set up nodes
             described = Ec2Nodes(describe_state(app), app.config.provision)
@@ -95,13 +95,14 @@ def up_in_a_region(app: App, *, dry_run: bool, yes: bool, keep_failed: bool, agr
         elsewhere = regions[regions.index(region) + 1 :]
         if elsewhere and any(isinstance(step, LaunchNodes) for step in plan.steps):
             app.message(f"if {region} cannot give the nodes, then: {', '.join(elsewhere)}")
-        has_agreed, agreed = agreed, True  # another region is tried only after the user has agreed
-        asks = agree if region == regions[0] else None
+        # Another region is tried only after the user has agreed, or without any plan for this one.
+        (has_agreed, agreed), (asks, agree) = (agreed, True), (agree, None)
         bring_up(app, prepare, plan=plan, dry_run=dry_run, yes=has_agreed, keep_failed=keep_failed, agree=asks)
 
     def leave(region: str) -> str | None:
+        files = app.files_in(region)
         return leave_region(
-            make_clients(region), request=find_request(app), files=app.files_in(region), report=app.report
+            make_clients(region), request=find_request(app), files=files, report=app.report, is_dry=dry_run
         )
 
     try_regions(regions, attempt=attempt, leave=leave, report=app.report)

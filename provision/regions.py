@@ -98,11 +98,13 @@ def try_regions(
     raise kind(text, hint=refused[0].hint)
 
 
-def leave_region(clients: Clients, *, request: Request, files: ClusterFiles, report: Report) -> str | None:
+def leave_region(
+    clients: Clients, *, request: Request, files: ClusterFiles, report: Report, is_dry: bool = False
+) -> str | None:
     """Deletes what `up` has created in a region that cannot give the nodes.
 
     If the cluster must stay in the region, because it has instances or a volume there, returns the reason and deletes
-    nothing. Raises AwsError if something cannot be deleted.
+    nothing. is_dry: deletes nothing in any case. Raises AwsError if something cannot be deleted.
     """
     state = describe_cluster(clients.ec2, name=request.name, known=files.known_instances())
     if state.nodes or state.untrusted:
@@ -111,6 +113,8 @@ def leave_region(clients: Clients, *, request: Request, files: ClusterFiles, rep
         volumes = find_shared_volumes(clients.ec2, name=request.name)
     if volumes:
         return f"the cluster's volume {volumes[0].volume_id} is there"
+    if is_dry:
+        return None
     prepared = prepare_down(clients, request=request, files=files, report=report)
     receipt = down(prepared, clients=clients, files=files, report=report) if prepared else Receipt(cluster=request.name)
     if receipt.leftovers:

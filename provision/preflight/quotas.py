@@ -17,7 +17,7 @@ from botocore.exceptions import ClientError, HTTPClientError
 from botocore.exceptions import ConnectionError as NoConnectionError
 from msgspec import Struct
 
-from foundation.errors import AwsError
+from foundation.errors import QuotaError
 from foundation.thread_pool import bounded_pool
 from provision.aws.clients import Clients, error_code
 from provision.describe import find_instances, market_of
@@ -125,13 +125,13 @@ def describe_quotas(
     }
 
 
-def quota_error(quotas: Iterable[Quota], *, least: int, launching: int) -> AwsError:
+def quota_error(quotas: Iterable[Quota], *, least: int, launching: int) -> QuotaError:
     """Returns the error when no way to launch fits the account's quotas. least: how many nodes are enough. Pure."""
     distinct = tuple(dict.fromkeys(quotas))
     lines = [f"  {line}" for line in map(render_quota, distinct)]
     fewer = f" (nor {least} of them)" if least < launching else ""
     nodes = "node" if launching == 1 else "nodes"
-    return AwsError(
+    return QuotaError(
         "\n".join([f"the account's quotas do not allow {launching} {nodes}{fewer}:", *lines]),
         hint=f"{ASK_FOR_LESS}, or request a higher limit: {request_increase(distinct)}",
     )

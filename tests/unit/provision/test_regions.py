@@ -100,6 +100,12 @@ def test_a_cluster_with_nodes_stays_where_they_are(both: Both) -> None:
         find_home(both.clients.__getitem__, REGIONS, name=NAME, noted=None)
 
 
+def test_a_quota_that_is_too_low_in_every_region(both: Both) -> None:
+    both.world.sandbox.reset(quotas={"L-1216C47A": 4})
+    with pytest.raises(QuotaError, match=f"tried {REGION}, {OTHER_REGION}"):
+        both.up()
+
+
 def test_a_cluster_returns_to_its_kept_volume(both: Both) -> None:
     both.world.volumes = (make_volume(keep=True),)
     both.world.sandbox.book.arm(FULL)

@@ -10,12 +10,14 @@ import pytest
 from msgspec.structs import replace
 
 from cluster.app import App
-from cluster.bring_up import bring_up
+from cluster.bring_up import bring_up, up_in_a_region
 from cluster.config import load_config
 from cluster.recovery.on_head import HeadFiles
-from foundation.errors import ClusterError
+from foundation.errors import ClusterError, NotInRegionError
 from foundation.progress import silent
 from project import REPOSITORY
+from provision.aws.clients import Clients
+from provision.plan import Plan, Request
 from provision.up import prepare_replacement, prepare_up, up
 from provision_world import World, make_config
 
@@ -30,6 +32,29 @@ def test_packages_are_resolved_before_the_launch(world: World, monkeypatch: pyte
     with pytest.raises(ClusterError, match="no such package"):
         bring_up(app, lambda _: plan, yes=True)
     assert world.clients.ec2.describe_instances()["Reservations"] == []
+
+
+def test_a_region_that_lacks_the_type(aws_app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plan of the next one is the first that the user is asked about. A dry run deletes nothing."""
+    aws_app.config_path.write_text('name = "demo"\ncloud = "aws"\n[provision]\nregions = ["us-west-2"]\n')
+    asked: list[Plan] = []
+
+    def prepare(_clients: Clients, *, request: Request, **_: Any) -> Plan:
+        if request.config.region == "us-east-1":
+            raise NotInRegionError("no such type")
+        return Plan(cluster=request.name, steps=())
+
+    def agree(plan: Plan) -> bool:
+        asked.append(plan)
+        return False
+
+    def leave(_clients: Clients, *, is_dry: bool, **_: Any) -> None:
+        assert is_dry
+
+    monkeypatch.setattr("cluster.bring_up.prepare_up", prepare)
+    monkeypatch.setattr("cluster.bring_up.leave_region", leave)
+    up_in_a_region(aws_app, dry_run=True, yes=False, keep_failed=False, agree=agree)
+    assert len(asked) == 1
 
 
 def test_up_does_not_launch_what_a_lost_head_has_launched(world: World, tmp_path: Path) -> None:
