@@ -12,7 +12,7 @@ from cluster.views.layout import render_table
 from cluster.views.status import lease_document, render_usd
 from foundation.durations import render_age, render_duration
 from provision.lease.lease_plan import render_left
-from provision.lease.terms import Lease, find_newest
+from provision.lease.terms import Lease, find_end, find_newest
 from provision.membership import describe_untrusted
 from provision.model import ClusterState
 from provision.preflight.prices import Prices
@@ -73,8 +73,9 @@ def render_end(lease: Lease | None, *, now: float) -> str:
     """Returns when a cluster ends, for a table: "3h07m", "idle 1h", "$200" or "-"."""
     if lease is None or not lease.limits:
         return "-"
-    if lease.until is not None:
-        return render_left(lease.until - now)
+    end = find_end(lease)
+    if lease.until is not None and end is not None:  # a budget may be spent earlier
+        return render_left(end.at - now)
     return f"idle {render_duration(lease.idle_s)}" if lease.idle_s is not None else f"${lease.budget_usd:g}"
 
 

@@ -37,24 +37,24 @@ def make_lease(config: LeaseConfig, *, now: float, spending: Spending) -> Lease 
         until=None if config.lifetime_s is None else float(int(now) + config.lifetime_s),
         idle_s=config.idle_s,
         budget_usd=config.budget,
-        budget_until=_plan_budget(config.budget, now=now, spending=spending),
+        budget_until=_plan_budget(config.budget, now=now, spending=spending, key="[lease] budget_usd ="),
         then=config.then,
     )
 
 
-def _plan_budget(budget_usd: float | None, *, now: float, spending: Spending) -> float | None:
-    """Returns when a budget will be spent. Raises ConfigError if it already is, or if that is unknown."""
+def _plan_budget(budget_usd: float | None, *, now: float, spending: Spending, key: str) -> float | None:
+    """Returns when a budget will be spent. key: for messages. Raises ConfigError if it is spent, or that is unknown."""
     if budget_usd is None:
         return None
     if spending.usd_per_hour is None:
         raise ConfigError(
-            f"[lease] budget_usd = {budget_usd:g}: a price is unknown, so the nodes cannot count what they cost",
-            hint="set [lease] lifetime or idle instead, or choose another [provision] instance_type or market",
+            f"{key} {budget_usd:g}: a price is unknown, so the nodes cannot count what they cost",
+            hint="limit the lifetime or the idle time instead, or choose another [provision] instance_type or market",
         )
     if spending.usd >= budget_usd:
         raise ConfigError(
-            f"[lease] budget_usd = {budget_usd:g}: the cluster has already cost ${spending.usd:.2f}",
-            hint="raise [lease] budget_usd, or delete the cluster: cluster down",
+            f"{key} {budget_usd:g}: the cluster has already cost ${spending.usd:.2f}",
+            hint="raise the budget, or delete the cluster: cluster down",
         )
     return _when_spent(budget_usd, now=now, spending=spending)
 
@@ -98,7 +98,7 @@ def change_lease(current: Lease | None, change: Change, *, now: float, spending:
         changed = changed._replace(idle_s=None if isinstance(change.idle_s, str) else float(change.idle_s))
     if change.budget_usd is not None:
         budget = None if isinstance(change.budget_usd, str) else change.budget_usd
-        until = _plan_budget(budget, now=now, spending=spending)
+        until = _plan_budget(budget, now=now, spending=spending, key="--budget")
         changed = changed._replace(budget_usd=budget, budget_until=until)
     return changed._replace(set_at=max(float(int(now)), old.set_at + 1))
 
@@ -119,7 +119,7 @@ def find_near_end(current: Lease | None, changed: Lease, *, now: float) -> str |
         "idle": f"idle = {render_duration(changed.idle_s or 0)}",
         "budget": f"the budget of ${changed.budget_usd or 0:g}",
     }[end.why]
-    return f"in {render_left(end.at - now)}: {why}"
+    return f"{_render_when(end.at, now=now)}: {why}"
 
 
 def _find_first_end(lease: Lease, *, now: float) -> End | None:
@@ -144,13 +144,11 @@ def describe_lease(lease: Lease | None, *, now: float) -> str:
         return "none: only cluster down ends the nodes"
     parts = []
     if lease.until is not None:
-        left_s = lease.until - now
-        when = f"in {render_left(left_s)}" if left_s > 0 else "now"
-        parts.append(f"{when} ({render_moment(lease.until)})")
+        parts.append(f"{_render_when(lease.until, now=now)} ({render_moment(lease.until)})")
     if lease.idle_s is not None:
         parts.append(f"after {render_duration(lease.idle_s)} without use")
     if lease.budget_usd is not None:
-        left = "" if lease.budget_until is None else f" (in {render_left(lease.budget_until - now)})"
+        left = "" if lease.budget_until is None else f" ({_render_when(lease.budget_until, now=now)})"
         parts.append(f"at ${lease.budget_usd:g}{left}")
     verb = "stops" if lease.then == "stop" else "ends"
     return f"{verb} {', or '.join(parts)}"
@@ -161,6 +159,10 @@ def describe_config(config: LeaseConfig, *, now: float) -> str:
     until = None if config.lifetime_s is None else now + config.lifetime_s
     lease = Lease(until=until, idle_s=config.idle_s, budget_usd=config.budget, then=config.then)
     return describe_lease(lease, now=now)
+
+
+def _render_when(at: float, *, now: float) -> str:
+    return "now" if at - now < 1 else f"in {render_left(at - now)}"
 
 
 def render_left(seconds: float) -> str:

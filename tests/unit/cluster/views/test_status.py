@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from cluster.views.clusters import RegionClusters, list_document, render_clusters
+from cluster.views.clusters import RegionClusters, list_document, render_clusters, render_end
 from cluster.views.status import Status, render_status, status_document
 from provision.cost.bill import NodeBill
 from provision.describe import describe_clusters
@@ -199,6 +199,21 @@ def test_a_list_as_text() -> None:
     assert render_clusters(replace(LISTED, clusters=())) == "no clusters in us-east-1"
     block = ClusterState(name="block", nodes=(make_node(0, is_block=True),))  # paid in advance
     assert LISTED.find_price(block) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("lease", "shown"),
+    [
+        (None, "-"),
+        (Lease(set_at=0.0), "-"),
+        (Lease(until=3600.0), "1h00m"),
+        (Lease(until=3600.0, budget_usd=1.0, budget_until=600.0), "10m"),
+        (Lease(budget_usd=200.0, budget_until=600.0), "$200"),
+        (Lease(idle_s=3600.0, budget_usd=200.0), "idle 1h"),
+    ],
+)
+def test_when_a_listed_cluster_ends(lease: Lease | None, shown: str) -> None:
+    assert render_end(lease, now=0.0) == shown
 
 
 def test_a_list_as_json() -> None:

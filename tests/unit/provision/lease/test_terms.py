@@ -131,7 +131,7 @@ def test_a_change_that_ends_the_cluster_soon(old: Lease | None, change: Change, 
 def test_refused_changes() -> None:
     with pytest.raises(UsageError, match="--none"):
         change_lease(FULL, Change(none=True, extend_s=60), now=NOW, spending=KNOWN, then="down")
-    with pytest.raises(ClusterError, match="already cost"):
+    with pytest.raises(ClusterError, match="--budget 1: the cluster has already cost"):
         change_lease(FULL, Change(budget_usd=1.0), now=NOW, spending=KNOWN, then="down")
 
 
@@ -149,3 +149,4 @@ def test_a_lease_in_words() -> None:
         "ends in 1h01m (2027-01-15T09:01:00Z), or after 1h without use"
     )
     assert describe_lease(FULL._replace(until=None, idle_s=None), now=NOW) == "stops at $123457 (in 2h00m)"
+    assert describe_lease(FULL._replace(until=None, idle_s=None), now=LATER + 7200) == "stops at $123457 (now)"
