@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 # An s3:// URL within a word, up to a character that a shell, a list or a pattern of MXNet's readers gives a meaning.
 URL = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](?:/(?:(?!,s3://)[^\s;'\"`|<>()\[?#*$\\\x00-\x1f\x7f])*)?")
-RECORDS = ".rec"
+RECORDS, INDEXES = ".rec", "index/"  # as `cluster data pack` names them
 _DIGITS = re.compile(r"\d+")
 
 
@@ -44,14 +44,16 @@ def find_url(name: str, urls: Iterable[str]) -> str | None:
 def make_value(folder: str, url: str, entries: Sequence[Entry]) -> str:
     """Returns what replaces a URL in a word. entries: the objects at this URL, sorted.
 
-    A path, or for a folder with nothing but the shards of records the list of their paths, separated by `;`: MXNet
-    reads a local folder in the order of its file system, which differs between nodes, and so would its parts.
+    A path, or for a folder with nothing but the shards of records (and the folder of their indexes) the list of their
+    paths, separated by `;`: MXNet reads a local folder in the order of its file system, which differs between nodes,
+    and so would its parts.
     """
     begin = len(url.rstrip("/")) + 1
-    names = [entry.url[begin:] for entry in entries]
+    shards = [entry.url for entry in entries if not entry.url.startswith(INDEXES, begin)]
+    names = [shard[begin:] for shard in shards]
     are_shards = len(names) > 1 and all(name.endswith(RECORDS) and "/" not in name for name in names)
-    if are_shards and all(is_below(entry.url, url) for entry in entries) and len(set(map(_stem, names))) == 1:
-        return ";".join(make_path(folder, entry.url) for entry in entries)
+    if are_shards and all(is_below(shard, url) for shard in shards) and len(set(map(_stem, names))) == 1:
+        return ";".join(make_path(folder, shard) for shard in shards)
     return make_path(folder, url)
 
 

@@ -97,10 +97,13 @@ def _open_records(
 
 
 def list_records(uri: str) -> str:
-    """The sorted files of a local folder: MXNet takes them in the file system's order, which differs between nodes."""
+    """The sorted files of a local folder: MXNet takes them in the file system's order, which differs between nodes.
+
+    Without subfolders, such as that of the indexes: in a list, MXNet would read their files as records.
+    """
     if not os.path.isdir(uri):
         return uri
-    return ";".join(sorted(os.path.join(uri, name) for name in os.listdir(uri)))
+    return ";".join(sorted(entry.path for entry in os.scandir(uri) if entry.is_file()))
 
 
 def _made_up(options: argparse.Namespace, part: Part, batch_size: int) -> mx.io.DataIter:

@@ -40,6 +40,7 @@ def test_what_is_below_a_folder(url: str) -> None:
     [
         ("s3://bkt/t/", ["t/s-1.rec", "t/s-2.rec"], "/n/bkt/t/s-1.rec;/n/bkt/t/s-2.rec"),
         ("s3://bkt/t", ["t/s-1.rec", "t/s-2.rec"], "/n/bkt/t/s-1.rec;/n/bkt/t/s-2.rec"),
+        ("s3://bkt/t/", ["t/index/s-1.idx", "t/s-1.rec", "t/s-2.rec"], "/n/bkt/t/s-1.rec;/n/bkt/t/s-2.rec"),
         ("s3://bkt/t/", ["t/train.rec", "t/val.rec"], "/n/bkt/t/"),
         ("s3://bkt/t/", ["t/s-1.idx", "t/s-1.rec"], "/n/bkt/t/"),
         ("s3://bkt/t/", ["t/a/s-1.rec", "t/a/s-2.rec"], "/n/bkt/t/"),

@@ -1,4 +1,4 @@
-"""The networks' names and depths, and the networks with every supported MXNet."""
+"""The networks' names and depths, and the networks and the readers with a real MXNet."""
 
 import subprocess
 from pathlib import Path
@@ -7,6 +7,7 @@ from types import ModuleType
 import pytest
 
 import real_mxnet
+from train.data.datasets import DATASETS
 from training_scripts import SCRIPTS
 
 PROGRAM = Path(__file__).with_name("networks_on_a_node.py")
@@ -68,3 +69,13 @@ def test_every_network_trains_and_is_as_large_as_published(version: str, which: 
         [python, "-W", "ignore", PROGRAM, SCRIPTS, which], capture_output=True, text=True, check=False, timeout=280
     )
     assert (done.returncode, done.stdout) == (0, f"19 counted, {trained} trained\n"), done.stderr
+
+
+def test_the_indexes_of_a_packed_folder_are_not_read_as_records(tmp_path: Path) -> None:
+    DATASETS["digits"].write(tmp_path, tmp_path, 2)
+    (tmp_path / "train/index").mkdir()
+    (tmp_path / "train/index/part-00000.idx").write_text("0\t0\n1\t288\n")
+    words = ("--data-train", f"{tmp_path}/train/", "--data-val", "", "--test-io", "1", "--num-epochs", "1")
+    command = [real_mxnet.real_mxnet(), "-W", "ignore", SCRIPTS / "train_mnist.py", *words, "--batch-size", "100"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
+    assert "Epoch[0] Read 1500 samples" in done.stdout, done.stderr
