@@ -141,7 +141,8 @@ def _keys_to_delete(connection: Connection, targets: Sequence[S3Url], *, recursi
             names.update({item.url.key: None for item in connection.list_objects(target, exact=True)})
             continue
         for item in find_objects(connection, [target], exact=True):
-            if not recursive and not item.alone and (not has_glob(target.key) or "/" in item.name):
+            is_match = has_glob(target.key) and not target.key.endswith("/") and "/" not in item.name
+            if not recursive and not item.alone and not is_match:
                 raise UsageError(
                     f"{target}: {item.url} is in a folder, nothing was deleted",
                     hint="add --recursive to delete the folder and everything in it",

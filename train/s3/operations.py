@@ -119,6 +119,8 @@ def get(
     Never writes or deletes outside of the destination, whatever an object's key is, nor through a symbolic link below
     it. exclude: patterns, or a function that says whether a name is excluded. Raises as `put` does.
     """
+    if not destination:  # Path("") is the current folder
+        raise UsageError("the destination is empty")
     urls = [parse_url(source, exact=True) for source in sources]
     is_excluded = exclude if callable(exclude) else compile_excludes(exclude)
     folder = Path(destination)

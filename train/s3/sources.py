@@ -80,15 +80,15 @@ def walk_files(folder: Path, *, onerror: Callable[[OSError], None]) -> Iterator[
 
     onerror: called for a folder that cannot be read, with the error.
     """
-    seen = set()
+    lines: dict[Path, tuple[str, ...]] = {}  # of each folder: the real paths of those above it, and its own
     for root, folders, names in os.walk(folder, followlinks=True, onerror=onerror):
-        real = os.path.realpath(root)
-        if real in seen:
+        here, real = Path(root), os.path.realpath(root)
+        above = lines.get(here.parent, ())
+        if real in above:
             folders.clear()
             continue
-        seen.add(real)
+        lines[here] = (*above, real)
         folders.sort()
-        here = Path(root)
         below = "" if here == folder else here.relative_to(folder).as_posix() + "/"
         for name in sorted(names):
             yield here / name, below + name

@@ -146,9 +146,12 @@ def test_links_are_followed_but_not_in_circles(tmp_path: Path) -> None:
     make_tree(tmp_path / "data", ("a.rec",))
     make_tree(tmp_path / "elsewhere", ("b.rec",))
     (tmp_path / "data" / "linked").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "data" / "again").symlink_to("linked")
     (tmp_path / "data" / "circle").symlink_to(tmp_path / "data")
+    (tmp_path / "elsewhere" / "circle").symlink_to(tmp_path / "elsewhere")
     (tmp_path / "data" / "link.rec").symlink_to("a.rec")
-    assert sorted(file.name for file in find_files([str(tmp_path / "data")])) == ["a.rec", "link.rec", "linked/b.rec"]
+    names = ["a.rec", "again/b.rec", "link.rec", "linked/b.rec"]
+    assert sorted(file.name for file in find_files([str(tmp_path / "data")])) == names
 
 
 def test_two_files_for_one_object_are_an_error(tmp_path: Path) -> None:

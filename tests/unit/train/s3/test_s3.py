@@ -166,7 +166,7 @@ def test_rm(server: S3Server, urls: list[str], recursive: bool, left: set[str]) 
     assert count == 5 - len(left)
 
 
-@pytest.mark.parametrize("url", ["", "a", "a*"])
+@pytest.mark.parametrize("url", ["", "a", "a*", "a/b*/"])
 def test_rm_deletes_a_folder_only_recursively(server: S3Server, url: str) -> None:
     server.put(BUCKET, {"a/b/c": b"", "a.txt": b""})
     with pytest.raises(UsageError, match="nothing was deleted") as caught:

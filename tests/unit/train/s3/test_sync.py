@@ -100,6 +100,8 @@ def test_delete_is_for_whole_folders(server: S3Server, local: Path, tmp_path: Pa
     for url in ("in/a.rec", "in/*"):
         with pytest.raises(UsageError, match="--delete would delete everything else"):
             get(f"s3://{BUCKET}/{url}", tmp_path / "out", delete=True)
+    with pytest.raises(UsageError, match="the destination is empty"):  # and not the current folder
+        s3.get([f"s3://{BUCKET}/in/"], "", region=REGION, delete=True)
     assert len(server.read(BUCKET)) == 4
 
 
