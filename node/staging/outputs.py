@@ -151,7 +151,7 @@ class Outputs:
         return file in self._open_at_end or (self._is_killed and (is_appended is False or is_new))
 
     def copy(self, parts: Collection[str] = ()) -> list[str]:
-        """Copies the complete files that are new or have changed, the oldest first. Returns the names of the others.
+        """Copies the complete files that are new or have changed, the oldest first. Returns those to try again later.
 
         parts: files that are copied as NAME.incomplete.
         """
@@ -173,7 +173,10 @@ class Outputs:
             except s3.Changed:
                 left.append(entry.name)
                 continue
-            except (OSError, ValueError) as error:
+            except ValueError:  # for good: the end of the job does not wait for it
+                self._report_once(f"{work_folder.show(entry.name)}: no object can have this name")
+                continue
+            except OSError as error:
                 left.append(entry.name)
                 self._lacks_bucket = isinstance(error, s3.StoreError) and error.code == "NoSuchBucket"
                 self._report_once(str(error))

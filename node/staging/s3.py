@@ -40,7 +40,7 @@ MAX_PAUSE_S = 8.0
 CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S = 10, 120  # a request moves at most 16 MiB or ONE_PUT_BYTES
 # Larger files are sent in parts. `cluster data put` and `cluster down` remove parts that a killed program leaves.
 ONE_PUT_BYTES = 64 << 20
-PART_BYTES, PARTS_AT_ONCE = 16 << 20, 4
+PART_BYTES, PARTS_AT_ONCE, MAX_PARTS = 16 << 20, 4, 10000  # the last is S3's limit
 PIECE_BYTES = 1 << 20
 # Keeps reqwest from using the environment's proxy. This address is never contacted: all hosts are excluded.
 NO_PROXY: ClientConfig = {"proxy_url": "http://127.0.0.1:9", "proxy_excludes": "*,0.0.0.0/0,::/0"}
@@ -121,10 +121,12 @@ class Store:
 
         def put(store: S3Store, key: str) -> str:
             with open(path, "rb") as file:
-                if os.path.getsize(path) <= ONE_PUT_BYTES:
+                size_bytes = os.fstat(file.fileno()).st_size
+                part_bytes = max(PART_BYTES, -(-size_bytes // MAX_PARTS))
+                if size_bytes <= ONE_PUT_BYTES:
                     done = obstore.put(store, key, b"".join(read(file)), use_multipart=False)
                 else:
-                    done = obstore.put(store, key, read(file), chunk_size=PART_BYTES, max_concurrency=PARTS_AT_ONCE)
+                    done = obstore.put(store, key, read(file), chunk_size=part_bytes, max_concurrency=PARTS_AT_ONCE)
                 return done["e_tag"] or ""
 
         try:

@@ -130,6 +130,18 @@ def test_a_file_that_changes_meanwhile_is_not_copied(server: S3Server, bucket: s
     assert server.read(bucket) == {"net": bytes(size)}
 
 
+def test_large_files_have_no_more_parts_than_s3_allows(
+    server: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(s3, "ONE_PUT_BYTES", 1)
+    monkeypatch.setattr(s3, "PART_BYTES", 1 << 20)
+    monkeypatch.setattr(s3, "MAX_PARTS", 2)
+    content = bytes((10 << 20) + 1)
+    etag = s3.Store(make_env(server.url, bucket)).put_file(str(write("net", content)), f"s3://{bucket}/net")
+    assert etag.endswith('-2"')
+    assert server.read(bucket) == {"net": content}
+
+
 def fetch(env: dict[str, str]) -> tuple[Outputs, list[str]]:
     """Brings what S3 has, as an agent does. Returns the names of the files that were fetched."""
     copy = Outputs(JOB, env, print)
@@ -191,6 +203,18 @@ def test_without_the_bucket_nothing_is_waited_for(server: S3Server) -> None:
     copy_all(make_env(server.url, "no-such-bucket"), messages.append)
     assert "NoSuchBucket" in messages[0]
     assert "not copied to" in messages[-1]
+
+
+def test_the_end_does_not_wait_for_names_that_no_object_can_have(server: S3Server, bucket: str) -> None:
+    messages: list[str] = []
+    write("net", b"1")
+    write("two\nlines", b"1")
+    began = time.monotonic()
+    copy_all(make_env(server.url, bucket), messages.append)
+    assert time.monotonic() - began < outputs.GIVE_UP_S / 2
+    assert read(server, bucket) == {"net": b"1"}
+    assert "two?lines: no object can have this name" in messages[0]
+    assert "not copied to" in messages[1]
 
 
 def test_files_that_are_not_copied_are_named(server: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
