@@ -21,7 +21,7 @@ OUTPUT_ENCODING = "latin-1"  # of a program's output in messages: one character 
 MAX_RECORD_BYTES = 1 << 20
 LONGEST_ERROR = 500  # characters
 STAGED = "CLUSTER_DATA_STAGED"
-"""The variable of a job with the URLs, separated by blanks, that its nodes copy to their disks before it starts."""
+"""The variable of a job with the URLs, as words of a shell, that its nodes copy to their disks before it starts."""
 SAVED_AT = "CLUSTER_DATA_SAVED"
 """The variable of a job with the URLs to which it saves by files in $CLUSTER_OUTPUT_DIR, separated by blanks."""
 OUR_JOB_ID = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{6}")

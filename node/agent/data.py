@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import shlex
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
@@ -51,7 +52,7 @@ class JobData:
             if self._is_stopped:
                 data.stop()
             saved = outputs.find_saved()
-            self.paths = {**data.bring(env.get(STAGED, "").split(), saved), **outputs.paths}
+            self.paths = {**data.bring(shlex.split(env.get(STAGED, "")), saved), **outputs.paths}
             outputs.note_saved(saved)
 
         try:

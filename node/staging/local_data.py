@@ -83,17 +83,23 @@ class LocalData:
         return {url: words.make_value(self._root, url, row) for url, row in found.items()}
 
     def _list(self, url: str) -> list[s3.Entry]:
-        """Returns the objects at a URL: one, those of a folder, or those whose keys begin with it. Skips empty ones."""
+        """Returns the objects at a URL: one, those of a folder, or those whose keys begin with it."""
         key = s3.split_url(url)[1]
         if key and not key.endswith("/"):
             entry = self._store.find(url)
             if entry is not None:
                 return [entry]
-        found = [entry for entry in self._store.list(url) if entry.size_bytes]
+        found = self._without_markers(list(self._store.list(url)))
         if not found and key and not key.endswith("/"):
             beside = self._store.list(url.rpartition("/")[0], below=False)
-            found = [entry for entry in beside if entry.size_bytes and entry.url.startswith(url)]
+            found = [entry for entry in beside if entry.url.startswith(url)]
         return found
+
+    def _without_markers(self, entries: list[s3.Entry]) -> list[s3.Entry]:
+        """Leaves out the markers of folders, empty objects `folder/`, which obstore lists recursively as `folder`."""
+        folders = {entry.url.rpartition("/")[0] for entry in entries if not entry.size_bytes}
+        files = {entry.url for folder in folders for entry in self._store.list(folder, below=False)}
+        return [entry for entry in entries if entry.size_bytes or entry.url in files]
 
     def _check_room(self, entries: Sequence[s3.Entry], saved: Sequence[Saved]) -> None:
         """Raises DataError if the objects do not fit on this node's disk."""
@@ -145,13 +151,13 @@ class LocalData:
 
     def _link(self, entry: s3.Entry) -> bool:
         """Links an object in the cache to the job's folder. Returns whether it is there."""
-        path, link = self._cache.find(entry), words.make_path(self._root, entry.url)
-        if path is None:
-            return False
+        link = words.make_path(self._root, entry.url)
         os.makedirs(os.path.dirname(link), exist_ok=True)
         with contextlib.suppress(FileNotFoundError):  # another job has just made room
-            os.link(path, link)
-            return True
+            path = self._cache.find(entry)
+            if path is not None:
+                os.link(path, link)
+                return True
         return False
 
     def _obtain(self, entry: s3.Entry) -> None:

@@ -49,7 +49,7 @@ def make_value(folder: str, url: str, entries: Sequence[Entry]) -> str:
     and so would its parts.
     """
     begin = len(url.rstrip("/")) + 1
-    shards = [entry.url for entry in entries if not entry.url.startswith(INDEXES, begin)]
+    shards = [entry.url for entry in entries if entry.size_bytes and not entry.url.startswith(INDEXES, begin)]
     names = [shard[begin:] for shard in shards]
     are_shards = len(names) > 1 and all(name.endswith(RECORDS) and "/" not in name for name in names)
     if are_shards and all(is_below(shard, url) for shard in shards) and len(set(map(_stem, names))) == 1:

@@ -4,6 +4,7 @@ Programs read s3:// themselves, or local files that node/staging/ fetches. They 
 """
 
 import re
+import shlex
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
@@ -174,7 +175,7 @@ def reading_environment(
         return env
     env["CLUSTER_DATA_MODE"] = "stage"
     if staged:
-        env[STAGED] = " ".join(staged)
+        env[STAGED] = shlex.join(staged)
     if data.cache_gib != "auto":
         env["CLUSTER_DATA_CACHE_GIB"] = repr(data.cache_gib)
     if data.cache_dir != "auto":

@@ -1,5 +1,6 @@
 """Data that is brought to a node before a job, from S3 in the process, with network faults and kills."""
 
+import asyncio
 import json
 import os
 import random
@@ -17,9 +18,14 @@ from pathlib import Path
 import pytest
 
 from http_server import Asked, Refusal, judging_proxy
+from node.agent.data import JobData
 from node.staging import local_data, s3
 from node.staging.local_data import DataError, LocalData, Stopped
+from node.tasks import Tasks
 from s3_server import REGION, S3Server, serve_s3_alone
+from train.job.config import DataConfig
+from train.job.reading import Reading, reading_environment
+from train.s3.environment import S3Access
 
 SIZES = (300_000, 4, 1_000_004, 40_000)
 SHARDS = {f"train/s-{number}.rec": random.Random(number).randbytes(size) for number, size in enumerate(SIZES)}
@@ -34,6 +40,7 @@ PROGRAM = (
 def server() -> Iterator[S3Server]:
     with serve_s3_alone() as server:
         server.put("data", {**SHARDS, "train/": b"", "train/sub/x": b"no", "large": LARGE, "odd/a;b#c?": b"odd"})
+        server.put("data-2", {"t/": b"", "t/a": b"", "t/b": b"1", "t/sub/": b"", "t/sub/c": b"", "t/none/": b""})
         yield server
 
 
@@ -125,6 +132,28 @@ def test_what_a_url_brings(server: S3Server, disk: Path, url: str, value: str, n
     assert list((disk / "users").iterdir()) == []
 
 
+def test_empty_files_are_brought_and_markers_of_folders_are_not(server: S3Server, disk: Path) -> None:
+    for url in ("s3://data-2/t/", "s3://data-2/"):
+        _, files, _ = bring(server.url, disk, url, CLUSTER_DATA_URL="s3://data-2/")
+        assert files == {"t/a": b"", "t/b": b"1", "t/sub/c": b""}
+
+
+def test_the_data_of_a_url_with_a_space(server: S3Server, disk: Path) -> None:
+    async def bring_all() -> None:
+        data = JobData("20261128-120000-abcdef", Tasks(asyncio.get_running_loop(), print))
+        assert await data.bring(env, print) is None
+        assert list(data.paths) == ["s3://data/large", env["CLUSTER_DATA_URL"]]
+        assert os.listdir(data.folder) == ["x"]
+        await data.close()
+
+    server.put("spaces", {"my data/x": b"1"})
+    settings = DataConfig(url="s3://spaces/my data/", mode="stage")
+    reading, access = Reading(mode="stage", why=""), S3Access(env={}, secrets={})
+    staged = reading_environment(reading, settings, access, staged=["s3://data/large", str(settings.url)])
+    env = make_env(server.url, disk, CLUSTER_DATA_URL=str(settings.url)) | staged
+    asyncio.run(bring_all())
+
+
 def test_missing_data_is_an_error_below_url_alone(server: S3Server, disk: Path) -> None:
     assert bring(server.url, disk, "s3://data/none/", CLUSTER_DATA_URL="s3://data/train/")[:1] == ({},)
     with pytest.raises(DataError, match="s3://data/none/: there is nothing to read: cluster data ls s3://data/none/"):
@@ -192,6 +221,21 @@ def test_saved_objects_are_files_of_their_own(proxy: str, server: S3Server, faul
     assert path.read_bytes() == LARGE
     assert path.stat().st_mode & 0o200
     assert [one.name for one in (disk.parent / "job").iterdir()] == ["output"]
+
+
+def test_data_that_another_job_removes_meanwhile_is_fetched_again(
+    server: S3Server, disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bring(server.url, disk, "s3://data/large")
+    utime = os.utime
+
+    def remove(path: str) -> None:
+        monkeypatch.setattr(os, "utime", utime)
+        shutil.rmtree(path)
+        utime(path)
+
+    monkeypatch.setattr(os, "utime", remove)
+    assert bring(server.url, disk, "s3://data/large")[1] == {"large": LARGE}
 
 
 def test_old_data_makes_room(server: S3Server, disk: Path) -> None:
