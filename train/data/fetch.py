@@ -47,7 +47,11 @@ def fetched(
         with one_at_a_time(sources, does="downloads a dataset", report=report):
             for source in dataset.sources:
                 download(source, sources, report=report, advance=advance)
-        with work_folder(parent / _WORK) as work:
+        parent.mkdir(parents=True, exist_ok=True)
+        with (
+            one_at_a_time(parent, does=f"writes {dataset.name} there", report=report),
+            work_folder(parent / _WORK) as work,
+        ):
             began = time.monotonic()
             report(Event(kind="start", what=f"writing {dataset.name} as records"))
             written = dataset.write(sources, work, shards or dataset.shards)

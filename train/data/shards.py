@@ -47,7 +47,7 @@ def open_destination(
     """A destination for shards whose names begin with one of `folders`; complete when the block ends without an error.
 
     Raises UsageError, before it changes anything, if the destination has finished shards, unless `replace`, or other
-    files, which MXNet would read as records; ClusterError if it cannot be written.
+    files, which MXNet would read as records; ClusterError if it cannot be written, or another run writes to it.
     """
     if not destination:
         raise UsageError("the destination is empty")
@@ -63,6 +63,8 @@ def open_destination(
 
         with _open_remote(folder, folders, put, region=region, replace=replace) as remote:
             yield remote
+    except BlockingIOError:
+        raise ClusterError(f"{destination}: another command writes shards there", hint="wait until it ends") from None
     except OSError as error:
         raise ClusterError(f"{error.filename or destination}: cannot be written: {error.strerror}") from error
 
@@ -114,10 +116,10 @@ def _open_remote(
 ) -> Iterator[Destination]:
     """Uploads one batch of files while the next one is written. put: copies a folder's contents to the destination."""
     old = _find_old(_list_names(folder, region=region), folders, where=folder, replace=replace)
-    if old:
-        operations.rm([folder + name for name in old], region=region)
     work = cache_folder() / "packing" / hashlib.sha256(folder.encode()).hexdigest()[:16]
     with work_folder(work), bounded_pool(1) as pool:
+        if old:
+            operations.rm([folder + name for name in old], region=region)
         batch = work / "batch"
         uploads: list[Future[None]] = []
 

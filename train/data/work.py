@@ -2,17 +2,24 @@
 
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from foundation.file_lock import locked
 
 
 @contextmanager
 def work_folder(path: Path) -> Iterator[Path]:
-    """Yields an empty folder, and removes it at the end; also removes one of a killed run. Raises OSError."""
-    shutil.rmtree(path, ignore_errors=True)
+    """Yields an empty folder, and removes it at the end; also removes one of a killed run.
+
+    Raises BlockingIOError if another run uses it, OSError.
+    """
+    with suppress(FileNotFoundError), locked(path, wait=False, make=False):
+        shutil.rmtree(path, ignore_errors=True)
     path.mkdir(parents=True)
     try:
-        yield path
+        with locked(path):
+            yield path
     finally:
         shutil.rmtree(path)
 

@@ -3,6 +3,7 @@
 import hashlib
 import random
 import shutil
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
@@ -144,6 +145,19 @@ def test_a_second_fetch_downloads_nothing(mirrors: Mirrors, tmp_path: Path) -> N
     assert not (tmp_path / "out" / ".cluster-fetch").exists()
 
 
+def test_two_fetches_take_turns(mirrors: Mirrors, tmp_path: Path) -> None:
+    """With --shards 4 in another terminal, both would have the files of both."""
+    done: list[Written] = []
+    made = fetched(DATASET, tmp_path / "out", shards=2, cache=tmp_path / "cache", report=silent, advance=print)
+    with made as (work, _):
+        other = threading.Thread(target=lambda: done.append(run(DATASET, tmp_path, shards=4)))
+        other.start()
+        other.join(0.3)
+        assert read_files(work) == {"train/a": CONTENT, "b": CONTENT}
+    other.join()
+    assert [written.train_images for written in done] == [4]
+
+
 def test_a_failed_fetch_leaves_nothing(mirrors: Mirrors, tmp_path: Path) -> None:
     def fail(_sources: Path, folder: Path, _shards: int) -> Written:
         (folder / "begun").touch()
@@ -156,7 +170,7 @@ def test_a_failed_fetch_leaves_nothing(mirrors: Mirrors, tmp_path: Path) -> None
 
 def test_a_folder_that_cannot_be_written_to_is_named(mirrors: Mirrors, tmp_path: Path) -> None:
     (tmp_path / "out").write_bytes(b"a file")
-    with pytest.raises(ClusterError, match=r"test cannot be written: .*out.*: Not a directory"):
+    with pytest.raises(ClusterError, match=r"test cannot be written: .*out: File exists"):
         run(DATASET, tmp_path)
     shutil.rmtree(tmp_path / "cache")
     (tmp_path / "cache").write_bytes(b"a file")

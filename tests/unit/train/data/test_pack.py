@@ -13,6 +13,7 @@ from mxnet_cluster.records import iterate_records
 from photos import Run, photo, pixels
 from real_mxnet import run_mxnet
 from s3_server import S3Server
+from train.data.work import work_folder
 
 OWN = {f"part-{number:05}" for number in range(4)}
 
@@ -145,6 +146,15 @@ def test_a_link_in_place_of_the_work_folder(run_here: Run, tmp_path: Path, photo
     with pytest.raises(ClusterError, match="cluster-pack: cannot be written: File exists"):
         run_here("pack", str(photos), "out")
     assert [path.name for path in elsewhere.iterdir()] == ["precious"]
+
+
+def test_one_command_at_a_time_packs_into_a_folder(run_here: Run, tmp_path: Path, photos: Path) -> None:
+    with work_folder(tmp_path / "out" / ".cluster-pack") as work:
+        (work / "part.rec").touch()
+        with pytest.raises(ClusterError, match="out: another command writes shards there"):
+            run_here("pack", str(photos), "out")
+        assert (work / "part.rec").exists()
+    run_here("pack", str(photos), "out", "--shards", "1")
 
 
 @pytest.mark.slow
