@@ -14,7 +14,7 @@ from train.s3.sources import find_files, find_objects
 from train.s3.transfer_plan import FoundObject
 from train.s3.url import S3Url, compile_excludes, parse_url
 
-_BLOCK_BYTES = 2**20
+_BLOCK_BYTES = 2**23
 Kind = Literal["missing", "surplus", "size", "content"]
 
 
@@ -81,10 +81,10 @@ def _has_same_content(connection: Connection, path: Path, item: FoundObject, go_
     if same is not None:
         return same
     # S3 keeps no digest that this machine can calculate: compare the bytes.
-    body = connection.call("get_object", Bucket=item.url.bucket, Key=item.url.key, IfMatch=item.etag)["Body"]
-    with body, path.open("rb") as file:
-        while True:
+    with path.open("rb") as file:
+        for begin in range(0, item.size_bytes, _BLOCK_BYTES):
             go_on()
-            ours, theirs = file.read(_BLOCK_BYTES), body.read(_BLOCK_BYTES)
-            if ours != theirs or not ours:
-                return bool(ours == theirs)
+            block = f"bytes={begin}-{begin + _BLOCK_BYTES - 1}"
+            if file.read(_BLOCK_BYTES) != connection.read(item.url, Range=block, IfMatch=item.etag):
+                return False
+        return not file.read(1)

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from folders import read_files, write_files
-from foundation.errors import UsageError
+from foundation.errors import AwsError, UsageError
 from foundation.progress import silent
 from foundation.user_folders import state_folder
+from s3_proxies import Cuts, cutting_proxy
 from s3_server import REGION, S3Server
 from train.s3 import operations as s3
 from train.s3.compare import verify
@@ -140,6 +141,21 @@ def test_verify_names_every_difference(server: S3Server, local: Path) -> None:
     ]  # fmt: skip
     assert len(verify(f"s3://{BUCKET}/in/", str(local), region=REGION, exclude=["*.txt", "new"]).differences) == 1
     assert verify(f"s3://{BUCKET}/in/sub/b.rec", str(local / "sub" / "b.rec"), region=REGION).differences == ()
+
+
+def test_verify_reads_what_has_no_digest(server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    contents = {"large": os.urandom(9 * 2**20), "empty": b""}
+    server.put("b-1", {})
+    for name, content in contents.items():
+        server.put_without_checksum("b-1", name, content)
+    write_files(tmp_path / "d", contents)
+    assert verify("s3://b-1/", str(tmp_path / "d"), region=REGION).differences == ()
+    with cutting_proxy(server.url, Cuts(left=1, after_bytes=1000)) as url, monkeypatch.context() as patch:
+        patch.setenv("AWS_ENDPOINT_URL", url)
+        with pytest.raises(AwsError, match="1000 bytes read"):
+            verify("s3://b-1/", str(tmp_path / "d"), region=REGION)
+    (tmp_path / "d" / "large").write_bytes(contents["large"][:-1] + b"x")
+    assert len(verify("s3://b-1/", str(tmp_path / "d"), region=REGION).differences) == 1
 
 
 def leave_killed(run: Run) -> None:
