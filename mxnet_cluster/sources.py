@@ -60,8 +60,9 @@ class Sources:
     def find(self, words: Sequence[str], *, suffix: str = ".rec") -> tuple[Shard, ...]:
         """Returns the files for these words, which are files, globs, or folders (the files directly in them).
 
-        The files are in the order of the words, and sorted within each word. Globs and folders include only non-empty
-        files that end with `suffix`. Raises NotFoundError if a word matches no file, or ClusterError.
+        A file or folder of exactly this name comes before a glob's matches. The files are in the order of the words,
+        and sorted within each word. Globs and folders include only non-empty files that end with `suffix`. Raises
+        NotFoundError if a word matches no file, or ClusterError.
         """
         found: list[Shard] = []
         for word in words:
@@ -149,7 +150,7 @@ class Sources:
         path = word[len(SCHEME) :]
         key = path.partition("/")[2]
         with self._explained(word):
-            if has_glob(key):
+            if has_glob(key) and not self._s3.exists(path):
                 entries = list(self._s3.glob(path, detail=True).values())
             elif not key or key.endswith("/"):
                 entries = self._s3.ls(path, detail=True)

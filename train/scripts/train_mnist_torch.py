@@ -299,7 +299,10 @@ def read_records(uri: str) -> TensorDataset:
     try:
         for payload in iterate_records(uri):
             record = decode_image(payload, name=uri)
-            pixels = bytearray(Image.open(io.BytesIO(record.image)).convert("L").tobytes())
+            picture = Image.open(io.BytesIO(record.image)).convert("L")
+            if picture.size != (EDGE, EDGE):
+                raise ScriptError(f"{uri} has images of {picture.width} by {picture.height} pixels, not 28 by 28")
+            pixels = bytearray(picture.tobytes())
             images.append(torch.frombuffer(pixels, dtype=torch.uint8).reshape(1, EDGE, EDGE))
             labels.append(int(record.labels[0]))
     except ClusterError as error:
