@@ -2,6 +2,7 @@
 
 import os
 import re
+import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -278,7 +279,14 @@ def _count_labels(shards: Sequence[ShardInfo]) -> dict[str, Any]:
         for labels, number in (shard.labels or {}).items():
             widths[len(labels)] = widths.get(len(labels), 0) + number
             counts[labels[0]] = counts.get(labels[0], 0) + number
-    return {"widths": dict(sorted(widths.items())), "first": {f"{key:g}": counts[key] for key in sorted(counts)}}
+    first = {_render_label(label): number for label, number in sorted(counts.items())}
+    return {"widths": dict(sorted(widths.items())), "first": first}
+
+
+def _render_label(label: float) -> str:
+    """Returns the shortest text of at least six digits that is of no other 32-bit float."""
+    texts = (f"{label:.{digits}g}" for digits in range(6, 10))
+    return next((text for text in texts if struct.pack("f", float(text)) == struct.pack("f", label)), str(label))
 
 
 def as_lines(document: dict[str, Any], words: Sequence[str]) -> Iterator[str]:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from foundation.errors import ClusterError
 from foundation.progress import silent
-from mxnet_cluster.recordio import MAGIC, encode_record
+from mxnet_cluster.recordio import MAGIC, ImageRecord, encode_image, encode_record
 from mxnet_cluster.records import iterate_records
 from photos import Run
 from record_files import image_record, write_uneven
@@ -115,6 +115,14 @@ def test_info(run_here: Run, tmp_path: Path) -> None:
     assert "data: 34 records" in text
     assert "and 13 more (--json has all)" in text
     assert "worker 1  " in text
+
+
+def test_info_tells_labels_apart(run_here: Run, tmp_path: Path) -> None:
+    labels = (2.0, 0.1, 1234567.0, 1234568.0, 1e6, 0.12345678, 0.12345679)
+    records = [encode_record(encode_image(ImageRecord(labels=(one,), record_id=0, image=b""))) for one in labels]
+    (tmp_path / "a.rec").write_bytes(b"".join(records))
+    found = json.loads(run_here("info", "a.rec", "--json"))["labels"]["first"]
+    assert found == dict.fromkeys(["0.1", "0.12345678", "0.12345679", "2", "1e+06", "1234567", "1234568"], 1)
 
 
 def test_info_agrees_with_the_reader(tmp_path: Path) -> None:
