@@ -174,7 +174,7 @@ class Outputs:
                 left.append(entry.name)
                 continue
             except ValueError:  # for good: the end of the job does not wait for it
-                self._report_once(f"{work_folder.show(entry.name)}: no object can have this name")
+                self._report_once("there are files with names that no object can have")
                 continue
             except OSError as error:
                 left.append(entry.name)

@@ -61,9 +61,10 @@ def check_folder(text: str) -> str:
     check_spelling(text)
     if not is_s3(text):
         raise ValueError("not an S3 URL: write it as s3://BUCKET/FOLDER/")
-    bucket = text.removeprefix(SCHEME).partition("/")[0]
-    if not _is_bucket(bucket):
-        raise ValueError(BUCKET_NAMES.format(bucket=bucket))
+    bucket, _, key = text.removeprefix(SCHEME).partition("/")
+    problem = BUCKET_NAMES.format(bucket=bucket) if not _is_bucket(bucket) else key and explain_key(key)
+    if problem:
+        raise ValueError(problem)
     return text
 
 

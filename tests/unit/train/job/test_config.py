@@ -239,6 +239,8 @@ VOLUMES = [{"mount": "/shared", "source": "nas:/export"}, {"mount": "/data", "so
         ({"results": "/data/results"}, 'data.results = "/data/results": the volume /data is read_only'),
         ({"url": "/shared/../etc"}, "not a path"),
         ({"url": "shared/data"}, "not an S3 URL"),
+        ({"results": "s3://bucket//r/"}, 'a part of the key is empty, "." or ".."'),
+        ({"results": "s3://bucket/r//"}, 'a part of the key is empty, "." or ".."'),
     ],
 )
 def test_paths_on_volumes(data: dict[str, str], message: str) -> None:
