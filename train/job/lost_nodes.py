@@ -77,9 +77,9 @@ def check_setup(record: Record, node: ReadyNode) -> None:
 def find_orphans(records: Iterable[Record], gone: Collection[str]) -> tuple[Record, ...]:
     """The jobs that had not ended when their head was lost, and are to continue: the one that ran, then those queued.
 
-    records: those in S3. gone: ids of this cluster's instances that have ended.
+    Not notebooks, which run beside them. records: those in S3. gone: ids of this cluster's instances that have ended.
     """
-    ours = [record for record in records if record.nodes and record.nodes[0].instance_id in gone]
+    ours = [one for one in records if one.nodes and one.nodes[0].instance_id in gone and not one.spec.beside]
     ours.sort(key=lambda record: (record.submitted_at, record.id))
     begun = [index for index, record in enumerate(ours) if record.state != "queued" and _had_its_turn(record)]
     # One job runs at a time: an older one has ended, even if its copy in S3 does not say so.

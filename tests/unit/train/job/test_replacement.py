@@ -109,6 +109,9 @@ QUEUED: dict[str, Any] = {"state": "queued", "attempts": (), "started_at": None}
         ([{}, {**QUEUED, "state": "stopped"}, QUEUED], "ac"),
         ([{"held_at": 1.0, "state": "stopped", "attempts": ()}, QUEUED], "b"),
         ([{"state": "done"}], ""),
+        # Notebooks run beside it, and end with their head.
+        ([{}, {"beside": True, "on_node_loss": "fail"}, QUEUED], "ac"),
+        ([{}, {"beside": True, "state": "done"}], "a"),
         # A job of another cluster, or of an earlier head.
         ([{}, {"nodes": (JobHost(name="node-0", instance_id="i-9"),), "state": "done"}], "a"),
     ],
