@@ -222,7 +222,7 @@ class Outcome:
     def note_exit(self, process: JobProcess) -> None:
         """Handles the end of a process."""
         workers = self._processes.of("worker")
-        is_done = sum(1 for one in workers if one.exit_code == 0) == self._order.spec.workers
+        is_done = sum(1 for one in workers if one.succeeded) == self._order.spec.workers
         if self._are_dismissed():  # so workers have used the kv-store, regardless of their output
             self._warn("kv-store", None)
         if process.failed and is_done:
@@ -248,7 +248,7 @@ class Outcome:
     def _check_workers(self, process: JobProcess, *, is_done: bool) -> None:
         """Ends the attempt if this was the last process that counts."""
         is_last = self._order.train.ends_with == "rank 0" and process.role == "worker" and process.rank == 0
-        if (is_last and process.exit_code == 0) or (is_done and self._processes.all_ended()):
+        if (is_last and process.succeeded) or (is_done and self._processes.all_ended()):
             self.decide(AttemptEnd("done", 0, None, "done"))
         elif is_done:
             if self._early is not None:

@@ -88,6 +88,11 @@ class JobProcess:
         """Whether it failed by itself."""
         return self.exit_code not in (None, 0) and not self.was_ended
 
+    @property
+    def succeeded(self) -> bool:
+        """Whether it ended by itself with exit code 0: one that was ended may have handled SIGTERM."""
+        return self.exit_code == 0 and not self.was_ended
+
     def note_end(self, message: Exited) -> None:
         """Stores the agent's report of its end."""
         self.exit_code, self.signal, self.ended_at = message.exit_code, message.signal, time.time()

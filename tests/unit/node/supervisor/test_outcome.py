@@ -124,6 +124,17 @@ def test_a_process_that_mpirun_has_ended_ends_the_job(job: Job) -> None:
     assert job.error == "worker on node-0 (process 2) was ended by the program that started it"
 
 
+@pytest.mark.parametrize("ends_with", ["all", "rank 0"])
+def test_a_worker_that_was_ended_has_not_succeeded(timers: Timers, ends_with: str) -> None:
+    """It may handle SIGTERM, and exit with 0: as when torchrun was killed."""
+    job = Job(timers, ends_with=ends_with)
+    job.workers[0].rank = 0
+    job.exits(1, 0)
+    job.exits(0, 0, ended=True)
+    job.wait(outcome.REAP_GRACE_S)
+    assert job.error == "worker 0 on node-0 (process 2) was ended by the program that started it"
+
+
 def test_the_reason_for_a_failed_launcher_may_arrive_a_moment_later(job: Job) -> None:
     job.ends(job.launcher, 1)
     job.wait(outcome.GATHER_S / 2)
