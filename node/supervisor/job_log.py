@@ -44,7 +44,7 @@ class Share:
         self._is_said = False
 
     def put(self, line: bytes, now: float) -> list[bytes]:
-        """Adds a line. Returns the lines to write."""
+        """Adds a line. Returns the lines to write: without any, nobody calls `write`."""
         size = len(line) + TIME_BYTES
         if not self._kept and self._has_room(size, now):
             self._written += size
@@ -55,7 +55,7 @@ class Share:
             self._kept_bytes -= len(self._kept.popleft()) + TIME_BYTES
             self._left_out += 1
         was_said, self._is_said = self._is_said, True
-        return [] if was_said else [self._encode(LIMIT_SAID)]
+        return [*([] if was_said else [self._encode(LIMIT_SAID)]), *self.take(now)]
 
     def take(self, now: float, *, has_ended: bool = False) -> list[bytes]:
         """Returns the kept lines if there is room for all of them, or the process has ended."""

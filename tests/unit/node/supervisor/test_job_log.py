@@ -72,6 +72,21 @@ def test_a_process_that_prints_too_much(now: list[float], events: Path) -> None:
     assert job_log.LIMIT_SAID not in read_lines(events)[len(begun) :]
 
 
+def test_a_lone_process_that_has_filled_its_part_is_still_written(now: list[float], events: Path) -> None:
+    """Only new lines have the supervisor write."""
+    log = job_log.Log("j", lambda: woken.append(None))
+    woken: list[None] = []
+    for number in range(1000):
+        log.put_line(0, f"{number:010d}")
+    log.write()
+    woken.clear()
+    now[0] += KEPT / PER_S
+    log.put_line(0, "newest")
+    assert len(woken) == 1
+    log.write()
+    assert read_lines(events)[-2:] == ["0000000999", "newest"]
+
+
 def test_a_process_that_prints_slowly_loses_no_line(now: list[float], events: Path) -> None:
     log = job_log.Log("j")
     for number in range(100):
