@@ -138,9 +138,9 @@ def count_lost_batches(done: Mapping[str, int] | None, resumed: Mapping[str, int
     """Returns the number of batches that an attempt had finished and the next one repeats; None if it is unknown.
 
     done, resumed: {"epoch", "batch", perhaps "batches" of an epoch}: the progress of the first attempt, and the point
-    where the second one resumes. Both count the finished batches of the epoch.
+    where the second one resumes. Both count the finished batches of the epoch. done: as the program wrote it.
     """
-    if done is None or resumed is None:
+    if done is None or resumed is None or not {"epoch", "batch"} <= done.keys():
         return None
     epochs = done["epoch"] - resumed["epoch"]
     batches = done.get("batches", resumed.get("batches"))

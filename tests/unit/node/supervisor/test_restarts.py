@@ -145,6 +145,7 @@ def test_which_hosts_are_refused(names: Any, waiting_for: Any, refused: str | No
     [
         (None, {"epoch": 0, "batch": 0}, None),
         ({"epoch": 2, "batch": 7}, None, None),
+        ({"epoch": 2}, {"epoch": 2, "batch": 0}, None),  # a checkpoint with numbers of the program's own
         ({"epoch": 2, "batch": 7}, {"epoch": 2, "batch": 7}, 0),
         ({"epoch": 2, "batch": 7}, {"epoch": 2, "batch": 6}, 1),
         ({"epoch": 2, "batch": 7}, {"epoch": 2, "batch": 9}, 0),
