@@ -17,6 +17,7 @@ class StackRequests:
     def __init__(self, processes: Processes) -> None:
         self._processes = processes
         self._asked: dict[int, asyncio.Future[Placed]] = {}  # by the process's number
+        self._taking = asyncio.Lock()  # an answer does not say to which request
 
     def on_message(self, message: Placed) -> None:
         """Handles an agent's answer."""
@@ -25,7 +26,11 @@ class StackRequests:
             future.set_result(message)
 
     async def take(self, wanted: TakeStacks) -> Stacks:
-        """Returns where the running processes are: all of them, or the worker of one rank."""
+        """Returns where the running processes are: all of them, or the worker of one rank. One request at a time."""
+        async with self._taking:
+            return await self._take(wanted)
+
+    async def _take(self, wanted: TakeStacks) -> Stacks:
         chosen = [one for one in self._processes.of_job() if one.pid is not None and one.exit_code is None]
         chosen.sort(key=lambda one: (one.role != "worker", one.role, one.rank if one.rank is not None else one.number))
         if wanted.rank is not None:
