@@ -139,8 +139,8 @@ class Follower:
             plug.settimeout(0.0)
             self.supervisor = plug
         elif not recovery.is_alive(self.job):
-            recovery.recover(self.job)
-            self.is_complete = True
+            record = recovery.recover(self.job)
+            self.is_complete = record is None or record.has_ended  # otherwise, another process still completes it
 
     def read_supervisor(self, supervisor: socket.socket) -> None:
         """Reads the supervisor's messages, which have arrived: the progress bars, and the result, at the job's end."""

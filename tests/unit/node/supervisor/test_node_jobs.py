@@ -18,6 +18,7 @@ from job_forms import nest_record
 from job_host import LocalHead, job_host, job_id, lines_of
 from node import job_folder, jobs
 from node.programs import CODE_DIR
+from node.supervisor import recovery
 
 __all__ = ["job_host"]
 
@@ -157,6 +158,22 @@ def test_a_supervisor_that_does_not_answer_is_killed(job_host: LocalHead) -> Non
     done = subprocess.run(stop, env=job_host.env(), capture_output=True, text=True, check=True)
     assert json.loads(done.stdout)["result"]["error"] == "the supervisor on node-0 was killed"
     assert not job_host.processes()
+
+
+def test_a_reader_waits_for_another_that_completes_the_record(
+    job_host: LocalHead, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job whose supervisor was killed has no result before."""
+    job_host.ask("submit", order=alone(job_host, "echo here; sleep 100"))
+    job_host.wait_for('"line": "here"')
+    job_host.kill_supervisor()
+    monkeypatch.setattr(recovery, "RECOVERY_TIMEOUT_S", 0.1)
+    hold = "import fcntl, sys, time; lock = open(sys.argv[1], 'w'); fcntl.flock(lock, fcntl.LOCK_EX); print(flush=True)"
+    words = [sys.executable, "-c", f"{hold}; time.sleep(1)", str(job_host.folder() / "recovery")]
+    with subprocess.Popen(words, stdout=subprocess.PIPE) as other:
+        other.stdout.readline()
+        result = job_host.result()
+    assert (result["state"], result["error"]) == ("failed", "the supervisor on node-0 was killed")
 
 
 def test_nothing_is_left_on_instances_that_have_ended(job_host: LocalHead) -> None:
