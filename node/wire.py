@@ -120,7 +120,10 @@ class SaveCheckpoint(Struct, tag=True):
 
 
 class End(Struct, tag=True):
-    """End all processes, report Closed, and end. copy_s: how long the rest of the job's files may be copied to S3."""
+    """End all processes, report Closed, and end. copy_s: how long the rest of the job's files may be copied to S3.
+
+    A second one shortens the copy.
+    """
 
     copy_s: float | None = None
 

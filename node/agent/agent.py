@@ -219,9 +219,8 @@ class Agent(asyncio.Protocol):
             self._tasks.begin(self._take_stack(self._processes[message.p], message))
         elif isinstance(message, SaveCheckpoint):
             self._save_checkpoint()
-        elif isinstance(message, End) and not self._is_ending:
-            self._is_ending = True
-            self._tasks.begin(self._close(message.copy_s))
+        elif isinstance(message, End):
+            self._end(message.copy_s)
 
     def _fail(self, error: BaseException) -> None:
         """Ends the agent because of an error, which is a bug, with a traceback."""
@@ -389,8 +388,15 @@ class Agent(asyncio.Protocol):
 
     # -- end -----------------------------------------------------------------------------------------------------
 
-    async def _close(self, copy_s: float | None) -> None:
-        """Ends all processes, and reports what they leave. copy_s: see End."""
+    def _end(self, copy_s: float | None) -> None:
+        """Ends the job's processes and this program. Of a second call, only the time counts."""
+        self.data.limit_copy(copy_s)
+        if not self._is_ending:
+            self._is_ending = True
+            self._tasks.begin(self._close())
+
+    async def _close(self) -> None:
+        """Ends all processes, and reports what they leave."""
         self.data.stop()
         await self.data.note_open()
         for process in self._processes.values():
@@ -410,7 +416,7 @@ class Agent(asyncio.Protocol):
         )
         self._report_files()
         if not left:
-            await self.data.finish(copy_s)
+            await self.data.finish()
         await self.data.close()
         self._server.close()
         shutil.rmtree(os.path.dirname(self.socket), ignore_errors=True)

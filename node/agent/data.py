@@ -27,7 +27,8 @@ class JobData:
         self._data: LocalData | None = None
         self._outputs: Outputs | None = None
         self._beginning: asyncio.Task[None] | None = None  # to copy outputs
-        self.is_finishing = False  # it copies the rest of them
+        self._is_late = asyncio.Event()  # to copy more of them
+        self.is_finishing = False  # the job ends, and the rest of them is copied
         self.paths: dict[str, str] = {}
 
     @property
@@ -93,20 +94,27 @@ class JobData:
             self._outputs.note_killed()
 
     def stop(self) -> None:
-        """Ends `bring` soon."""
-        self._is_stopped = True
+        """Ends `bring` soon, as the job ends."""
+        self._is_stopped, self.is_finishing = True, self._beginning is not None
         if self._data is not None:
             self._data.stop()
 
-    async def finish(self, copy_s: float | None) -> None:
-        """Copies the rest of the outputs, in at most copy_s seconds, if any were to be copied."""
+    def limit_copy(self, copy_s: float | None) -> None:
+        """Limits how long `finish` takes from now on; None: it may take as long as S3 answers."""
+        if copy_s is not None:
+            asyncio.get_running_loop().call_later(copy_s, self._is_late.set)
+
+    async def finish(self) -> None:
+        """Copies the rest of the outputs, if any were to be copied."""
         if self._beginning is None:
             return
         await asyncio.wait([self._beginning])
         if self._outputs is not None:
-            self.is_finishing = True
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(asyncio.to_thread(self._outputs.finish), copy_s)
+            copying = asyncio.ensure_future(asyncio.to_thread(self._outputs.finish))
+            late = asyncio.ensure_future(self._is_late.wait())
+            await asyncio.wait([copying, late], return_when=asyncio.FIRST_COMPLETED)
+            if copying.done():
+                copying.result()
             self._outputs.report_left()
 
     async def close(self) -> None:

@@ -145,7 +145,7 @@ class Supervisor:
     def stop(self) -> None:
         """Ends the job at the user's request."""
         self.is_stopped = True
-        self.attempt.outcome.stop()
+        self.attempt.stop()
 
     def leave_host(self) -> None:
         """Handles SIGTERM, such as when this host shuts down: a job whose record is in S3 waits for another head."""

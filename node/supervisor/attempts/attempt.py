@@ -328,6 +328,12 @@ class RunningAttempt:
             return replace(found, reason="notice", lost=self.interruption.hosts)
         return found
 
+    def stop(self) -> None:
+        """Ends it at the user's request. If it is ending already, this shortens the copy of its files."""
+        self.outcome.stop()
+        for agent in self.agents.by_host.values() if self.is_over else ():
+            agent.put(End(STOP_COPY_S))
+
     async def end(self) -> Left:
         """Ends all processes on all hosts, and finds the lost hosts.
 

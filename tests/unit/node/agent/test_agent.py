@@ -16,7 +16,8 @@ from node import job_folder, wire
 from node.engines import ENGINES
 from node.programs import shim_words
 from node.setup import process_tree, setup_env
-from node.wire import Announced, Booted, Exited, Refuse, Started
+from node.staging.outputs import GIVE_UP_S
+from node.wire import Announced, Booted, Closed, Copying, End, Exited, Refuse, Started
 from node_agent import NodeAgent, end_from_outside, home, run_agent
 from waits import until
 
@@ -193,6 +194,22 @@ def test_a_killed_agent_takes_its_children_along() -> None:
         assert not is_gone(daemon)
         assert json.loads(end_from_outside(agent.job)) == []
         assert is_gone(daemon)
+
+
+def test_a_job_that_is_stopped_while_it_copies_its_files_gives_up_soon() -> None:
+    """As after its success, while S3 does not answer: `cluster stop` does not wait for minutes."""
+    own = {"CLUSTER_OUTPUT_URL": "s3://bucket/results/j1/", "AWS_ENDPOINT_URL": "http://127.0.0.1:9"}
+    env = {**own, "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "S3_REGION": "us-east-1"}
+    with run_agent() as agent:
+        agent.start("/bin/sh", "-c", "echo model >$CLUSTER_OUTPUT_DIR/model", env=env)
+        agent.read_until(Exited)
+        agent.send(End())
+        agent.read_until(Copying)
+        agent.send(End(0.2))
+        began = time.monotonic()
+        agent.read_until(Closed)
+    assert time.monotonic() < began + GIVE_UP_S
+    assert agent.lines()[-1].startswith(f"node-0: not copied to {own['CLUSTER_OUTPUT_URL']}output/node-0/: model;")
 
 
 # -- processes of a launcher -------------------------------------------------------------------------------------------
