@@ -28,7 +28,7 @@ from node.protocol import Attempt, Record
 from provision.model import ClusterState
 from provision.status import find_lease_end
 from train.follow.events import EventReader
-from train.follow.records import open_s3_log, read_s3_records
+from train.follow.records import find_last_copy, open_s3_log, read_s3_records
 from train.follow.run import continue_job, render_left
 from train.job.lost_nodes import (
     check_restarts,
@@ -172,7 +172,8 @@ def continue_on_new_head(app: App, job: Record, state: ClusterState) -> ClusterS
                 f"processes of job {job.id} may still run: {render_left(left)}", hint=f"cluster stop {job.id}"
             )
     state = launch_for(app, job, find_lost(job, names))
-    order_again(app, job, state, attempts=end_attempts(job, names, at=time.time()))
+    ended_at = find_last_copy(str(app.config.data.s3_results), job.id, region=app.config.provision.region)
+    order_again(app, job, state, attempts=end_attempts(job, names, at=ended_at or time.time()))
     continues = "is queued again" if job.state == "queued" else "continues"
     app.message(f"job {job.id} {continues}: cluster logs -f {job.id} follows it", style="green")
     return state

@@ -21,7 +21,7 @@ from node.protocol import (
 from node.wire import LineBuffer
 from train.follow.job_list import find_record_id, split_jobs
 from train.s3.connection import CONNECTIONS, Connection
-from train.s3.url import S3Url, parse_url
+from train.s3.url import S3Object, S3Url, parse_url
 
 Source = Literal["head", "s3"]
 RUNNING: frozenset[str] = frozenset({"pending", "starting", "running", "waiting", "ending"})
@@ -149,8 +149,9 @@ def read_s3_records(results: str, *, region: str) -> tuple[JobRecord, ...]:
         folders = [item for item in connection.list_level(folder) if isinstance(item, S3Url)]
     except NotFoundError:
         return ()
-    # A job's id begins with its time.
-    names = sorted((below.key.removesuffix("/").rpartition("/")[2] for below in folders), reverse=True)
+    # A job's id begins with its time. Other folders take none of the places.
+    names = [below.key.removesuffix("/").rpartition("/")[2] for below in folders]
+    names.sort(key=lambda name: (OUR_JOB_ID.fullmatch(name) is not None, name), reverse=True)
 
     def read(name: str, _check: Check) -> JobRecord | None:
         return _read_record(connection, folder, name)
@@ -167,6 +168,15 @@ def _read_record(connection: Connection, results: S3Url, job: str) -> JobRecord 
         return None
     record = read_record(body, source="s3", job=job)
     return None if record.is_damaged and OUR_JOB_ID.fullmatch(job) is None else record
+
+
+def find_last_copy(results: str, job: str, *, region: str) -> float | None:
+    """When something of a job was last copied to S3, in seconds since the epoch: its head does so every minute.
+
+    None if nothing was. Raises ClusterError or a subclass.
+    """
+    found = Connection(region=region).list_level(_inside(parse_url(results).as_folder(), job, ""))
+    return max((item.modified.timestamp() for item in found if isinstance(item, S3Object)), default=None)
 
 
 class S3Log:

@@ -11,6 +11,7 @@ from msgspec import structs, to_builtins
 from bootstrap.apply import ReadyNode
 from foundation.errors import ClusterError
 from foundation.settings import check
+from node.job.cost import cost_of
 from node.job_folder import HIDDEN
 from node.protocol import LOSSES, Attempt, JobHost, JobSpec, Order, Record
 from train.job.config import TrainConfig
@@ -99,19 +100,20 @@ def _had_its_turn(record: Record) -> bool:
 
 
 def end_attempts(record: Record, lost: Sequence[str], *, at: float) -> tuple[Attempt, ...]:
-    """A job's attempts, after the last one has ended with its head. lost: names of nodes. at: when that was found."""
+    """A job's attempts, after the last one has ended with its head, at about `at`. lost: names of nodes."""
     head = record.nodes[0].name
     attempts = record.attempts
     if not attempts and record.state not in ("queued", "pending"):
         # The first copy of the record is written before the first attempt starts.
         first = Attempt(number=1, nodes=tuple(host.name for host in record.nodes), started_at=record.submitted_at)
         attempts = (first,)
-    return tuple(
-        attempt
-        if attempt.ended_at is not None
-        else structs.replace(attempt, ended_at=at, error=f"{head} was lost", reason="lost", lost=tuple(lost))
-        for attempt in attempts
-    )
+
+    def end(attempt: Attempt) -> Attempt:
+        until = max(at, attempt.started_at)
+        ended = structs.replace(attempt, ended_at=until, error=f"{head} was lost", reason="lost", lost=tuple(lost))
+        return structs.replace(ended, cost_usd=cost_of(record.nodes, until - attempt.started_at))
+
+    return tuple(attempt if attempt.ended_at is not None else end(attempt) for attempt in attempts)
 
 
 def check_restarts(record: Record, attempts: Iterable[Attempt], restarts: int) -> None:

@@ -1,6 +1,7 @@
 """Records from the head and from S3: damaged ones are reported and do not hide others."""
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from train.follow.job_list import MAX_JOBS
 from train.follow.records import (
     DamagedRecordError,
     choose_job,
+    find_last_copy,
     find_running,
     merge_records,
     open_s3_log,
@@ -156,9 +158,20 @@ def test_records_in_s3_without_other_objects(server: S3Server) -> None:
 
 
 def test_only_the_newest_of_many_records_are_read(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Folders that are no job's take none of the places."""
     monkeypatch.setattr(records_module, "MAX_S3_RECORDS", 2)
-    server.put("results", {f"jobs/2026112{day}/record.json": record(f"2026112{day}") for day in range(5)})
-    assert [found.id for found in read_s3_records(RESULTS, region=REGION)] == ["20261124", "20261123"]
+    jobs = [f"2026112{day}-000000-abcdef" for day in range(5)]
+    objects = {f"jobs/{job}/record.json": record(job) for job in jobs}
+    server.put("results", {"jobs/models/x": b"x", "jobs/words/x": b"x", **objects})
+    assert [found.id for found in read_s3_records(RESULTS, region=REGION)] == [jobs[4], jobs[3]]
+
+
+def test_the_last_copy_of_a_job(server: S3Server) -> None:
+    server.put("results", {"jobs/j1/samples": b"1", "jobs/j1/output/x": b"2", "jobs/j2/events": b"3"})
+    copied_at = find_last_copy(RESULTS, "j1", region=REGION)
+    assert copied_at is not None
+    assert abs(copied_at - time.time()) < 60
+    assert find_last_copy(RESULTS, "j", region=REGION) is None
 
 
 @pytest.mark.usefixtures("server")

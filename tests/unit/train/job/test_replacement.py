@@ -130,6 +130,11 @@ def test_the_last_attempt_ends_with_the_head() -> None:
     ended = end_attempts(make_record(attempts=(first, second)), ["node-0"], at=9.0)
     assert ended[0] == first
     assert ended[1] == replace(second, ended_at=9.0, reason="lost", lost=("node-0",), error="node-0 was lost")
+    hosts = tuple(replace(host, usd_per_hour=3.0) for host in HOSTS)
+    priced = end_attempts(make_record(attempts=(second,), nodes=hosts), ["node-0"], at=3606.0)
+    assert priced[0].cost_usd == 6.0
+    [ahead] = end_attempts(make_record(attempts=(second,)), ["node-0"], at=5.0)  # by the clock of S3
+    assert ahead.ended_at == 6.0
 
 
 def test_a_record_from_before_the_first_attempt_counts_as_one_unless_the_job_was_queued() -> None:
