@@ -1,7 +1,6 @@
 """Completes the record and the log of a job whose supervisor was killed, and ends its processes."""
 
 import os
-import time
 from collections.abc import Sequence
 
 from msgspec.structs import replace
@@ -53,6 +52,7 @@ async def complete(job: str) -> Record | None:
 
 
 async def _complete(job: str, record: Record) -> Record:
+    ended_at = find_last_write(job)
     result = job_log.repair(job)
     await give_back_nodes(record)
     if result is None:
@@ -71,15 +71,20 @@ async def _complete(job: str, record: Record) -> Record:
         writer.close()
     record.state, record.exit_code, record.error = result.state, result.exit_code, result.error
     record.left = result.left or {}
-    record.ended_at = time.time()
-    record.waiting_for, record.attempts = (), end_attempt(record, record.ended_at)
-    record.cost_usd = find_cost(record, record.ended_at)
+    record.ended_at, record.waiting_for, record.attempts = ended_at, (), end_attempt(record, ended_at)
+    record.cost_usd = find_cost(record, ended_at)
     launching.clean_up(job)
     for name in ("reserve", "socket"):
         job_folder.remove(job_folder.path(job, name))
     job_folder.write_record(record, lasting=True)
     publish(record)
     return record
+
+
+def find_last_write(job: str) -> float:
+    """Returns when a job's supervisor has last written to its folder: every few seconds, as long as it lived."""
+    paths = [job_folder.path(job, name) for name in ("record.json", "events", "samples")]
+    return max(os.path.getmtime(path) for path in paths if os.path.exists(path))
 
 
 def end_attempt(record: Record, ended_at: float) -> tuple[Attempt, ...]:

@@ -187,6 +187,19 @@ def test_a_reader_waits_for_another_that_completes_the_record(
     assert (result["state"], result["error"]) == ("failed", "the supervisor on node-0 was killed")
 
 
+def test_a_job_ends_when_its_supervisor_was_killed_not_when_that_is_noticed(job_host: LocalHead) -> None:
+    """Its nodes cost nothing in between."""
+    job_host.ask("submit", order=alone(job_host, "echo here; sleep 100"))
+    job_host.wait_for('"line": "here"')
+    job_host.kill_supervisor()
+    samples, at = job_host.folder() / "samples", time.time() + 1000  # what the supervisor has written last
+    samples.touch()
+    os.utime(samples, (at, at))
+    job_host.ask("list")
+    record = job_host.record()
+    assert record["ended_at"] == record["attempts"][0]["ended_at"] == pytest.approx(at, abs=0.01)
+
+
 def test_nothing_is_left_on_instances_that_have_ended(job_host: LocalHead) -> None:
     job_host.refuse("127.0.0.2")
     result, _ = job_host.run(job_host.order(env={}))
