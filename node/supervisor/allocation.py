@@ -4,6 +4,7 @@ The head submits a batch script that only holds the nodes (node/engines/schedule
 """
 
 import asyncio
+import contextlib
 import os
 import re
 import time
@@ -107,11 +108,10 @@ class Client:
         answer = await self.ask((*self.scheduler.cancel, number), CANCEL_TIMEOUT_S)
         if answer.exit_code == 0:
             return None
-        try:  # some schedulers' commands fail for a job that has ended
-            if (await self.find_state(number, is_granted=True)).state == "ended":
-                return None
-        except ValueError:
-            pass
+        if answer.exit_code != TIMED_OUT:  # some schedulers' commands fail for a job that has ended
+            with contextlib.suppress(ValueError):
+                if (await self.find_state(number, is_granted=True)).state == "ended":
+                    return None
         return f"{self.scheduler.title} job {number} could not be cancelled: {answer.error}"
 
 
