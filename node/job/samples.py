@@ -4,7 +4,9 @@ The file is bounded for each node. When it is full, samples are merged into mean
 those of the last minutes stay as they are.
 """
 
+import contextlib
 import os
+import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
@@ -30,21 +32,31 @@ class SampleFile:
         self._path = job_folder.path(job, "samples")
         self._limit_bytes = nodes * LIMIT_BYTES
         self._interval_s = FIRST_INTERVAL_S
+        self._new: list[bytes] = []  # the lines that are not in the file yet
+        self.merging: threading.Thread | None = None  # for many nodes, it takes longer than agents wait for a sign
 
     def put(self, sample: Sample) -> None:
-        """Appends a sample."""
-        line = json.encode(sample) + b"\n"
-        try:
+        """Appends a sample, or keeps it in memory while older ones are merged."""
+        self._new.append(json.encode(sample) + b"\n")
+        if self.merging is not None and self.merging.is_alive():
+            return
+        lines, self._new = b"".join(self._new), []
+        with contextlib.suppress(OSError, RuntimeError):  # such as a full disk, or no thread left
             with open(self._path, "ab", buffering=0) as stream:
-                stream.write(line)
+                stream.write(lines)
                 size = stream.tell()
             if size > self._limit_bytes:
-                self._thin(time.time() - NEW_S)
-        except OSError:  # such as a full disk
-            job_folder.remove(self._path + ".new")
+                self.merging = threading.Thread(target=self._thin, args=(time.time() - NEW_S,), daemon=True)
+                self.merging.start()
 
     def _thin(self, until: float) -> None:
-        """Merges the samples up to a time until the file has half of its limit. Raises OSError."""
+        """Merges the samples up to a time until the file has half of its limit."""
+        try:
+            self._rewrite(until)
+        except OSError:  # as above
+            job_folder.remove(self._path + ".new")
+
+    def _rewrite(self, until: float) -> None:
         size = self._limit_bytes
         while size > self._limit_bytes / 2 and self._interval_s < LAST_INTERVAL_S:
             with open(self._path, "rb") as old, open(self._path + ".new", "wb") as new:

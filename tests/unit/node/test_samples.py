@@ -1,6 +1,7 @@
 """The file with the samples of a job: bounded, and harmless on a full disk."""
 
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,8 @@ def test_a_week_of_samples_is_bounded(path: Path, monkeypatch: pytest.MonkeyPatc
         now[0] += 5
         for host in ("node-0", "node-1"):
             written.put(sample(now[0], host, cpu=50.0, processes=(ProcessSample(p=0, cpu=1.0),)))
+            if written.merging is not None:
+                written.merging.join()
         largest = max(largest, path.stat().st_size)
     found = [one for one in parse_samples(path.read_bytes().splitlines()) if one.host == "node-1"]
     assert largest <= (2 << 15) + 1000
@@ -66,6 +69,21 @@ def test_a_week_of_samples_is_bounded(path: Path, monkeypatch: pytest.MonkeyPatc
         for t in (now[0] - 5, now[0])
         for host in ("node-0", "node-1")
     ]
+
+
+def test_the_supervisor_does_not_wait_while_samples_are_merged(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With many nodes it takes longer than agents wait for a sign of life of the supervisor."""
+    may_go_on, merge = threading.Event(), samples.merge
+    monkeypatch.setattr(samples, "LIMIT_BYTES", 1)
+    monkeypatch.setattr(samples, "merge", lambda *given: may_go_on.wait() and merge(*given))
+    written = SampleFile("job-1", 1)
+    for t in (5, 10, 15):
+        written.put(sample(t))
+    assert written.merging is not None
+    may_go_on.set()
+    written.merging.join()
+    written.put(sample(20))
+    assert sum(one.over_s for one in parse_samples(path.read_bytes().splitlines())) == 20  # nothing is lost
 
 
 def test_a_full_disk_loses_samples_alone(path: Path) -> None:
