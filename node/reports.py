@@ -181,7 +181,8 @@ def _losses(text: str, which: str) -> dict[str, float]:
         value = _number(words)
         if value is not None:
             plain = name.lower().removeprefix("average ")
-            metrics[_metric_name(which, plain)] = value / int(whole) if int(whole or 0) else value
+            parts = int(whole[:12] or 0)
+            metrics[_metric_name(which, plain)] = value / parts if parts else value
     return metrics
 
 

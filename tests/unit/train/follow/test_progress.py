@@ -62,6 +62,7 @@ def report(
         ("Epoch [1/10], Step [100/600], Loss: 0.2345", report(1, batch=100, loss=0.2345)),
         ("{'loss': 0.6, 'learning_rate': 5e-05, 'epoch': 2.5}", report(2, loss=0.6)),
         ("Epoch 3 | train loss: 0.25", report(3, loss=0.25)),
+        (f"Epoch 3 | loss: 8/{'4' * 400} ", report(3, loss=8 / 444444444444)),  # larger than a float
         # transformers 5
         ("{'loss': '1.385', 'grad_norm': '2.1', 'learning_rate': '4.9e-05', 'epoch': '1.5'}", report(1, loss=1.385)),
         ("{'eval_loss': '1.25', 'eval_runtime': '0.5', 'epoch': '2'}", report(2, validation_loss=1.25)),
