@@ -23,7 +23,7 @@ OF_RECORD = (
     "cost_usd",
 )
 LONGEST_ERROR = 4000
-TIMEOUT_S = 60.0
+TIMEOUT_S = 100.0  # for three tries of the webhook, and then the command, which has 60 s
 
 
 class Notifier:
