@@ -3,14 +3,17 @@
 The nodes get a project's packages exactly as locked. Nothing of it runs here.
 """
 
+import json
 import os
 import shlex
 import sys
+import urllib.parse
 from collections.abc import Sequence
 from pathlib import Path
 
 from bootstrap.environment.requirements import (
     PYPROJECT,
+    WHEEL_URL,
     Requirements,
     allows,
     check_line,
@@ -42,7 +45,7 @@ def read_requirements(packages: Sequence[str], *, project: str, folder: Path) ->
 
 
 def read_here() -> tuple[str, ...]:
-    """The versions in the environment that the user works in, without its editable projects. Raises ConfigError."""
+    """The versions in the environment that the user works in, without packages of local paths. Raises ConfigError."""
     prefix = os.environ.get("VIRTUAL_ENV") or os.environ.get("CONDA_PREFIX")
     where = f'[bootstrap] packages = "{HERE}"'
     if not prefix:
@@ -51,10 +54,20 @@ def read_here() -> tuple[str, ...]:
         )
     try:
         lines = join_lines(run_uv(["pip", "freeze", "--quiet", "--python", prefix], folder=Path("/")))
+        if (Path(prefix) / "conda-meta").is_dir():
+            listed = run_uv(["pip", "list", "--format", "json", "--quiet", "--python", prefix], folder=Path("/"))
+            exact = {find_name(one["name"]): f"{one['name']}=={one['version']}" for one in json.loads(listed)}
+            lines = [exact[find_name(line)] if _is_built_elsewhere(line) else line for line in lines]
     except UvError as error:
         raise ConfigError(f"{where}: {prefix}{error}", hint="activate another environment") from None
-    taken = (line for line in lines if find_exact(line) or is_git(line))
+    taken = (line for line in lines if find_exact(line) or is_git(line) or WHEEL_URL.search(line))
     return tuple(line for line in taken if find_name(line) not in NOT_FROM_HERE)
+
+
+def _is_built_elsewhere(line: str) -> bool:
+    """Whether a line names a folder that this machine lacks: for its packages, conda keeps that of their build."""
+    name, _, path = line.partition(" @ file://")
+    return bool(find_name(name) and path) and not Path(urllib.parse.unquote(path)).exists()
 
 
 def read_project(name: str, *, folder: Path) -> tuple[tuple[str, ...], str]:

@@ -1,7 +1,9 @@
 """What [bootstrap] packages and project ask for: requirements files, and the locks of uv's projects."""
 
+import json
 import subprocess
 import sys
+import venv
 from importlib.metadata import version
 from pathlib import Path
 
@@ -68,6 +70,28 @@ def test_the_packages_of_the_users_environment(tmp_path: Path, monkeypatch: pyte
     lines = read_requirements("here", project="", folder=tmp_path).lines
     assert f"uv=={version('uv')}" in lines
     assert not any(find_name(line) in {"pip", "mxnet-cluster", ""} for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("url", "line"),
+    [
+        ("https://example.com/mine-2.0-py3-none-any.whl", "mine @ https://example.com/mine-2.0-py3-none-any.whl"),
+        ("file:///croot/mine_1708638617955/work", "mine==2.0"),
+        ("file:///tmp", None),
+    ],
+    ids=["a wheel's address", "a folder of conda's build", "a folder of this machine"],
+)
+def test_a_package_of_an_address_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str, line: str | None
+) -> None:
+    venv.create(tmp_path, with_pip=False)
+    (tmp_path / "conda-meta").mkdir()
+    info = next(tmp_path.glob("lib/python3*/site-packages")) / "mine-2.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 2.0\n")
+    (info / "direct_url.json").write_text(json.dumps({"url": url, "dir_info": {}}))
+    monkeypatch.setenv("VIRTUAL_ENV", str(tmp_path))
+    assert read_requirements("here", project="", folder=tmp_path).lines == ((line,) if line else ())
 
 
 PYPROJECT = '[project]\nname = "mine"\nversion = "1"\nrequires-python = ">=3.9"\ndependencies = []\n'
