@@ -209,6 +209,11 @@ def _matches_any(name: str, patterns: Sequence[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
+def _is_folder(path: Path | str) -> bool:
+    """Whether a path is a folder that this user may ask about."""
+    return os.path.isdir(path)  # noqa: PTH112 - Path's raises PermissionError
+
+
 def _read(lines: Sequence[str]) -> "tuple[RegexPattern, ...]":
     from pathspec import GitIgnoreSpec  # noqa: PLC0415 - slow to import, and few configurations have a pattern
     from pathspec.pattern import RegexPattern  # noqa: PLC0415 - as above
@@ -268,7 +273,7 @@ class _Walk(Struct, frozen=True, kw_only=True):
         parts = path.relative_to(self.root).parts
         for count in range(1, len(parts) + 1):
             above = "/".join(parts[:count])
-            reason = self.find_reason(above, is_folder=(self.root / above).is_dir())
+            reason = self.find_reason(above, is_folder=_is_folder(self.root / above))
             if reason is not None:
                 return above, reason
         return None
@@ -283,7 +288,7 @@ class _Walk(Struct, frozen=True, kw_only=True):
             return "exclude" if decision else None
         if self.ignores is not None:
             real_path = self.root / path
-            if name == "cluster.toml" or (is_folder and (real_path / "pyvenv.cfg").exists()):
+            if name == "cluster.toml" or (is_folder and os.access(real_path / "pyvenv.cfg", os.F_OK)):
                 return "never"
             if self.ignores.decide(real_path, is_folder=is_folder):
                 return "gitignore"
@@ -317,7 +322,7 @@ class _Walk(Struct, frozen=True, kw_only=True):
         """Adds a folder's content. Adds an empty folder, too: a program may write to it. Raises ClusterError."""
         try:
             with os.scandir(real_path) as entries:
-                names = sorted((entry.name, Path(entry.path).is_dir()) for entry in entries)
+                names = sorted((entry.name, _is_folder(entry.path)) for entry in entries)
         except OSError as error:
             raise ClusterError(f"{str(real_path)!r} cannot be read: {error.strerror}", hint=EXCLUDE_HINT) from error
         empty = True

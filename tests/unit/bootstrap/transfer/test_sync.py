@@ -1,10 +1,12 @@
 """The files that [bootstrap] sync and exclude select, and how these files are read."""
 
+import errno
 import itertools
 import os
 import shutil
 import subprocess
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -216,6 +218,24 @@ def test_exclude_overrides_gitignore(tmp_path: Path) -> None:
     project = fill(tmp_path, "own.py", "a.log", "b.log", "big.bin")
     (project / ".gitignore").write_text("*.log\n")
     assert sent(project, "own.py", "big.bin", "!a.log") == {".gitignore", "own.py", "a.log"}
+
+
+def test_auto_leaves_out_what_this_user_may_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as the folder of a database that runs in a container."""
+    project = fill(tmp_path, "train.py", "db/x")
+    (project / "link").symlink_to("x" * 300)
+
+    def keep_out(function: Callable[..., object], path: Path | str, **options: bool) -> object:  # also root
+        if str(path).startswith(f"{project}/db{'/' if function is stat else ''}"):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return function(path, **options)
+
+    for function in (stat := os.stat, os.scandir):
+        monkeypatch.setattr(os, function.__name__, partial(keep_out, function))
+    found = beside(project, "train.py")
+    assert set(found.files) == {"train.py"}
+    assert found.left_out[1:] == ["'link' is a broken link"]
+    assert "cannot be read: Permission denied" in found.left_out[0]
 
 
 def test_auto_does_not_send_a_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
