@@ -202,7 +202,7 @@ def render_release(mark: str) -> RemoteCommand:
         "set -eu",
         "umask 077",
         f'[ ! -d "$HOME/.cluster" ] || {{ {LOCK}; }}',
-        'keys=$(readlink -f "$HOME/.ssh/authorized_keys")',
+        'keys=$(readlink -f "$HOME/.ssh/authorized_keys") || :',  # without ~/.ssh, it fails
         f'if grep -q -e {shlex.quote(f" {mark}$")} "$keys" 2>/dev/null; then',
         f'    {without(mark)} >"$keys.{mark}"',
         f'    mv "$keys.{mark}" "$keys"',

@@ -131,6 +131,12 @@ def test_the_head_is_authorized_once_and_other_lines_stay(home: Path, before: st
     assert run(render_release(MARK), home) == "removed\n"
 
 
+def test_release_of_a_host_where_logins_need_no_file(home: Path) -> None:
+    """Such as one whose keys are in a directory service, if the head was never let in."""
+    assert run(render_release(MARK), home) == "removed\n"
+    assert not (home / ".cluster").exists()
+
+
 def test_a_linked_authorized_keys_stays_a_link(home: Path) -> None:
     keys = write_keys(home, "")
     keys.rename(home / "keys")
