@@ -14,7 +14,7 @@ from bootstrap.environment.facts import NodeFacts, gather_facts
 from bootstrap.ssh.connection import NodeConnection, connect, wait_for_connection
 from bootstrap.ssh.host import Host
 from bootstrap.ssh.keys import Console, FirstContact, HostKeyPins
-from foundation.errors import ClusterError
+from foundation.errors import ClusterError, ConfigError
 from foundation.thread_pool import map_in_threads, run_in_thread
 
 MAX_PARALLEL = 64
@@ -22,7 +22,10 @@ T = TypeVar("T")
 
 
 def on_all(items: Sequence[T], work: Callable[[T], object]) -> None:
-    """Does `work` for all items in parallel. Collects all failures, and raises them as one ClusterError."""
+    """Does `work` for all items in parallel. Collects all failures, and raises them as one ClusterError.
+
+    It is a ConfigError, with its exit code, if all of them are.
+    """
 
     def attempt(item: T, _check: object) -> BaseException | None:
         try:
@@ -39,7 +42,8 @@ def on_all(items: Sequence[T], work: Callable[[T], object]) -> None:
     messages = list(dict.fromkeys(map(str, failures)))
     if len(messages) > 1:
         summary = "\n".join(messages)
-        raise ClusterError(f"{len(failures)} of {len(items)} nodes failed:\n{summary}", hint=failures[0].hint)
+        kind = ConfigError if all(isinstance(error, ConfigError) for error in failures) else ClusterError
+        raise kind(f"{len(failures)} of {len(items)} nodes failed:\n{summary}", hint=failures[0].hint)
     if failures:
         raise failures[0]
 

@@ -12,7 +12,7 @@ import bootstrap.ssh.connections
 from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.connections import Connections, InstanceAccess, on_all
 from first_contact_node import HOST, Node, node
-from foundation.errors import ClusterError, ConnectError
+from foundation.errors import ClusterError, ConfigError, ConnectError
 from foundation.remote_command import RemoteCommand
 from waits import until
 
@@ -93,19 +93,21 @@ def test_another_machine_at_that_address_learns_nothing(node: Node) -> None:
     assert node.happened == []
 
 
-def test_all_failures_are_collected_and_raised_once() -> None:
+@pytest.mark.parametrize(("kind", "exit_code"), [(ConnectError, 1), (ConfigError, 2)])
+def test_all_failures_are_collected_and_raised_once(kind: type[ClusterError], exit_code: int) -> None:
     tried: list[int] = []
 
     def work(number: int) -> None:
         tried.append(number)
         if number % 2:
-            raise ConnectError(f"node-{number} is gone", hint="cluster status")
+            raise kind(f"node-{number} is gone", hint="cluster status")
 
     with pytest.raises(ClusterError, match="2 of 4 nodes failed") as raised:
         on_all([0, 1, 2, 3], work)
     assert sorted(tried) == [0, 1, 2, 3]
     assert "node-1 is gone" in raised.value.message
     assert "node-3 is gone" in raised.value.message
+    assert raised.value.exit_code == exit_code
 
 
 def test_ctrl_c_does_not_wait_for_silent_nodes() -> None:
