@@ -1,11 +1,13 @@
 """Fetches files from their URLs to this machine, several at once, and reports them as one step."""
 
 import http.client
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from functools import partial
+from pathlib import Path
 
 from bootstrap.environment.file_cache import BundleFile, find_digest, is_here
 from bootstrap.environment.uv import open_url
@@ -81,12 +83,21 @@ class Fetches:
 
 
 def find_size(url: str) -> int:
-    """The size of a file in bytes. Raises ClusterError."""
+    """The size of a file in bytes; 0 if the server does not tell it. Raises ClusterError."""
     try:
-        with open_url(url, method="HEAD") as answer:
+        with open_url(url) as answer:  # not HEAD: the signature in an address of S3 is for GET alone
             return int(answer.headers["Content-Length"] or 0)
     except _BROKEN as error:
         raise ClusterError(f"{url}: {error}", hint="check that this machine reaches the package index") from error
+
+
+def download(url: str, path: Path) -> None:
+    """Downloads a file. Raises ClusterError."""
+    try:
+        with open_url(url) as answer, path.open("wb") as file:
+            shutil.copyfileobj(answer, file)
+    except _BROKEN as error:
+        raise ClusterError(f"{url} cannot be downloaded: {error}", hint=f"curl -fLO {url}") from error
 
 
 def bring_here(file: BundleFile, *, grew: Callable[[int], None] = lambda _: None) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from bootstrap.environment.fetches import find_size
+from bootstrap.environment.fetches import download, find_size
 from bootstrap.environment.file_cache import BundleFile, cached_path, copy_here
 from bootstrap.environment.git_source import fetch_git
 from bootstrap.environment.requirements import GIT_URL, HASH, find_name, is_git
@@ -243,11 +243,15 @@ def _address(file: Mapping[str, Any]) -> urllib.parse.SplitResult:
 
 def _describe(file: Mapping[str, Any], cache: Path) -> BundleFile:
     """A file of a lock. Nodes fetch it themselves if they can, so its URL has no password. Raises ClusterError."""
-    name, address, sha256 = _name(file), _address(file), str(file["hashes"]["sha256"])
+    name, address = _name(file), _address(file)
     if address.scheme in ("file", ""):
         return copy_here(Path(urllib.parse.unquote(address.path)), cache)
     url = address._replace(netloc=address.netloc.rpartition("@")[2], fragment="").geturl()
-    size_bytes = file.get("size") or find_size(url)
+    sha256, size_bytes = file["hashes"].get("sha256"), file.get("size") or find_size(url)
+    if sha256 is None or not size_bytes:  # an index that tells another digest, or none
+        with tempfile.TemporaryDirectory(prefix="cluster-fetch-") as temporary:
+            download(url, Path(temporary, name))
+            return replace(copy_here(Path(temporary, name), cache), urls=(url,))
     return BundleFile(
         path=cached_path(cache, sha256, name),
         sha256=sha256,

@@ -1,17 +1,16 @@
 """An MXNet wheel of the user's own: [bootstrap] mxnet = "PATH.whl", or its s3:// or https:// address."""
 
 import hashlib
-import http.client
 import json
 import re
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from bootstrap.environment.fetches import download
 from bootstrap.environment.file_cache import BundleFile, fetch_once
 from bootstrap.environment.target import is_wheel_file
-from bootstrap.environment.uv import open_url
-from foundation.errors import ClusterError, ConfigError, NotFoundError
+from foundation.errors import ConfigError, NotFoundError
 from foundation.progress import Report
 
 WHEEL_NAME = re.compile(
@@ -49,7 +48,7 @@ def find_own_wheel(
         if setting.startswith("s3://"):
             get_object(setting, directory / name)
         elif "://" in setting:
-            _download(setting, directory / name)
+            download(setting, directory / name)
         else:
             shutil.copyfile(path, directory / name)
 
@@ -57,11 +56,3 @@ def find_own_wheel(
     what = f"fetching {setting} for the nodes"
     [file] = fetch_once(cache, f"own/{key}", fetch, what=what, report=report)
     return file
-
-
-def _download(url: str, path: Path) -> None:
-    try:
-        with open_url(url) as answer, path.open("wb") as file:
-            shutil.copyfileobj(answer, file)
-    except (OSError, http.client.HTTPException) as error:
-        raise ClusterError(f"{url} cannot be downloaded: {error}", hint="curl -fLO " + url) from error

@@ -11,7 +11,7 @@ import urllib.request
 from collections.abc import Mapping, Sequence
 from http.client import HTTPResponse
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 from urllib.parse import unquote, urlsplit
 
 from foundation.errors import ClusterError, render_last_lines
@@ -81,16 +81,32 @@ def _read_pip_settings(environ: Mapping[str, str]) -> dict[str, str]:
     return {**found, "timeout": found.get("timeout") or found.get("default-timeout", "")}
 
 
-def open_url(url: str, *, method: str = "GET") -> HTTPResponse:
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    """Sends a password only to its own host: an index may redirect to another one, such as S3, which refuses it."""
+
+    def redirect_request(self, *args: Any) -> urllib.request.Request:
+        return _make_request(args[-1])
+
+
+def open_url(url: str) -> HTTPResponse:
     """The answer of an index, with the password for it in the settings or in ~/.netrc. Raises OSError."""
     environment, _ = find_settings(os.environ)
-    request = urllib.request.Request(url, method=method)  # noqa: S310 - uv's own choice
-    login = _find_login(url, environment)
+    every = environment.get("ALL_PROXY", "")
+    proxies = dict.fromkeys(("http", "https"), every) if every and not every.startswith("socks") else {}
+    opener = urllib.request.build_opener(
+        _Redirects,
+        urllib.request.ProxyHandler(proxies | urllib.request.getproxies()),
+        urllib.request.HTTPSHandler(context=ssl.create_default_context(cafile=environment.get("SSL_CERT_FILE"))),
+    )
+    return cast("HTTPResponse", opener.open(_make_request(url), timeout=TIMEOUT_S))
+
+
+def _make_request(url: str) -> urllib.request.Request:
+    request = urllib.request.Request(url)  # noqa: S310 - uv's own choice
+    login = _find_login(url, find_settings(os.environ)[0])
     if login is not None:
         request.add_header("Authorization", f"Basic {base64.b64encode(':'.join(login).encode()).decode()}")
-    certificates = ssl.create_default_context(cafile=environment.get("SSL_CERT_FILE"))
-    answer = urllib.request.urlopen(request, timeout=TIMEOUT_S, context=certificates)  # noqa: S310 - the same
-    return cast("HTTPResponse", answer)
+    return request
 
 
 def _find_login(url: str, environment: Mapping[str, str]) -> tuple[str, str] | None:

@@ -60,7 +60,8 @@ class Index:
 
     asked: each request's path and Range. failing, cutting: how many of the next answers are 503, or are cut off.
     ranges: whether it supports ranges. flip: whether files are damaged.
-    refusal: an answer for all files. delay_s: the wait before a file is sent. login: the NAME:PASSWORD that it wants.
+    refusal: an answer for all files, such as a redirect. digest: that of the files, in the pages. delay_s: the wait
+    before a file is sent. login: the NAME:PASSWORD that it wants.
     """
 
     folder: Path
@@ -70,7 +71,8 @@ class Index:
     cutting: int = 0
     ranges: bool = True
     flip: bool = False
-    refusal: tuple[int, bytes] | None = None
+    refusal: tuple[int, bytes] | tuple[int, bytes, Mapping[str, str]] | None = None
+    digest: str = "sha256"
     delay_s: float = 0.0
     login: str = ""
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -94,8 +96,8 @@ class Index:
         links = []
         for file in sorted((*self.folder.glob("*.whl"), *self.folder.glob("*.tar.gz"))):
             if file.name.split("-")[0].replace("_", "-").lower() == project:
-                digest = f"#sha256={sha256_of(file.read_bytes())}"
-                address = f"../../files/{quote(file.name)}{digest}"
+                digest = hashlib.new(self.digest, file.read_bytes()).hexdigest()
+                address = f"../../files/{quote(file.name)}#{self.digest}={digest}"
                 metadata = ' data-core-metadata="true"' if file.suffix == ".whl" else ""
                 links.append(f'<a href="{address}"{metadata}>{escape(file.name)}</a><br>')
         return f"<!DOCTYPE html><html><body>{''.join(links)}</body></html>".encode() if links else None

@@ -3,6 +3,7 @@
 import random
 import subprocess
 import tarfile
+from http.server import BaseHTTPRequestHandler
 from importlib.metadata import version
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from bootstrap.environment.uv import find_settings, open_url
 from cluster.views.messages import still_running
 from foundation.errors import ClusterError
 from foundation.progress import Event, silent
+from http_server import serve_http
 from index_server import Index, make_source, make_wheel
 from node_facts import TARGET
 
@@ -103,6 +105,40 @@ def test_an_index_with_a_password(tmp_path: Path, index: Index, monkeypatch: pyt
         open_url(found.files[0].urls[0])
     monkeypatch.setenv("HOME", str(tmp_path))
     open_url(found.files[0].urls[0]).close()
+
+
+def test_an_index_that_redirects_to_s3(tmp_path: Path, index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose signed addresses are for GET alone, and refuse the index's password."""
+
+    class Store(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            data = (index.folder / self.path[1:]).read_bytes()
+            self.send_response(400 if self.headers["Authorization"] else 200)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+    index.login = "me:secret"
+    monkeypatch.setenv("PIP_INDEX_URL", index.url.replace("//", "//me:secret@") + "/simple/")
+    with serve_http(Store) as url:
+        index.refusal = (302, b"", {"Location": f"{url}/{PART}"})
+        [found] = lock_wheels(replace(TARGET, requirements=("part",)), ["part"], cache=tmp_path, report=silent)
+        bring_here(found)
+    assert found.path.read_bytes() == (index.folder / PART).read_bytes()
+
+
+def test_an_index_without_sha256(tmp_path: Path, index: Index) -> None:
+    index.digest = "md5"
+    [found] = lock_wheels(replace(TARGET, requirements=("part",)), ["part"], cache=tmp_path, report=silent)
+    assert found.sha256 == describe_file(index.folder / PART).sha256
+    assert found.urls == (f"{index.url}/files/{PART}",)
+
+
+def test_a_proxy_of_pips_settings(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIP_PROXY", index.url)
+    with pytest.raises(OSError, match="404"):
+        open_url("http://index.example/files/part.whl")
+    assert index.asked == [("http://index.example/files/part.whl", "")]
 
 
 @pytest.fixture

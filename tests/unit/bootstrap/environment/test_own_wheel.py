@@ -49,11 +49,11 @@ def test_a_wheel_from_https(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     path = write_wheel(tmp_path)
     asked = []
 
-    def urlopen(request: object, **_: object) -> object:
+    def open_request(_: object, request: object, **_more: object) -> object:
         asked.append(request.full_url)  # type: ignore[attr-defined]
         return path.open("rb")
 
-    monkeypatch.setattr("urllib.request.urlopen", urlopen)
+    monkeypatch.setattr("urllib.request.OpenerDirector.open", open_request)
     url = f"https://example.com/wheels/{NAME}"
     for _ in range(2):
         assert find(url, tmp_path, tmp_path / "cache").name == NAME
