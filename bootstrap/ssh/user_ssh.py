@@ -9,7 +9,7 @@ import pwd
 import re
 import shlex
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -55,12 +55,19 @@ class UnknownHostKey(paramiko.SSHException):  # type: ignore[misc] # paramiko ha
 
 
 class RefuseUnknown(MissingHostKeyPolicy):  # type: ignore[misc] # paramiko has no types
-    """A policy of paramiko that refuses hosts whose key the user has not accepted, before anything is sent to them."""
+    """A policy of paramiko that refuses hosts whose key the user has not accepted, before anything is sent to them.
+
+    without_port: the keys of a host at another port than 22 that are known without a port, which ssh accepts, too.
+    """
+
+    def __init__(self, without_port: Collection[paramiko.PKey]) -> None:
+        self._without_port = without_port
 
     def missing_host_key(self, client: SSHClient, hostname: str, key: paramiko.PKey) -> None:
         """Refuses the host: raises UnknownHostKey."""
         del client
-        raise UnknownHostKey(hostname, key)
+        if key not in self._without_port:
+            raise UnknownHostKey(hostname, key)
 
 
 def read_ssh_config(spec: Spec) -> paramiko.SSHConfig:
@@ -72,9 +79,11 @@ def read_ssh_config(spec: Spec) -> paramiko.SSHConfig:
             continue
         seen.add(one.host)
         lines = [line for line in _ask_ssh(one).splitlines() if line.partition(" ")[0] in OPTIONS]
-        config.parse([f"Host {one.host}", *lines])
-        jumps = next((line.partition(" ")[2] for line in lines if line.startswith("proxyjump ")), "")
-        todo += filter(None, map(parse_spec, jumps.split(",")))
+        jumps = next((line.partition(" ")[2] for line in lines if line.startswith("proxyjump ")), "").split(",")
+        # ssh visits the jump hosts in their order (ssh_config(5)), Fabric in the opposite one.
+        turned = [f"proxyjump {','.join(reversed(jumps))}" if line.startswith("proxyjump ") else line for line in lines]
+        config.parse([f"Host {one.host}", *turned])
+        todo += filter(None, map(parse_spec, jumps))
     return config
 
 
@@ -165,9 +174,11 @@ def _prepare(connection: fabric.Connection) -> None:
     options = connection.ssh_config
     name = known_name(connection.host, connection.port)
     files = "".join(f" {options.get(key, '')}" for key in ("userknownhostsfile", "globalknownhostsfile"))
-    connection.client.set_missing_host_key_policy(RefuseUnknown())  # Fabric's own policy adds unknown keys
     # `ssh -G` does not quote the paths, which are absolute and may contain blanks.
-    for key in find_known_keys(map(Path, re.split(" +(?=/)", files)), options.get("hostkeyalias", name)):
+    paths, alias = [Path(path) for path in re.split(" +(?=/)", files)], options.get("hostkeyalias")
+    without_port = () if alias or connection.port == 22 else find_known_keys(paths, connection.host)
+    connection.client.set_missing_host_key_policy(RefuseUnknown(without_port))  # Fabric's own policy adds unknown keys
+    for key in find_known_keys(paths, alias or name):
         connection.client.get_host_keys().add(name, key.get_name(), key)
     connection.connect_timeout = CONNECT_TIMEOUT_S
     identities = [path for path in connection.connect_kwargs.get("key_filename", ()) if Path(path).is_file()]

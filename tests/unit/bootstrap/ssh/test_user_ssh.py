@@ -1,16 +1,21 @@
 """The user's own ssh set-up: routes, known hosts, and errors."""
 
+from contextlib import nullcontext
 from pathlib import Path
 
+import fabric
 import paramiko
 import pytest
 
+from bootstrap.ssh import user_ssh
+from bootstrap.ssh.connection import find_hops
 from bootstrap.ssh.host import Spec, parse_spec
-from bootstrap.ssh.user_ssh import Route, UnknownHostKey, explain, find_known_keys, find_route
+from bootstrap.ssh.user_ssh import Route, UnknownHostKey, connect, explain, find_known_keys, find_route
 from foundation.errors import ClusterError
 from node_facts import LAB
 
 KEY, OTHER = paramiko.ECDSAKey.generate(), paramiko.ECDSAKey.generate()
+ALIAS = "Host lab\n HostKeyAlias other\n"
 SHOWN = f"{KEY.get_name()} {KEY.get_base64()}"
 
 
@@ -63,6 +68,34 @@ def ssh_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_routes_from_ssh_config(ssh_folder: Path, text: str, spec: Spec, route: Route) -> None:
     (ssh_folder / "config").write_text(text)
     assert find_route(spec) == route
+
+
+@pytest.fixture
+def connections(monkeypatch: pytest.MonkeyPatch) -> list[fabric.Connection]:
+    """The connections that `connect` has prepared, none of which is opened."""
+    made: list[fabric.Connection] = []
+    monkeypatch.setattr(user_ssh, "open_connection", lambda _, connection, __: made.append(connection))
+    return made
+
+
+def test_jump_hosts_are_visited_in_their_order(ssh_folder: Path, connections: list[fabric.Connection]) -> None:
+    """The last of them is the nearest to the host."""
+    (ssh_folder / "config").write_text("Host lab\n ProxyJump gate,al@inner:2222\n")
+    connect(LAB, spec=Spec(host="lab"))
+    assert [(hop.host, hop.port) for hop in find_hops(connections[0])] == [("lab", 22), ("inner", 2222), ("gate", 22)]
+
+
+@pytest.mark.parametrize(("key", "config", "is_known"), [(KEY, "", True), (OTHER, "", False), (KEY, ALIAS, False)])
+def test_a_key_that_is_known_without_the_port(
+    ssh_folder: Path, connections: list[fabric.Connection], key: paramiko.PKey, config: str, *, is_known: bool
+) -> None:
+    """ssh accepts it without a word, and does not add it with the port."""
+    (ssh_folder / "known_hosts").write_text(f"lab {SHOWN}\n")
+    (ssh_folder / "config").write_text(config)
+    connect(LAB, spec=Spec(host="lab", port=2222))
+    policy = connections[0].client._policy
+    with nullcontext() if is_known else pytest.raises(UnknownHostKey):
+        policy.missing_host_key(connections[0].client, "[lab]:2222", key)
 
 
 @pytest.mark.parametrize("text", ["Garbage\n", "Host lab\n Port none\n"])
