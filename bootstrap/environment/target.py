@@ -54,7 +54,7 @@ def choose_python(
     if setting == "auto":
         fitting = (python for python in facts.pythons if is_fit(python.version, choice, packages))
         found = next(fitting, None)
-        version = MANAGED_PYTHON
+        version = found.version if found is not None else MANAGED_PYTHON
         if found is None and not is_fit(version, choice, packages):
             version = next((one for one in NEWER_PYTHONS if is_fit(one, choice, packages)), version)
     else:

@@ -41,6 +41,24 @@ def test_a_python_is_chosen(there: tuple[str, ...], setting: str, version: tuple
 
 
 @pytest.mark.parametrize(
+    ("there", "requires", "version", "path"),
+    [
+        (("3.12!",), ">=3.12", (3, 12), "/usr/bin/python3"),
+        (("3.10!", "3.12"), ">=3.12", (3, 12), "/usr/local/bin/python3.12"),
+        (("3.10!",), ">=3.12", (3, 12), None),
+        (("3.12!",), "<3.11", (3, 10), None),
+    ],
+)
+def test_a_python_for_a_project(
+    there: tuple[str, ...], requires: str, version: tuple[int, int], path: str | None
+) -> None:
+    chosen = choose_python(
+        replace(FACTS, pythons=found(*there)), setting="auto", node="n", packages=Requirements(python=requires)
+    )
+    assert chosen == ChosenPython(version=version, path=path)
+
+
+@pytest.mark.parametrize(
     ("change", "setting", "message"),
     [
         ({}, "/opt/python", '/opt/python": no working Python there'),
