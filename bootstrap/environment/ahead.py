@@ -43,12 +43,13 @@ def check_packages(
     is_own = bool(packages.lines or packages.locked) or (config.framework != "none" and "==" in named)
     if not is_own or config.python.startswith("/") or config.mxnet == "installed":
         return
+    mxnet = config.mxnet.rpartition("/")[2]  # a wheel of the user's own is not among those that uv finds
     first: ClusterError | None = None
     for version in pythons:
         facts = expect_facts(machine=machine, gpu=gpu, python=version, glibc=glibc)
         choice = choose_framework(facts, config=config, packages=packages, node=NODE)
         python = choose_python(facts, setting=config.python, node=NODE, choice=choice, packages=packages)
-        target = choose_wheels(facts, python=python, mxnet=config.mxnet, node=NODE, choice=choice, packages=packages)
+        target = choose_wheels(facts, python=python, mxnet=mxnet, node=NODE, choice=choice, packages=packages)
         try:
             _resolve(target, cache=cache, report=report)
         except ClusterError as error:

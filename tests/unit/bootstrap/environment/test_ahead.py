@@ -30,9 +30,11 @@ def index(empty_index: Index) -> Index:
     return empty_index
 
 
-def check(tmp_path: Path, *requirements: str, pythons: tuple[Version, ...] = ((3, 11),)) -> None:
+def check(
+    tmp_path: Path, *requirements: str, pythons: tuple[Version, ...] = ((3, 11),), config: BootstrapConfig = NONE
+) -> None:
     check_packages(
-        NONE,
+        config,
         packages=Requirements(lines=requirements),
         machine="x86_64",
         gpu=None,
@@ -47,6 +49,12 @@ def test_a_package_that_does_not_exist(tmp_path: Path, index: Index) -> None:
     del index
     with pytest.raises(ClusterError, match=r"no version of thing==9"):
         check(tmp_path, "thing==9")
+
+
+@pytest.mark.parametrize("folder", ["wheels/", "s3://bucket/"])
+def test_packages_beside_a_wheel_of_the_users_own(tmp_path: Path, index: Index, folder: str) -> None:
+    make_wheel(index.folder, "numpy-1.23.5-py3-none-any.whl", {"n.py": b""})
+    check(tmp_path, "thing", config=BootstrapConfig(mxnet=f"{folder}mxnet-1.7.0-1_cu112-py3-none-linux_x86_64.whl"))
 
 
 @pytest.mark.slow
