@@ -63,10 +63,12 @@ def s3fs_words(source: MountSource, access: S3Access, *, uid: int, gid: int) -> 
     """
     where = f"{source.bucket}:/{source.prefix.rstrip('/')}" if source.prefix else source.bucket
     region = source.region or access.region
-    url = access.endpoint_url or f"https://s3.{region}.amazonaws.com"
+    url = access.endpoint_url or f"https://s3.{region}.amazonaws.com{'.cn' if region.startswith('cn-') else ''}"
+    # No certificate of AWS is for BUCKET.s3.REGION.amazonaws.com if the bucket's name has dots.
+    has_own_name = access.endpoint_url is None and "." not in source.bucket
     options = [
         f"url={url}", f"endpoint={region}",
-        *(["use_path_request_style"] if access.endpoint_url else []),
+        *([] if has_own_name else ["use_path_request_style"]),
         "iam_role=auto" if access.keys is None else "use_session_token",
         "allow_other,nosuid,nodev",
         f"uid={uid},gid={gid},umask=0022,mp_umask=0022",

@@ -1,5 +1,6 @@
 """How nodes mount volumes, and the steps on a node, if any."""
 
+import pytest
 from msgspec.structs import replace
 
 from bootstrap.ssh.host import Host
@@ -83,6 +84,21 @@ def test_a_node_may_be_the_host_of_an_export() -> None:
 
 def test_a_bucket_by_the_nodes_instance_profile() -> None:
     assert "iam_role=auto" in commands.s3fs_words(S3, S3Access(region="us-east-1"), uid=1, gid=1)[-1]
+
+
+@pytest.mark.parametrize(
+    ("bucket", "region", "url", "has_own_name"),
+    [
+        ("bucket", "us-east-1", "https://s3.us-east-1.amazonaws.com", True),
+        ("my.bucket", "us-east-1", "https://s3.us-east-1.amazonaws.com", False),
+        ("bucket", "cn-north-1", "https://s3.cn-north-1.amazonaws.com.cn", True),
+    ],
+)
+def test_where_s3fs_finds_a_bucket(bucket: str, region: str, url: str, *, has_own_name: bool) -> None:
+    source = replace(S3, bucket=bucket, region="")
+    options = commands.s3fs_words(source, S3Access(region=region), uid=1, gid=1)[-1].split(",")
+    assert f"url={url}" in options
+    assert ("use_path_request_style" not in options) == has_own_name
 
 
 def noted(*sources: MountSource, now: float) -> VolumeFacts:
