@@ -55,14 +55,18 @@ def check_before_set_up(
     python: [bootstrap] python. cache: foundation.user_folders.cache_folder().
     Raises ClusterError, which names every node that cannot be checked.
     """
-    turns = Turns(find_homes_of(hosts, connections, silent))
+    homes = find_homes_of(hosts, connections, silent)
+    first = {home[0] for home in homes}
+    turns = Turns(homes)
     found: dict[str, NodeFinding] = {}
     with placing_runtimes(cache=cache, report=report) as placing:
 
         def examine(host: Host) -> None:
             with turns.taken(host.instance_id):
                 connection, facts = connections.describe(host, python=python)
-                connections.keep_facts(host, placing.place(connection, facts))
+                facts = placing.place(connection, facts)
+                if host.instance_id in first:  # the others will have what the set-up of the first places there
+                    connections.keep_facts(host, facts)
             early = connections.take_answer(host)
             found[host.name] = early if isinstance(early, NodeFinding) else check_node(connection)
 
