@@ -17,6 +17,9 @@ from bootstrap.transfer.distribute import Distribution, SetUp
 from bootstrap.transfer.tree import TreeArchives
 from foundation.progress import Event, Report
 
+KEPT_RUNTIMES = 3
+"""How many runtimes of other versions stay on a node, apart from those in use."""
+
 
 @contextmanager
 def placing_runtimes(*, cache: Path, report: Report) -> Iterator["RuntimePlacing"]:
@@ -48,7 +51,9 @@ class RuntimePlacing(Struct, frozen=True):
         files = [*needed, file]
         size_mb = sum(file.size_bytes for file in files) / 1e6
         tasks = [script_task(steps, what="unpacking Python", python=facts.python)] if steps else []
-        tasks.append({**task, "folder": FOLDER, "python": runtime.python_path, "keep": [digest]})
+        tasks.append(
+            {**task, "folder": FOLDER, "python": runtime.python_path, "keep": [digest], "newest": KEPT_RUNTIMES}
+        )
         self.distribution.report(Event(kind="start", what=f"copying {size_mb:.0f} MB of our own programs", where=name))
         self.distribution.set_up(connection, SetUp(python=facts.python, files=files, holds=facts.files, tasks=tasks))
         self.distribution.report(

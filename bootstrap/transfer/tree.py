@@ -26,6 +26,8 @@ from foundation.errors import ClusterError
 
 PLAIN = 0o644
 EXECUTABLE = 0o755
+KEPT_TREES = 20
+"""How many older trees stay on a node: a job that waits in the queue copies its tree only when it starts."""
 FORGOTTEN_AFTER_S = 24 * 3600.0
 
 
@@ -145,6 +147,7 @@ class TreeArchives:
             "digest": tree.digest,
             "archive": f"files/{file.sha256}/{file.name}",
             "keep": self._keep,
+            "newest": KEPT_TREES,
         }
 
 

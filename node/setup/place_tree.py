@@ -20,7 +20,6 @@ import time
 
 COMPLETE = ".complete"
 DIGEST = re.compile(r"[0-9a-f]{64}$")
-KEPT = 3
 FULL_BYTES = 1 << 20
 ARCHIVE_LIFETIME_S = 24 * 3600.0
 
@@ -45,7 +44,7 @@ def place(home, task):
         if os.path.isdir(final):
             set_aside(final)
         make(final, os.path.join(home, task["archive"]), python and os.path.join(home, python))
-    remove_old(trees, task["keep"])
+    remove_old(trees, task["keep"], task["newest"])
     remove_forgotten_archives(os.path.join(home, "files"))
 
 
@@ -123,8 +122,8 @@ def remove_forgotten_archives(files):
             remove_archive(path)
 
 
-def remove_old(trees, keep):
-    """Removes old trees, except those in `keep`, the newest three others, and those in use."""
+def remove_old(trees, keep, newest):
+    """Removes old trees, except those in `keep`, the newest others, as many as `newest`, and those in use."""
     ages = {}
     for name in os.listdir(trees):
         if name.endswith(".old"):
@@ -134,7 +133,7 @@ def remove_old(trees, keep):
                 ages[name] = os.stat(os.path.join(trees, name, COMPLETE)).st_mtime
             except FileNotFoundError:
                 ages[name] = 0.0
-    old = sorted(ages, key=lambda name: (ages[name], name), reverse=True)[KEPT:]
+    old = sorted(ages, key=lambda name: (ages[name], name), reverse=True)[newest:]
     if old:
         used = find_used()
         for name in old:

@@ -85,7 +85,7 @@ class NodeDir:
             folder = self.home / "files" / file.sha256
             folder.mkdir(parents=True, exist_ok=True)
             shutil.copy(file.path, folder / file.name)
-        return {**task, "keep": [tree.digest, *keep]}
+        return {**task, "keep": [tree.digest, *keep], "newest": 3}
 
     def path(self, tree: Tree) -> Path:
         return self.home / "tree" / tree.digest

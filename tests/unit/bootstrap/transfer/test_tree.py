@@ -56,6 +56,10 @@ def test_a_changed_file_is_refused(tmp_path: Path, change: Callable[[Path], obje
     assert caught.value.hint.startswith("run the command again")
 
 
+QUEUED = 10
+"""Jobs that wait in the queue, each with other files: on other nodes than the head, no process uses these yet."""
+
+
 def test_archives_are_shared_and_removed_at_the_end(tmp_path: Path) -> None:
     tree, other = tree_of({"a": b"1"}), tree_of({"c": b"3"})
     folder = tmp_path / "archives"
@@ -67,5 +71,6 @@ def test_archives_are_shared_and_removed_at_the_end(tmp_path: Path) -> None:
             asked = list(pool.map(archives.write, [tree, other] * 4))
         assert len({file.path for file, _ in asked}) == len({file.sha256 for file, _ in asked}) == 2
         assert all(task["keep"] == sorted([tree.digest, other.digest]) for _, task in asked)
+        assert all(task["newest"] >= QUEUED for _, task in asked)
         assert len(list(folder.iterdir())) == 2
     assert [path.name for path in folder.iterdir()] == ["of another command"]
