@@ -193,5 +193,9 @@ def explain_ignored(line: str, config: BootstrapConfig) -> str | None:
 
 
 def _allows(line: str, exact: str) -> bool:
-    found = parse_requirement(line)
-    return find_name(line) == find_name(exact) and found.specifier.contains(exact.partition("==")[2], prereleases=True)
+    try:
+        found = parse_requirement(line)
+    except ValueError:  # such as conda's "torch=2.13.0"
+        return False
+    is_same = found.url is None and find_name(line) == find_name(exact)
+    return is_same and found.specifier.contains(exact.partition("==")[2], prereleases=True)
