@@ -34,10 +34,10 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, NoReturn
 
-from node.setup import process_tree
+from node.setup import process_tree, setup_env
 from node.setup.containers import archive, engine
 from node.setup.messages import serve
 
@@ -95,11 +95,9 @@ class Node:
 
     def do_pull(self, reference: str, login: Mapping[str, str] | None) -> Message:
         """Pulls an image, and describes it."""
-        if login is None:
-            self._run(engine.pull_words(self._engine, reference, None))
-        else:
-            with serve_credentials(login) as path:
-                self._run(engine.pull_words(self._engine, reference, path))
+        proxies = setup_env.find_proxies(os.environ)  # for podman: docker's daemon has its own
+        with serve_credentials(login) if login is not None else nullcontext() as path:
+            self._run(engine.pull_words(self._engine, reference, path), env=proxies)
         return self.do_inspect(reference)
 
     def do_map(self, image: str) -> None:

@@ -17,6 +17,8 @@ from bootstrap.container.prepare import Login
 from bootstrap.container.reference import parse_reference
 from foundation.errors import ClusterError
 from foundation.progress import silent
+from node.setup.containers import engine
+from node.setup.containers import prepare as node_side
 from node_facts import make_programs
 from project import REPOSITORY
 from waits import until
@@ -211,6 +213,15 @@ from node.setup.containers import engine, prepare
 engine.SEARCH_PATH = "{path}"
 prepare.main()
 """
+
+
+def test_a_pull_through_the_nodes_proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_programs(tmp_path, podman='echo "through $HTTPS_PROXY" >&2; exit 1')
+    monkeypatch.setattr(engine, "SEARCH_PATH", f"{tmp_path}:/usr/bin")
+    monkeypatch.setenv("HTTPS_PROXY", "http://proxy.example:3128")
+    node = node_side.Node()
+    node._engine = ["podman"]
+    assert node.answer({"pull": "r.example.com/a:1", "login": None}) == {"failed": "through http://proxy.example:3128"}
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, None])
