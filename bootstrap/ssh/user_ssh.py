@@ -46,12 +46,16 @@ class Route(Struct, frozen=True, kw_only=True):
 
 
 class UnknownHostKey(paramiko.SSHException):  # type: ignore[misc] # paramiko has no types
-    """A host's key is not among the user's known hosts. hostname: the host's name in known_hosts."""
+    """A host's key is not among the user's known hosts. hostname: the host's name in known_hosts.
 
-    def __init__(self, hostname: str, key: paramiko.PKey) -> None:
+    is_kept: whether ssh keeps the keys that the user accepts.
+    """
+
+    def __init__(self, hostname: str, key: paramiko.PKey, *, is_kept: bool = True) -> None:
         super().__init__(f"the host key of {hostname} is not known")
         self.hostname = hostname
         self.key = key
+        self.is_kept = is_kept
 
 
 class RefuseUnknown(MissingHostKeyPolicy):  # type: ignore[misc] # paramiko has no types
@@ -60,14 +64,15 @@ class RefuseUnknown(MissingHostKeyPolicy):  # type: ignore[misc] # paramiko has 
     without_port: the keys of a host at another port than 22 that are known without a port, which ssh accepts, too.
     """
 
-    def __init__(self, without_port: Collection[paramiko.PKey]) -> None:
+    def __init__(self, without_port: Collection[paramiko.PKey], *, is_kept: bool) -> None:
         self._without_port = without_port
+        self._is_kept = is_kept
 
     def missing_host_key(self, client: SSHClient, hostname: str, key: paramiko.PKey) -> None:
         """Refuses the host: raises UnknownHostKey."""
         del client
         if key not in self._without_port:
-            raise UnknownHostKey(hostname, key)
+            raise UnknownHostKey(hostname, key, is_kept=self._is_kept)
 
 
 def read_ssh_config(spec: Spec) -> paramiko.SSHConfig:
@@ -177,7 +182,8 @@ def _prepare(connection: fabric.Connection) -> None:
     # `ssh -G` does not quote the paths, which are absolute and may contain blanks.
     paths, alias = [Path(path) for path in re.split(" +(?=/)", files)], options.get("hostkeyalias")
     without_port = () if alias or connection.port == 22 else find_known_keys(paths, connection.host)
-    connection.client.set_missing_host_key_policy(RefuseUnknown(without_port))  # Fabric's own policy adds unknown keys
+    policy = RefuseUnknown(without_port, is_kept=options.get("userknownhostsfile") not in ("none", os.devnull))
+    connection.client.set_missing_host_key_policy(policy)  # Fabric's own policy adds unknown keys
     for key in find_known_keys(paths, alias or name):
         connection.client.get_host_keys().add(name, key.get_name(), key)
     connection.connect_timeout = CONNECT_TIMEOUT_S
@@ -208,10 +214,11 @@ def _cause(spec: Spec, host: Host, error: BaseException) -> tuple[str, str]:
         case UnknownHostKey():
             is_its = error.hostname == known_name(host.address, host.port)
             whose = "its host key" if is_its else f"the host key of {error.hostname}, on the way to it,"
+            keep = "" if error.is_kept else "remove UserKnownHostsFile /dev/null from your ssh_config; then "
             return (
                 f"{whose} is not in your known_hosts; nothing was sent to it\n"
                 f"  presented: {error.key.get_name()} {error.key.fingerprint}"
-            ), f"{command}, once, to check and accept its key; then run the command again"
+            ), f"{keep}{command}, once, to check and accept its key; then run the command again"
         case paramiko.BadHostKeyException():
             return (
                 f"the host key of {error.hostname} differs from the one in your known_hosts, so this may not be the "

@@ -85,7 +85,10 @@ def test_jump_hosts_are_visited_in_their_order(ssh_folder: Path, connections: li
     assert [(hop.host, hop.port) for hop in find_hops(connections[0])] == [("lab", 22), ("inner", 2222), ("gate", 22)]
 
 
-@pytest.mark.parametrize(("key", "config", "is_known"), [(KEY, "", True), (OTHER, "", False), (KEY, ALIAS, False)])
+@pytest.mark.parametrize(
+    ("key", "config", "is_known"),
+    [(KEY, "", True), (OTHER, "", False), (KEY, ALIAS, False), (KEY, "UserKnownHostsFile /dev/null\n", False)],
+)
 def test_a_key_that_is_known_without_the_port(
     ssh_folder: Path, connections: list[fabric.Connection], key: paramiko.PKey, config: str, *, is_known: bool
 ) -> None:
@@ -94,8 +97,9 @@ def test_a_key_that_is_known_without_the_port(
     (ssh_folder / "config").write_text(config)
     connect(LAB, spec=Spec(host="lab", port=2222))
     policy = connections[0].client._policy
-    with nullcontext() if is_known else pytest.raises(UnknownHostKey):
+    with nullcontext() if is_known else pytest.raises(UnknownHostKey) as refused:
         policy.missing_host_key(connections[0].client, "[lab]:2222", key)
+    assert refused is None or refused.value.is_kept == ("/dev/null" not in config)
 
 
 @pytest.mark.parametrize("text", ["Garbage\n", "Host lab\n Port none\n"])
@@ -131,6 +135,8 @@ def test_find_known_keys(lines: list[str], name: str, tmp_path: Path, *, known: 
     ("error", "message", "hint"),
     [
         (UnknownHostKey("[lab.example.org]:2222", KEY), "its host key is not in your known_hosts", "ssh lab, once"),
+        (UnknownHostKey("[lab.example.org]:2222", KEY, is_kept=False), "its host key is not in your known_hosts",
+         "remove UserKnownHostsFile /dev/null from your ssh_config; then ssh lab, once"),
         (UnknownHostKey("jump", KEY), "the host key of jump, on the way to it, is not in", "ssh lab, once"),
         (paramiko.BadHostKeyException("[lab.example.org]:2222", OTHER, KEY), "differs from the one in your known_hosts",
          "ssh-keygen -R '[lab.example.org]:2222'"),
