@@ -138,7 +138,7 @@ def is_wanted(found: FoundFramework, python: str) -> bool:
 
 def _pick_wheel(facts: NodeFacts, gpus: Sequence[Gpu], *, node: str) -> str:
     check_known(gpus, node=node, hint="set [bootstrap] torch to a wheel; cluster oracle --framework pytorch lists them")
-    wheel = pick_torch(gpus[0] if gpus and facts.machine == "x86_64" else None)
+    wheel = pick_torch(gpus[0] if gpus and facts.machine == "x86_64" else None, facts.driver)
     if wheel is None:
         raise ClusterError(
             f'{node}: torch = "auto" has no wheel with code for {gpus[0].label}, and its image no PyTorch that fits',

@@ -129,13 +129,17 @@ def find_build(requirement: str) -> TorchBuild | None:
     return next((build for build in builds if version is not None and (build.on_pypi or version.label)), None)
 
 
-def pick_torch(gpu: Gpu | None) -> str | None:
-    """The wheel of `torch = "auto"` for a GPU, or without one; None if no wheel of AUTO has code for it. Pure."""
+def pick_torch(gpu: Gpu | None, driver: str | None = None) -> str | None:
+    """The wheel of `torch = "auto"` for a GPU, or without one; None if no wheel of AUTO has code for it. Pure.
+
+    driver: its version, if known. A wheel that needs a newer one is only taken if all do.
+    """
     if gpu is None:
         return AUTO[0]
     builds = ((requirement, find_build(requirement)) for requirement in AUTO)
-    fitting = (requirement for requirement, build in builds if build is not None and find_fitting(build.code, gpu))
-    return next(fitting, None)
+    fitting = [(wheel, build) for wheel, build in builds if build is not None and find_fitting(build.code, gpu)]
+    running = [wheel for wheel, build in fitting if explain_driver(build.cuda, driver) is None]
+    return next(iter([*running, *(wheel for wheel, _ in fitting)]), None)
 
 
 def find_pythons(requirement: str) -> tuple[Version, Version]:

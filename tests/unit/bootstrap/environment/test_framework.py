@@ -60,9 +60,10 @@ def choose(
         ((replace(DEBIAN, version="1.9.0"),), {}, {}, None, "torch==2.13.0"),
         ((replace(DEBIAN, python=FoundPython(path="/p", version=(3, 8))),), {}, {}, None, "torch==2.13.0"),
         ((DEBIAN, AMI), A10G, {}, AMI, NODE_PROGRAMS[0]),
-        ((DEBIAN,), A10G, {}, None, "torch==2.13.0"),  # a CPU build
+        ((DEBIAN,), A10G, {}, None, "torch==2.8.0"),  # a CPU build; the driver is too old for CUDA 13
         ((AMI,), {"gpus": (("5.2", "Tesla M60"),)}, {}, None, "torch==2.7.1"),  # no code for this GPU
-        ((AMI,), {**A10G, "driver": "470.82.01"}, {}, None, "torch==2.13.0"),
+        ((AMI,), {**A10G, "driver": "470.82.01"}, {}, None, "torch==2.13.0"),  # for every CUDA 12, too
+        ((), {**A10G, "driver": "580.65.06"}, {}, None, "torch==2.13.0"),
         ((AMI,), {}, {"framework": "none"}, None, NODE_PROGRAMS[0]),
     ],
 )
