@@ -96,6 +96,9 @@ def run() -> int:
             if VARIABLE not in os.environ:  # the shell, which completes a line, would show it in the line
                 _fail("interrupted", _find_hint(error))
             code = INTERRUPTED
+    except click.exceptions.NoArgsIsHelpError as error:
+        write(sys.stderr, error.format_message())
+        code = error.exit_code
     except click.ClickException as error:
         text = error.format_message().removesuffix(".")
         context = error.ctx if isinstance(error, click.UsageError) else None

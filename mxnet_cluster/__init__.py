@@ -17,6 +17,11 @@ import sys
 
 def main() -> None:
     """Runs the command, and exits with its exit code."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        sys.stderr.write("error: the current folder has been deleted\n  try: cd to another folder\n")
+        sys.exit(1)
     given = {os.path.abspath(path) for path in os.environ.pop("PYTHONPATH", "").split(os.pathsep)}
     if os.geteuid() == 0 and "SUDO_UID" in os.environ:
         sys.dont_write_bytecode = True  # root would own the files, in the user's folders

@@ -70,6 +70,24 @@ def test_an_error_is_one_line_and_an_exit_code(
     )
 
 
+@pytest.mark.parametrize("words", ["", "data"])
+def test_a_group_without_a_command_shows_its_help(words: str, tmp_path: Path) -> None:
+    done = subprocess.run([CLUSTER, *words.split()], cwd=tmp_path, check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr.partition("\n")[0]) == (
+        2,
+        "",
+        f"Usage: cluster {words} [OPTIONS] COMMAND [ARGS]...".replace("  ", " "),
+    )
+
+
+def test_a_deleted_folder_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    command = f"rmdir {folder} && exec {CLUSTER} status"
+    done = subprocess.run(["sh", "-c", command], cwd=folder, check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stderr.partition("\n")[0]) == (1, "error: the current folder has been deleted")
+
+
 def test_a_closed_stream_is_like_dev_null(tmp_path: Path) -> None:
     command = f"exec {CLUSTER} -c no.toml status >&- 2>&- <&-"
     assert subprocess.run(["sh", "-c", command], cwd=tmp_path, check=False).returncode == 2
