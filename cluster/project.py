@@ -89,7 +89,8 @@ def _find_script(folder: Path) -> str | None:
         scripts = [path for path in scripts if "__main__" in _read(path)]
     if not scripts:
         scripts = [path for path in folder.glob(f"[!.]*/{SCRIPT}") if path.is_file()]
-    return scripts[0].relative_to(folder).as_posix() if len(scripts) == 1 else None
+    names = [path.relative_to(folder).as_posix() for path in scripts]
+    return names[0] if len(names) == 1 and names[0].isprintable() else None  # TOML cannot have a name that is not UTF-8
 
 
 def _find_packages(folder: Path) -> tuple[tuple[str, ...], tuple[str, ...], str | None]:

@@ -7,6 +7,7 @@ import tomllib
 import unicodedata
 from collections.abc import Collection, Mapping
 from contextlib import suppress
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from types import MappingProxyType
@@ -47,6 +48,9 @@ SHOWN = {
 
 SCRIPTS = {"torch-own": "train.py"}
 """The script that `init` writes next to cluster.toml, by template."""
+
+quote = partial(json.dumps, ensure_ascii=False)
+"""Returns text as TOML writes it, which has no escapes for two halves of a character such as an emoji."""
 
 
 @click.command("init")
@@ -191,15 +195,15 @@ def choose_lines(project: OwnProject, *, has_gpus: bool) -> dict[tuple[str, str]
     """The lines of cluster.toml that fit a project. has_gpus: the nodes have GPUs. Pure."""
     lines: dict[tuple[str, str], str | None] = {}
     if project.script is not None:
-        lines = {("train", "script"): json.dumps(project.script), ("train", "args"): "[]"}
+        lines = {("train", "script"): quote(project.script), ("train", "args"): "[]"}
     framework = project.framework or ("mxnet" if project.script is None else "none")
     if framework != "mxnet":
-        lines |= {("bootstrap", "framework"): json.dumps(framework), ("train", "kv_store"): None}
+        lines |= {("bootstrap", "framework"): quote(framework), ("train", "kv_store"): None}
     if framework == "pytorch":
         lines["train", "launcher"] = '"torchrun"'
     # MXNet's CPU wheel would leave the GPUs idle.
     if project.version is not None and not (has_gpus and project.version.startswith("mxnet==")):
-        lines["bootstrap", project.version.partition("==")[0].partition("-")[0]] = json.dumps(project.version)
+        lines["bootstrap", project.version.partition("==")[0].partition("-")[0]] = quote(project.version)
     if project.packages:
         lines["bootstrap", "packages"] = json.dumps(list(project.packages))
     if project.locked:
@@ -234,7 +238,7 @@ def render_settings(
     """
     given = {("", "name"): name, ("", "cloud"): cloud, ("provision", "instance_type"): instance_type}
     chosen: dict[tuple[str, str], str | None] = {
-        setting: json.dumps(value) for setting, value in given.items() if value is not None
+        setting: quote(value) for setting, value in given.items() if value is not None
     }
     # Data in S3 would need AWS credentials, and a lease cannot end existing hosts.
     if cloud == "hosts" or not has_data:

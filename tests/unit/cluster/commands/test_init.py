@@ -172,6 +172,7 @@ PINNED = {"train.py": "import mxnet", "requirements.txt": "mxnet==1.9.1\n"}
         ({"train.py": "def f():\n  import mxnet as mx"}, {"framework": "mxnet"}, {"kv_store": "dist_sync"}),
         ({"a.py": "import torch", "b.py": "if __name__ == '__main__': import mxnet"}, {}, {"script": "b.py"}),
         ({"train.py": "import net", "net.py": "import torchvision"}, {"framework": "pytorch"}, {}),
+        ({"an\N{SNAKE}.py": "import torch"}, {}, {"script": "an\N{SNAKE}.py"}),
         ({"train.py": "import jax"}, {"framework": "none"}, {"launcher": "auto"}),
         (TORCH | {"requirements.txt": "torch==2.1.0\nx"}, {"torch": "torch==2.1.0"}, {}),
         (TORCH | {"pyproject.toml": "[project]\ndependencies=['x']"}, {"packages": ("-r pyproject.toml",)}, {}),
@@ -190,3 +191,9 @@ def test_the_file_fits_the_project(
     assert {key: getattr(config.bootstrap, key) for key in bootstrap} == bootstrap
     assert {key: getattr(config.train, key) for key in train} == train
     assert config.train.args == ()
+
+
+def test_a_script_whose_name_toml_cannot_have_is_not_taken() -> None:
+    Path("\udcff.py").write_text("import torch")
+    run("init")
+    assert load_config(Path("cluster.toml")).train.script == "train_mnist.py"
