@@ -54,12 +54,12 @@ def read_words(words: Sequence[str], *, is_command: bool, here: Path, project_di
     # `own.py -- --epochs 3`, as other programs want it; a script gets a second "--".
     name, args = words[0], tuple(words[2:] if len(words) > 1 and words[1] == "--" else words[1:])
     path = here / name
+    if not args and len(name.split()) > 1 and not _exists(path):
+        return Words(command=as_command(words))
     if path.is_file():
         return Words(script=os.path.relpath(path.absolute(), project_dir), args=args)
     if name in shipped_scripts():
         return Words(script=name, args=args)
-    if not args and len(name.split()) > 1:
-        return Words(command=as_command(words))
     if path.is_dir():
         likely = shlex.join([f"{name.rstrip('/')}/{find_likely(path)}", *args])
         raise UsageError(f"{name}: this is a folder, and not a script", hint=f"cluster train {likely}")
@@ -192,9 +192,17 @@ def as_command(words: Sequence[str]) -> tuple[str, ...]:
     A single word with blanks, such as "python my.py --lr 0.1", is a line for the shell, as with launch.py, unless it is
     the name of a file that contains blanks.
     """
-    if len(words) == 1 and len(words[0].split()) > 1 and not Path(words[0]).exists():
+    if len(words) == 1 and len(words[0].split()) > 1 and not _exists(Path(words[0])):
         return (*SHELL, words[0])
     return tuple(words)
+
+
+def _exists(path: Path) -> bool:
+    """Whether there is such a file or folder. A line for the shell may be too long for a name."""
+    try:
+        return path.exists()
+    except OSError:
+        return False
 
 
 def parse_variable(word: str, *, option: str, here: Mapping[str, str]) -> tuple[str, str]:

@@ -10,6 +10,8 @@ from cluster.commands.job.train import train
 from cluster.submission.request import Words, find_cwd, read_store, read_words
 from foundation.errors import UsageError
 
+LONG = "python own.py" + " --lr 0.1" * 30  # longer than a file's name can be
+
 
 def test_an_unknown_option_may_be_the_scripts() -> None:
     with pytest.raises(UsageError, match="cluster train has no option --epochs") as raised:
@@ -27,6 +29,9 @@ def test_an_unknown_option_may_be_the_scripts() -> None:
         (("../top.py",), False, Words(script="top.py")),
         (("train_mnist.py",), False, Words(script="train_mnist.py")),
         (("python own.py",), False, Words(command=("bash", "-c", "python own.py"))),
+        ((LONG,), False, Words(command=("bash", "-c", LONG))),
+        ((LONG,), True, Words(command=("bash", "-c", LONG))),
+        (("my own.py",), False, Words(script="sub/my own.py")),
         (("python", "own.py", "--gpus", "0,1"), False, Words(command=("python", "own.py", "--gpus", "0,1"))),
         (("python", "train_mnist.py"), True, Words(script="train_mnist.py")),
         (("sh", "-c", "ls"), False, Words(command=("sh", "-c", "ls"))),
