@@ -73,7 +73,9 @@ def open_capsule(path: Path) -> Iterator[tuple[Ingredients, Manifest, Path]]:
             problems = list(find_differences(folder, manifest))
             ingredients = decode((folder / CAPSULE).read_bytes(), Ingredients)
         except ERRORS as error:
-            text = f"{error.strerror}: {error.filename}" if isinstance(error, OSError) else str(error)
+            text = (
+                f"{error.strerror}: {error.filename}" if isinstance(error, OSError) and error.filename else str(error)
+            )
             message = text.replace(f"{folder}/", "")
             raise ClusterError(f"{path} is no capsule that cluster {PROGRAM} reads, or is damaged: {message}") from None
         ran, found = ingredients.spec.project, read_tree(folder / FILES)
