@@ -81,8 +81,7 @@ def load_config(path: Path, overrides: Mapping[str, Any] | None = None) -> Clust
 
     Raises ConfigError, which names the file, the key, the value, the allowed values and the nearest known key.
     """
-    hint = "cluster init" if path.name == FILE_NAME else f"cluster -c {shlex.quote(str(path))} init"
-    return parse_config(read_table(path, hint=hint), source=str(path), overrides=overrides)
+    return parse_config(read_table(path), source=str(path), overrides=overrides)
 
 
 def load_job_file(path: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -108,7 +107,7 @@ def find_mistakes(path: Path) -> tuple[Mistake, ...]:
 
     Raises ConfigError if the file cannot be read.
     """
-    text = _read_text(path, hint="cluster init")
+    text = _read_text(path)
     try:
         found = settings.find_mistakes(ClusterConfig, parse_toml(text))
     except ValueError as error:
@@ -118,8 +117,8 @@ def find_mistakes(path: Path) -> tuple[Mistake, ...]:
     return tuple(sorted(mistakes, key=lambda one: one.line or 0))
 
 
-def read_table(path: Path, *, hint: str = "cluster init") -> dict[str, Any]:
-    """Returns the content of a TOML file, unchecked. hint: for a file that does not exist. Raises ConfigError."""
+def read_table(path: Path, *, hint: str = "") -> dict[str, Any]:
+    """Returns the content of a TOML file, unchecked. Raises ConfigError. hint: see _read_text."""
     text = _read_text(path, hint=hint)
     try:
         return parse_toml(text)
@@ -129,13 +128,17 @@ def read_table(path: Path, *, hint: str = "cluster init") -> dict[str, Any]:
         raise ConfigError(f"{where}: {message}", hint=remedy or AGAIN.format(path=path)) from error
 
 
-def _read_text(path: Path, *, hint: str) -> str:
-    """Returns the text of a TOML file. Raises ConfigError, also if it is not UTF-8."""
+def _read_text(path: Path, *, hint: str = "") -> str:
+    """Returns the text of a TOML file. Raises ConfigError, also if it is not UTF-8.
+
+    hint: for a file that does not exist; "": cluster init writes it.
+    """
     try:
         content = read_bounded(path, most_bytes=MOST_BYTES)
         return content.decode("utf-8-sig")  # editors on Windows write this mark
     except FileNotFoundError:
-        raise ConfigError(f"{path}: there is no such file", hint=hint) from None
+        init = "cluster init" if path.name == FILE_NAME else f"cluster -c {shlex.quote(str(path))} init"
+        raise ConfigError(f"{path}: there is no such file", hint=hint or init) from None
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}", hint=AGAIN.format(path=path)) from error
     except UnicodeDecodeError as error:

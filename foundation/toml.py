@@ -49,6 +49,7 @@ def find_line(text: str, key: str) -> int | None:
         if (heading := _HEADING.match(line)) is not None:
             table = heading[2] if heading[1] == "[" else f"{heading[2]}[{tables[heading[2]]}]"
             tables[heading[2]] += 1
+            places.setdefault(heading[2], number)
             places.setdefault(table, number)
         elif (found := _KEY.match(line)) is not None:
             places.setdefault(f"{table}.{found[1]}" if table else found[1], number)

@@ -35,6 +35,7 @@ TOML = 'name = "demo"\n'
         (TOML, ("train", "--env", "NO_SUCH"), "this variable is not set here", "export NO_SUCH first"),
         (TOML, ("train", "--gpus", "all"), '--gpus "all": must be numbers with commas', "cluster train --gpus 0,1"),
         (None, ("-c", "my.toml", "up"), "my.toml: there is no such file", "cluster -c my.toml init"),
+        (None, ("-c", "my.toml", "config", "check"), "my.toml: there is no such file", "cluster -c my.toml init"),
         (TOML + '[train]\nscript = "src"', ("up",), '"src": {here}/src is a folder, not a script', "name a file in it"),
         (TOML, ("train", "src"), "src: this is a folder, and not a script", "cluster train src/main.py"),
         (TOML, ("train", "--", "src/windows.sh"), "src/windows.sh, line 1: the line ends as on Windows", "sed -i "),

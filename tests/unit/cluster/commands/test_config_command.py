@@ -26,6 +26,7 @@ from foundation.settings import describe_settings
             'name = "demo"\n[[volumes]]\nmount = "/a"\nsource = "head"\n[[volumes]]\nmount = "a"\n',
             [(5, "volumes[1].source"), (6, "volumes[1].mount")],
         ),
+        ('name = "demo"\n[[train]]\nworkers = 1\n', [(2, "train")]),
         ('name = "demo"\n[lease]\nthen = "stop"\n', [(2, "lease")]),
         ('name = "demo"\nname = "two"\n', [(2, "")]),
         ("name = demo\n", [(1, "")]),
