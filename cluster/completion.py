@@ -26,7 +26,7 @@ VARIABLE = "_CLUSTER_COMPLETE"
 SCRIPTS_DIR = Path(__file__).parents[1] / "train" / "scripts"
 MOST_NODES = 50
 _COMMANDS = Path(__file__).parent / "commands"
-PROGRAM = (Path(__file__).parent, _COMMANDS, _COMMANDS / "data", _COMMANDS / "setup")
+PROGRAM = (Path(__file__).parent, _COMMANDS, _COMMANDS / "data", _COMMANDS / "job", _COMMANDS / "setup")
 
 
 class Name(click.ParamType[str]):

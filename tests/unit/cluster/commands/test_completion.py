@@ -10,7 +10,7 @@ from click.shell_completion import BashComplete
 from click.testing import CliRunner
 
 from cluster.commands import COMMANDS
-from cluster.completion import MOST_NODES, VARIABLE, describe_shape, load_command, make_shape
+from cluster.completion import MOST_NODES, PROGRAM, VARIABLE, describe_shape, load_command, make_shape
 from cluster.main import cli
 
 FILE = """
@@ -68,6 +68,11 @@ def test_words_of_huge_clusters_and_existing_hosts(folder: Path) -> None:
     hosts = 'name = "plain"\ncloud = "hosts"\n[hosts]\nnames = ["me@gpu1", "gpu2:2222", "me@gpu1"]\n'
     (folder.parent / "cluster.toml").write_text(hosts)
     assert complete("ssh", "gp") == ["gpu1", "gpu2"]
+
+
+def test_a_change_of_any_commands_module_is_noticed() -> None:
+    modules = (place.partition(":")[0].split(".") for place, _ in COMMANDS.values())
+    assert {PROGRAM[0].parent.joinpath(*names).parent for names in modules} <= set(PROGRAM)
 
 
 def test_the_shape_of_every_command_is_its_own() -> None:
