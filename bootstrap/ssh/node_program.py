@@ -87,7 +87,7 @@ def runtime_command(name: str, *words: str, as_root: bool = False, must_exist: b
 
 
 def never() -> None:
-    """A `look` that does nothing."""
+    """A Check that does nothing."""
 
 
 class AnswerError(ClusterError):

@@ -23,7 +23,7 @@ from provision.volumes.config import find_head_volume
 @click.option(
     "-H",
     "--hostfile",
-    type=click.Path(),  # see commands/train.py
+    type=click.Path(),  # see commands/job/train.py
     metavar="FILE",
     help='For cloud = "hosts": the nodes, one per line; pbs, slurm or sge: those of the allocation.',
 )

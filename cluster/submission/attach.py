@@ -46,7 +46,7 @@ QUESTION = (
 class Interrupts:
     """Handles SIGINT and SIGTERM while attached to a job. A context manager, for the main thread.
 
-    The first signal is remembered until `look` raises it as KeyboardInterrupt, so that no read or write is cut short.
+    The first signal is remembered until `check` raises it as KeyboardInterrupt, so that no read or write is cut short.
     A second signal is raised immediately, because a write may never finish.
     """
 

@@ -89,7 +89,7 @@ class JobModel:
             return newest
 
     def leave(self) -> None:
-        """Ends the thread that follows the job, which calls `look` several times a second."""
+        """Ends the thread that follows the job, which calls `refresh` several times a second."""
         self._left.set()
 
     def refresh(self) -> None:
