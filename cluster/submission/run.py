@@ -3,7 +3,7 @@
 import math
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -70,7 +70,7 @@ def run_job(app: App, words: Sequence[str], options: Mapping[str, Any], choices:
         raise
     except ClusterError as error:
         if not (detach or dry_run):
-            _finish_after(app, job_id, error, down=choices.down)
+            _go_on_after(error, app, lambda: _finish(app, job_id, down=choices.down))
         raise
     if detach or dry_run:
         return code
@@ -84,7 +84,8 @@ def run_job(app: App, words: Sequence[str], options: Mapping[str, Any], choices:
 def _bring_up(app: App, choices: Choices, *, dry_run: bool) -> bool:
     """Launches the nodes that are missing, after one question. Returns whether all nodes were there before.
 
-    `submit` sets up nodes that are there, and existing hosts.
+    `submit` sets up nodes that are there, and existing hosts. If nodes were to be launched and that fails, or their
+    set-up, this deletes the cluster as after a job: otherwise, nodes without a job would cost money.
     """
     if not app.has_instances:
         if choices.down and not dry_run:
@@ -93,9 +94,15 @@ def _bring_up(app: App, choices: Choices, *, dry_run: bool) -> bool:
     refuse_no_nodes(app.config.provision)
     check_inputs(app)
     plans: list[Plan] = []
+    launches: list[LaunchNodes] = []  # to which the user has agreed
 
     def agree(plan: Plan) -> bool:
         plans.append(plan)
+        changed = ask(plan)
+        launches.extend(filter(None, [find_launch(plan)]))
+        return changed
+
+    def ask(plan: Plan) -> bool:
         launch = find_launch(plan)
         is_new = launch is not None and launch.is_first  # `up` does not change the lease of others
         if choices.budget_usd is not None and not is_new:
@@ -117,9 +124,15 @@ def _bring_up(app: App, choices: Choices, *, dry_run: bool) -> bool:
         app.override("lease.budget_usd", ask_budget(app, question, spent_usd + usd_per_hour * hours))
         return True
 
-    with if_interrupted(LEFT_BY_UP):
-        app.enter_cloud(start_sandbox=True)
-        up_in_a_region(app, dry_run=dry_run, yes=choices.yes, keep_failed=False, agree=agree)
+    try:
+        with if_interrupted(LEFT_BY_UP):
+            app.enter_cloud(start_sandbox=True)
+            up_in_a_region(app, dry_run=dry_run, yes=choices.yes, keep_failed=False, agree=agree)
+    except ClusterError as error:
+        if choices.down and launches and not dry_run:
+            is_new = len(launches[0].indices) == launches[0].total
+            _go_on_after(error, app, lambda: _delete(app, is_new=is_new))
+        raise
     return not plans[0]
 
 
@@ -184,10 +197,10 @@ def _render_next(config: ClusterConfig, request: TrainRequest, *, down: bool) ->
     return f"then: {', '.join(steps)}; the job is checked once the nodes run"
 
 
-def _finish_after(app: App, job_id: str, failure: ClusterError, *, down: bool) -> None:
-    """Like _finish, after the error that the command ends with. Warns of another error, but not of the same again."""
+def _go_on_after(failure: ClusterError, app: App, work: Callable[[], None]) -> None:
+    """Works on after the error that the command ends with. Warns of another error, but not of the same again."""
     try:
-        _finish(app, job_id, down=down)
+        work()
     except ClusterError as error:
         if error.message != failure.message:
             app.warn_of(error)
@@ -205,10 +218,15 @@ def _finish(app: App, job_id: str, *, down: bool) -> None:
         raise
     if not down:
         return
-    if not app.has_instances:
+    if app.has_instances:
+        _delete(app)
+    else:
         existing_hosts.down(app, yes=True, as_json=False)
-        return
-    running = ask_for_job(app, describe(app))()
+
+
+def _delete(app: App, *, is_new: bool = False) -> None:
+    """Deletes the cluster, unless another job runs there. is_new: none can. Raises ClusterError."""
+    running = None if is_new else ask_for_job(app, describe(app))()
     why_not = None if running is None else render_interruption(running, now=datetime.now(UTC))
     if why_not is None:
         delete_cluster(app, yes=True, as_json=False)

@@ -2,6 +2,7 @@
 
 import io
 from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import click
@@ -142,6 +143,34 @@ def test_when_the_cluster_is_deleted(
         monkeypatch.setattr(run, name, value)
     with nullcontext() if error is None else pytest.raises(error):
         run_job(app, (), OPTIONS, YES, is_command=False)
+    assert calls == steps
+
+
+@pytest.mark.parametrize(
+    ("choices", "is_new", "head", "steps"),
+    [
+        (YES, True, HeadJob(why="no answer"), ["down"]),
+        (YES, False, HeadJob(), ["down"]),
+        (YES, False, HeadJob(queued=1), []),
+        (Choices(yes=True), True, HeadJob(), []),
+    ],
+)
+def test_a_set_up_that_fails(
+    app: App, calls: list[str], monkeypatch: pytest.MonkeyPatch, *, choices: Choices, is_new: bool, head: HeadJob,
+    steps: list[str],
+) -> None:  # fmt: skip
+    """The nodes that --down was to delete cost money, too, if no job has run on them."""
+    launch = SimpleNamespace(current=None, usd_per_hour=1.0, indices=(0, 1), total=2 if is_new else 3)
+
+    def up(_: App, *, agree: Any, **_options: Any) -> None:
+        agree(Plan(cluster="demo", steps=(launch,)))  # type: ignore[arg-type]
+        raise ClusterError("no such package")
+
+    monkeypatch.setattr(run, "up_in_a_region", up)
+    monkeypatch.setattr(run, "find_launch", lambda _: launch)
+    monkeypatch.setattr(run, "ask_for_job", lambda *_: lambda: head)
+    with pytest.raises(ClusterError, match="no such package"):
+        run_job(app, (), OPTIONS, choices, is_command=False)
     assert calls == steps
 
 
