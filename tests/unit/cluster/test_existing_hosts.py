@@ -10,6 +10,7 @@ from cluster.app import App
 from cluster.nodes.hosts import HostSource, parse_own_address
 from cluster.nodes.other_hosts import memory_of
 from cluster.session import describe
+from cluster.volumes import unmount_all
 from foundation.errors import ConfigError
 from project import Project
 
@@ -139,3 +140,14 @@ def test_ssh_and_scp_use_the_users_own_configuration() -> None:
 )
 def test_the_address_from_which_the_head_reaches_others(message: str, address: str | None) -> None:
     assert parse_own_address(message) == address
+
+
+def test_a_host_without_an_address_does_not_stop_down(
+    project: Project, hosts_app: App, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its volumes are not unmounted, which is a warning."""
+    list_hosts(project, "gone")
+    with hosts_app.config_path.open("a") as file:
+        file.write('[[volumes]]\nmount = "/shared"\nsource = "nas:/export"\n')
+    unmount_all(hosts_app, HostSource(hosts_app))
+    assert "!! gone: volumes were not unmounted" in capsys.readouterr().err
