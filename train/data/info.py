@@ -32,7 +32,7 @@ class ShardInfo(Struct, frozen=True, kw_only=True):
     @property
     def record_sizes(self) -> list[int]:
         """The size of each record in the file, in bytes."""
-        ends = [*self.starts[1:], self.size_bytes]
+        ends = [*self.starts, self.size_bytes][1:]
         return [end - start for start, end in zip(self.starts, ends, strict=True)]
 
 

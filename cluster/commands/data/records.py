@@ -255,8 +255,8 @@ def as_document(shards: Sequence[ShardInfo], workers: int | None) -> dict[str, A
     document: dict[str, Any] = {
         "records": len(sizes),
         "size_bytes": sum(shard.size_bytes for shard in shards),
-        "smallest_record_bytes": min(sizes),
-        "largest_record_bytes": max(sizes),
+        "smallest_record_bytes": min(sizes, default=0),
+        "largest_record_bytes": max(sizes, default=0),
         "scanned": all(shard.labels is not None for shard in shards),
         "without_labels": sum(shard.without_labels for shard in shards),
         "labels": None,

@@ -125,6 +125,11 @@ def test_info_tells_labels_apart(run_here: Run, tmp_path: Path) -> None:
     assert found == dict.fromkeys(["0.1", "0.12345678", "0.12345679", "2", "1e+06", "1234567", "1234568"], 1)
 
 
+def test_info_of_an_empty_file(run_here: Run, tmp_path: Path) -> None:
+    (tmp_path / "empty.rec").touch()
+    assert "empty.rec: 0 records, 0 bytes" in run_here("info", "empty.rec", "--workers", "2")
+
+
 def test_info_agrees_with_the_reader(tmp_path: Path) -> None:
     write_uneven(tmp_path / "data")
     sources = Sources()
