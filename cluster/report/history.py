@@ -3,7 +3,6 @@
 Examining a line takes up to 0.1 ms, so of a very long log only a part of the lines is examined; `is_sampled` says so.
 """
 
-import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
@@ -22,6 +21,7 @@ SAMPLES = 2000  # numbers of all ranks together in the time so far, when there a
 LEAST_SAMPLES = 40  # of each rank
 TURNS = 20  # lines for each rank, in which a part of the time is searched for a number of each
 MOST_CURVES = 16  # of each rank
+LARGEST = 1e100  # number that is drawn: pygal computes with squares
 MOST_MARKS = 200
 RECENT = 20_000  # lines in which those before an error are searched
 ERROR_LINES = 30
@@ -50,7 +50,7 @@ class FirstError(Struct, frozen=True, kw_only=True):
 
 
 class RankHistory(Struct, kw_only=True):
-    """One worker, with its newest process. broke: for each number that became nan or inf, when."""
+    """One worker, with its newest process. broke: for each number that became nan or greater than LARGEST, when."""
 
     process: Process
     curves: dict[str, Curve] = field(default_factory=dict)
@@ -62,7 +62,7 @@ class RankHistory(Struct, kw_only=True):
             if name not in self.curves and len(self.curves) >= MOST_CURVES:
                 continue
             curve = self.curves.setdefault(name, Curve())
-            if math.isfinite(value):
+            if abs(value) <= LARGEST:  # nan is not
                 curve.add(at, value)
             else:
                 self.broke.setdefault(name, at)

@@ -32,7 +32,7 @@ from cluster.report.blocks import (
 )
 from cluster.report.charts import render_clock
 from cluster.report.curves import Curve, combine
-from cluster.report.history import History, RankHistory
+from cluster.report.history import LARGEST, History, RankHistory
 from cluster.report.job import JobData
 from cluster.views.results import render_files
 from cluster.views.status import render_usd
@@ -115,11 +115,12 @@ def describe_job(job: JobData) -> dict[str, Any]:
 
 
 def _find_broken(job: JobData) -> list[str]:
-    """The first rank of each number that became nan or inf."""
+    """The first rank of each number that became nan, inf or too large to draw."""
     ranks = job.history.ranks
     broken = sorted((at, name, label) for label, one in ranks.items() for name, at in one.broke.items())
     first = {name: (at, label) for at, name, label in reversed(broken)}
-    return [f"{name} became nan or inf at {_clock(at, job)}, first on {label}" for name, (at, label) in first.items()]
+    what = f"became nan, inf or over {LARGEST:g}"
+    return [f"{name} {what} at {_clock(at, job)}, first on {label}" for name, (at, label) in first.items()]
 
 
 def _make_tiles(job: JobData, metrics: Sequence[Metric]) -> dict[str, str]:

@@ -153,12 +153,13 @@ def test_a_failed_job_shows_its_error_and_the_hint() -> None:
     assert any(text.startswith("Hint [worker 1 node-1]: ") for text in page.text["p"])
 
 
-def test_a_number_that_became_nan_is_named_once() -> None:
-    losses = {0: "Epoch[0] Batch [1] loss=1", 65: "Epoch[0] Batch [1] loss=nan"}
+@pytest.mark.parametrize("value", ["nan", "1e+300"])
+def test_a_number_that_became_nan_is_named_once(value: str) -> None:
+    losses = {0: "Epoch[0] Batch [1] loss=1", 65: f"Epoch[0] Batch [1] loss={value}"}
     lines = (entry(at, p=rank, line=text) for at, text in losses.items() for rank in (1, 0))
     page = Page(render_report([make_job(*begin(2), *lines)]))
-    assert "Warning: loss became nan or inf at 1:05, first on rank 0" in page.text["p"]
-    assert sum("nan or inf" in text for text in page.text["p"]) == 1
+    assert "Warning: loss became nan, inf or over 1e+100 at 1:05, first on rank 0" in page.text["p"]
+    assert sum("nan, inf or over" in text for text in page.text["p"]) == 1
 
 
 def test_machines_and_samples_of_nodes() -> None:
