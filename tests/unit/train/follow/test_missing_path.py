@@ -36,7 +36,7 @@ WORK = "/home/ubuntu/.cluster/jobs/20261127-225525-9be1a7/work"
         ("data/train", ("data",), (), None),
         ("data/new/model.pt", "auto", (), "data/new/model.pt is not on the nodes, nor in the folder of cluster.toml"),
         ("data/model.pt", "auto", (), "the folder data is not sent to the nodes: create it in the program"),
-        ("nowhere", "auto", (), "nowhere is not on the nodes, nor in the folder of cluster.toml"),
+        ("nowhere", "auto", (), "nowhere is not on the nodes, nor in the folder of cluster.toml here"),
         ("/etc/nowhere", "auto", (), None),
         ("s3://bucket/a.idx", "auto", (), None),
         ("x" * 300, "auto", (), "x is not on the nodes, nor"),
