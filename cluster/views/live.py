@@ -177,22 +177,22 @@ def find_program(job: JobSpec) -> tuple[str, ...]:
 
 def make_advisor(app: App, job: JobSpec) -> Advisor:
     """Creates the advisor that gives hints on a job."""
-    return Advisor(partial(advise_on_module, app, job), advise_on_path=partial(advise_on_path, app))
+    return Advisor(partial(advise_on_module, app, job), advise_on_path=partial(advise_on_path, app, job))
 
 
 def advise_on_module(app: App, job: JobSpec, module: str) -> str:
     """Returns the hint for a module that is missing on the nodes, or in the image that the job runs in."""
     config = app.config
-    words = (*(posixpath.join(config.train.subfolder, word) for word in find_program(job)), config.train.script)
+    words = (*(posixpath.join(job.train.subfolder, word) for word in find_program(job)), job.train.script)
     if job.image is not None and config.bootstrap.framework == "none":
         return f"{module} is not in the image {job.image}: install it there, in its Dockerfile"
     nearby = find_nearby(module, words, project_dir=app.project_dir, packages=config.bootstrap.packages)
     return advise(module, nearby)
 
 
-def advise_on_path(app: App, path: str) -> str | None:
+def advise_on_path(app: App, job: JobSpec, path: str) -> str | None:
     """Returns the hint for a file that is missing on the nodes; None if it is not missing because of this machine."""
-    bootstrap, path = app.config.bootstrap, posixpath.join(app.config.train.subfolder, path)
+    bootstrap, path = app.config.bootstrap, posixpath.join(job.train.subfolder, path)
     return explain_missing(path, project_dir=app.project_dir, sync=bootstrap.sync, exclude=bootstrap.exclude)
 
 
