@@ -29,7 +29,7 @@ _NAME = (
 )
 _START = rf"""(?:{_NAME}["']?\s*[=:]\s*["']?|--{_NAME} |\b(?:Bearer|Basic) )+"""
 _NAMED = re.compile(rf"""({_START})(?![\d.,]+\b)[^\s"'&,;]{{4,}}""", re.IGNORECASE)
-_ACCOUNT = re.compile(r"(?<![\w.-])\d{12}(?![\w-])")
+_ACCOUNT = re.compile(r"(?<![\w.])\d{12}(?!\w)")  # also in a bucket's name
 
 
 class Ingredients(Struct, frozen=True, kw_only=True):

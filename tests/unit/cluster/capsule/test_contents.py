@@ -128,6 +128,8 @@ def test_a_report_has_neither_values_of_variables_nor_accounts() -> None:
     found = scrub(value, [], is_public=True)
     assert found == {"env": {"NAME": "***"}, "train": {"env_worker": {"A": "***"}}, "arn": "arn:aws:iam::***:user/me"}
     assert scrub(value, []) == value
+    bucket = "s3://sagemaker-us-east-1-123456789012/a, s3://123456789012-logs/b"
+    assert scrub(bucket, [], is_public=True) == "s3://sagemaker-us-east-1-***/a, s3://***-logs/b"
 
 
 def test_a_log_is_cut_in_the_middle() -> None:
