@@ -114,7 +114,12 @@ HABITS = {
 
 
 class OrderedGroup(click.Group):
-    """A group that lists its commands in the order of their definition, which is the order of use."""
+    """A group that lists its commands in the order of their definition, which is the order of use.
+
+    needs_config: the group itself reads cluster.toml, so that -c comes before its command's name.
+    """
+
+    needs_config = False
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         """Returns the commands in the order of their definition, not sorted by name."""
@@ -123,10 +128,12 @@ class OrderedGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Adds the examples to the help of the command that is called."""
+        """Adds the examples to the help of the command that is called, and the option -c."""
         name, command, rest = super().resolve_command(ctx, args)
         if command is not None:
             command.epilog = render_examples(f"{self.name} {name}".removeprefix("cli "))
+            if not self.needs_config:
+                _take_config(command)
         return name, command, rest
 
 
@@ -151,8 +158,7 @@ class LazyGroup(OrderedGroup):
             load = load_shape if ctx.resilient_parsing else load_command  # only completion sets resilient_parsing
             command = load(self.table[name][0])
             command.epilog = found.epilog
-            if not isinstance(command, click.Group):
-                _take_config(command)
+            _take_config(command)
         return name, command, rest
 
 

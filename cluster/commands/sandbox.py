@@ -28,6 +28,8 @@ _OF_NODE = re.compile(r"(instance|a|b)=(node-\d+)")
 class SandboxGroup(OrderedGroup):
     """The sandbox's subcommands, whose errors are this command's."""
 
+    needs_config = True
+
     def invoke(self, ctx: click.Context) -> Any:
         """Runs a subcommand."""
         with as_own_errors():

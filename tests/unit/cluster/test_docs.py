@@ -4,6 +4,7 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -85,6 +86,18 @@ def test_every_command_and_option_is_documented(name: str, command: click.Comman
 def test_no_command_is_documented_that_does_not_exist() -> None:
     documented = re.findall(r"^## cluster (.+)$", COMMAND_LINE, re.MULTILINE)
     assert sorted(documented) == sorted(name for name, _ in commands())
+
+
+@pytest.mark.parametrize("name", [name for name, _ in commands()])
+def test_every_command_takes_another_file(name: str) -> None:
+    """After its name; `cluster sandbox -c FILE ...` after the group's, which enters the sandbox."""
+    words = name.split()
+    at = 1 if words[0] == "sandbox" else len(words)
+    with suppress(click.MissingParameter):
+        parse([*words[:at], "-c", "other.toml", *words[at:]])
+    if at < len(words) and name != "sandbox shell":  # it would be ignored
+        with pytest.raises(click.NoSuchOption):
+            parse([*words, "-c", "other.toml"])
 
 
 @pytest.mark.parametrize("page", GROUP_PAGES, ids=lambda page: page.stem)
