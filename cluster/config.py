@@ -20,6 +20,7 @@ from foundation.files import read_bounded
 from foundation.setting_types import Settings, Shape
 from foundation.settings import check
 from foundation.toml import MOST_BYTES, find_line, parse_toml
+from node.job_folder import SECRET
 from provision.config import NAME_PATTERN, ProvisionConfig
 from provision.lease.config import LeaseConfig
 from provision.lease.config import find_conflicts as find_lease_conflicts
@@ -148,7 +149,9 @@ def _read_text(path: Path, *, hint: str = "") -> str:
 
 AGAIN = "correct {path}, then run the command again"
 _POSITION = re.compile(r" \(at line (\d+), column \d+\)")
-_SECRET = re.compile(r".*?\bwebhook\b[\s\"']*=?\s*", re.IGNORECASE)
+_HEADING = re.compile(r"^\s*\[+\s*([\w.-]+)", re.MULTILINE)
+_KEY = re.compile(r"""(?:^|[{,])\s*["']?([\w.-]+)["']?\s*=?\s*""")
+_VARIABLES = {"env", "env_server", "env_worker"}
 _WORDS = {"true": "true", "yes": "true", "on": "true", "false": "false", "no": "false", "off": "false"}
 _BARE_WORD = re.compile(r"\s*([\w-]+)\s*=\s*([^\s\"'\[{#][^\"'\[{#]*?)\s*(?:#.*)?")
 
@@ -162,9 +165,8 @@ def _explain_toml(text: str, words: str) -> tuple[int | None, str, str | None]:
     if match is None:
         return None, f"not valid TOML: {words}", None
     number = int(match[1])
-    line = text.splitlines()[number - 1] if number <= len(text.splitlines()) else ""
-    if (of_secret := _SECRET.match(line)) is not None:  # such as a webhook's URL
-        line = f"{of_secret[0]}..."
+    *above, line = [*text.splitlines(), ""][:number]
+    line = _hide_values(line, table="".join(_HEADING.findall("\n".join(above))[-1:]))
     shown, what = line.strip()[:80], words.replace(match[0], "")
     bare = _BARE_WORD.fullmatch(line)
     if bare is not None and what == "Invalid value" and (value := _WORDS.get(bare[2].lower())):
@@ -174,6 +176,17 @@ def _explain_toml(text: str, words: str) -> tuple[int | None, str, str | None]:
     if what == "Cannot overwrite a value":
         return number, f"{shown}: this key appears twice", "remove one of the two lines"
     return number, f"{shown}: not valid TOML: {what}", None
+
+
+def _hide_values(line: str, *, table: str) -> str:
+    """Returns the line up to the value of a variable, or of a key whose name suggests a secret. Pure."""
+    of_variables = False
+    for found in _KEY.finditer(line):
+        *tables, name = f"{table}.{found[1]}".split(".")
+        if of_variables or not _VARIABLES.isdisjoint(tables) or SECRET.search(name):
+            return f"{line[: found.end()]}..."
+        of_variables = name in _VARIABLES
+    return line
 
 
 def parse_config(table: Mapping[str, Any], *, source: str, overrides: Mapping[str, Any] | None = None) -> ClusterConfig:
