@@ -5,6 +5,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from foundation.errors import ClusterError
@@ -46,6 +47,10 @@ def make_server(page: LivePage) -> tuple[ThreadingHTTPServer, str]:
 
     class Handler(BaseHTTPRequestHandler):
         server_version, sys_version = "cluster", ""
+
+        def handle(self) -> None:
+            with suppress(ConnectionError):  # the browser has left
+                super().handle()
 
         def do_GET(self) -> None:
             if not secrets.compare_digest(self.path.encode(), f"/{token}/".encode()):
