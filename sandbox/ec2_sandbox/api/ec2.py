@@ -6,7 +6,7 @@ unknown images, key pairs and instance types and for security groups in use.
 
 import itertools
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass
 from ipaddress import IPv4Network
 from typing import TYPE_CHECKING, Any, cast
@@ -23,6 +23,7 @@ from moto.ec2.models import EC2Backend
 from moto.ec2.models.availability_zones_and_regions import Region
 from moto.ec2.models.instance_types import INSTANCE_TYPES
 from moto.ec2.models.instances import Reservation
+from moto.ec2.models.spot_requests import SpotInstanceRequest
 from moto.ec2.models.tags import TagBackend
 from moto.ec2.models.vpcs import VPC
 
@@ -109,6 +110,23 @@ class SandboxEC2Backend(EC2Backend):
         some.tags.update({resource: self.tags[resource] for resource in named if resource in self.tags})
         return some.describe_tags(filters)
 
+    def do_resources_exist(self, resource_ids: list[str]) -> bool:
+        """As in moto, but also raises EC2ClientError for an unknown instance."""
+        for instance_id in resource_ids:
+            if instance_id.startswith("i-"):
+                self.get_instance(instance_id)
+        return super().do_resources_exist(resource_ids)
+
+    def cancel_spot_instance_requests(self, request_ids: list[str]) -> list[SpotInstanceRequest]:
+        """Cancels the requests, which moto would remove. Their instances run on. Raises EC2ClientError."""
+        if unknown := [one for one in request_ids if one not in self.spot_instance_requests]:
+            message = f"The spot instance request ID '{unknown[0]}' does not exist"
+            raise EC2ClientError("InvalidSpotInstanceRequestID.NotFound", message)
+        found = [self.spot_instance_requests[one] for one in request_ids]
+        for request in found:
+            request.state = "cancelled"
+        return found
+
     def create_default_vpc(self) -> VPC:
         """Creates the default VPC in the sandbox's own range.
 
@@ -132,6 +150,9 @@ class SandboxEC2Backend(EC2Backend):
     ) -> Reservation:
         """As in moto, after more checks, and in a default subnet if the launch does not name one."""
         self.check_launch(image_id, kwargs.get("key_name"), kwargs["instance_type"], kwargs.get("placement"))
+        for name in security_group_names:
+            if self.get_security_group_by_name_or_id(name) is None:
+                raise InvalidSecurityGroupNotFoundError(name)
         nics = kwargs.get("nics") or []
         if not kwargs.get("subnet_id") and not any("SubnetId" in nic for nic in nics):
             subnet_id = self._default_subnet_id(kwargs.get("placement"))
@@ -246,9 +267,11 @@ class SandboxEC2Backend(EC2Backend):
         )
 
     def modify_instance_attribute(self, instance_id: str, key: str, value: Any) -> Any:
-        """As in moto, but changes user data only while the instance is stopped."""
-        if key == "user_data" and self.get_instance(instance_id).state != "stopped":
+        """As in moto, but changes the type and user data only while the instance is stopped, and checks the type."""
+        if key in ("instance_type", "user_data") and self.get_instance(instance_id).state != "stopped":
             raise IncorrectInstanceStateError(instance_id, "modified")
+        if key == "instance_type" and value not in INSTANCE_TYPES:
+            raise EC2ClientError("InvalidInstanceAttributeValue", f"Invalid value '{value}' for InstanceType.")
         return super().modify_instance_attribute(instance_id, key, value)
 
     def modify_instance_security_groups(self, instance_id: str, new_group_id_list: list[str]) -> Any:
@@ -264,12 +287,14 @@ class SandboxEC2Backend(EC2Backend):
         if group_ids and interface.instance is not None and interface.device_index == 0:
             interface.instance.security_groups = list(interface._group_set)  # noqa: SLF001 -- moto has no public way
 
-    def allow_by_quota(self, instance_type: str, market: Market, low: int, high: int) -> int:
+    def allow_by_quota(
+        self, instance_type: str, market: Market, low: int, high: int, *, starting: Container[SandboxInstance] = ()
+    ) -> int:
         """Returns how many instances of a type the vCPU quota allows a launch, at most `high`.
 
-        Raises EC2ClientError for less than `low`.
+        starting: instances that also count. Raises EC2ClientError for less than `low`.
         """
-        live = (i for i in self.sandbox_instances() if i.state in ("pending", "running"))
+        live = (i for i in self.sandbox_instances() if i.state in ("pending", "running") or i in starting)
         return limits.allow_by_quota(
             instance_type,
             market,

@@ -1,8 +1,10 @@
 """EC2's actions: those of moto, one at a time, and those that moto lacks or implements only in part."""
 
 import base64
+import copy
 import datetime as dt
 import re
+from collections.abc import Callable
 from fnmatch import fnmatchcase
 from typing import Any, cast
 
@@ -17,7 +19,7 @@ from ec2_sandbox.api import limits
 from ec2_sandbox.api.actions.disks import DiskActions
 from ec2_sandbox.api.actions.fleets import FleetActions
 from ec2_sandbox.api.ec2 import lock
-from ec2_sandbox.api.instances import SandboxInstance
+from ec2_sandbox.api.instances import REACHABILITY, SandboxInstance
 from ec2_sandbox.api.prices import ON_DEMAND, spot_price, spot_times
 
 PRICE_PAGE = 1000
@@ -25,6 +27,16 @@ NAMESPACE = "http://ec2.amazonaws.com/doc/2016-11-15"
 NOTHING_ELSE = r"(Response xmlns=[^>]*>(?:<requestId>[^<]*</requestId>)?)(</\w+Response>$)"
 # Actions with these words in their names change the firewall immediately.
 FIREWALL_WORDS = ("SecurityGroup", "ModifyInstanceAttribute", "ModifyNetworkInterfaceAttribute")
+
+# DescribeInstanceStatus's filters that moto lacks.
+STATUS_FILTERS: dict[str, Callable[[SandboxInstance], str]] = {
+    "availability-zone": lambda instance: str(instance.availability_zone),
+    "instance-status.status": lambda instance: instance.checks.instance,
+    "instance-status.reachability": lambda instance: REACHABILITY.get(instance.checks.instance, ""),
+    "system-status.status": lambda instance: instance.checks.system,
+    "system-status.reachability": lambda instance: REACHABILITY.get(instance.checks.system, ""),
+}
+STATUS_FILTERS_OF_MOTO = ("instance-state-code", "instance-state-name")
 
 
 class SandboxEC2Response(FleetActions, DiskActions):
@@ -48,14 +60,14 @@ class SandboxEC2Response(FleetActions, DiskActions):
 
     def _call_action(self) -> TYPE_RESPONSE:
         """Adds what all actions have in common: ids that are not yet visible, client tokens, dry runs."""
-        backend, action = self.sandbox_backend, self._get_action()
+        backend, action, given = self.sandbox_backend, self._get_action(), copy.deepcopy(self.params)
         token = self._get_param("ClientToken")
         repeatable = bool(token) and action != "RunInstances"  # RunInstances answers with the current states
         try:
             backend.unsettled.check(action, self.params)
             if self._get_param("DryRun") and action != "RunInstances":
                 raise DryRunClientError
-            if repeatable and (found := backend.answers.find(action, token, self.params)):
+            if repeatable and (found := backend.answers.find(action, token, given)):
                 return found
             status, headers, body = super().call_action()
         except NotImplementedError as error:
@@ -68,13 +80,20 @@ class SandboxEC2Response(FleetActions, DiskActions):
                 backend.settings.enforce(backend)
             backend.unsettled.note(action, self.params, str(body))
             if repeatable:
-                backend.answers.keep(action, token, self.params, (status, headers, body))
+                backend.answers.keep(action, token, given, (status, headers, body))
         return status, headers, body
 
     def _render_error(self, error: ServiceException) -> TYPE_RESPONSE:
         status, headers, body = self.serialized(ActionResult(error))
         headers["status"] = str(status)
         return status, headers, body
+
+    def delete_key_pair(self) -> ActionResult:
+        """As in moto, but also by the id of the key pair."""
+        key_id = self._get_param("KeyPairId")
+        if found := next((pair for pair in self.sandbox_backend.key_pairs.values() if pair.id == key_id), None):
+            self.params = {**self.params, "KeyName": found.key_name}
+        return super().delete_key_pair()
 
     def create_placement_group(self) -> ActionResult:
         """Creates a placement group."""
@@ -175,28 +194,49 @@ class SandboxEC2Response(FleetActions, DiskActions):
         return self.hide(super().describe_security_groups(), "SecurityGroups", "sg")
 
     def describe_instance_status(self) -> ActionResult:
-        """As in moto, but without resources that are not yet visible."""
-        return self.hide(super().describe_instance_status(), "InstanceStatuses", "i")
+        """As in moto, with more filters, and without resources that are not yet visible."""
+        result = self.hide(super().describe_instance_status(), "InstanceStatuses", "i")
+        answer, filters = cast("dict[str, Any]", result.result), self._filters_from_querystring()
+        for name in filters.keys() - STATUS_FILTERS_OF_MOTO:
+            if name not in STATUS_FILTERS:
+                raise NotImplementedError(f"DescribeInstanceStatus with the filter {name}")
+            read, values = STATUS_FILTERS[name], filters[name]
+            answer["InstanceStatuses"] = [one for one in answer["InstanceStatuses"] if read(one) in values]
+        return result
 
     def terminate_instances(self) -> ActionResult:
         """As in moto, but with each instance's real state."""
         return self._with_states(super().terminate_instances(), "TerminatingInstances")
 
     def stop_instances(self) -> ActionResult:
-        """As in moto, but with each instance's real state."""
+        """As in moto, but not for one-time spot instances, and with each instance's real state."""
+        backend = self.sandbox_backend
+        for instance in backend.sandbox_instances():
+            request = backend.spot_instance_requests.get(instance.spot_instance_request_id or "")
+            if request and request.type == "one-time" and instance.id in self._get_param("InstanceIds", []):
+                which = f"the Spot Instance '{instance.id}' because it is associated with a one-time request"
+                raise EC2ClientError("UnsupportedOperation", f"You can't stop {which}.")
         return self._with_states(super().stop_instances(), "StoppingInstances")
 
     def start_instances(self) -> ActionResult:
         """As in moto, if quota and capacity allow it, but with each instance's real state."""
-        backend = self.sandbox_backend
-        for instance in backend.get_multi_instances_by_id(self._get_param("InstanceIds", [])):
-            if instance.state == "stopped":
-                self._reserve_for(cast("SandboxInstance", instance))
+        found = self.sandbox_backend.get_multi_instances_by_id(self._get_param("InstanceIds", []))
+        reserved: list[SandboxInstance] = []
+        try:
+            for instance in cast("list[SandboxInstance]", found):
+                if instance.state == "stopped":
+                    self._reserve_for(instance, reserved)
+                    reserved.append(instance)
+        except EC2ClientError:
+            for instance in reserved:  # none is started
+                instance.give_capacity_back()
+            raise
         return self._with_states(super().start_instances(), "StartingInstances")
 
-    def _reserve_for(self, instance: SandboxInstance) -> None:
+    def _reserve_for(self, instance: SandboxInstance, starting: list[SandboxInstance]) -> None:
+        """Reserves what an instance needs. starting: the instances that the call starts, too."""
         backend, instance_type, market = self.sandbox_backend, instance.instance_type, instance.market
-        backend.allow_by_quota(instance_type, market, 1, 1)
+        backend.allow_by_quota(instance_type, market, 1, 1, starting=starting)
         zones = [str(instance.placement.zone)]
         _, _, instance.capacity_fault = limits.reserve_capacity(
             instance_type, market, 1, 1, zones=zones, book=backend.settings.book, named=True

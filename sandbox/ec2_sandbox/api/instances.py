@@ -192,9 +192,10 @@ class SandboxInstance(Instance):
         self._reason, self.state_reason = reason, state_reason
         self._note()
         self.security_groups = []
-        self._give_capacity_back()
+        self.give_capacity_back()
 
-    def _give_capacity_back(self) -> None:
+    def give_capacity_back(self) -> None:
+        """Makes room in the capacity fault that counts it."""
         if self.capacity_fault is not None:
             self.ec2_backend.settings.book.spend(self.capacity_fault, "free", -1)
             self.capacity_fault = None
@@ -216,7 +217,7 @@ class SandboxInstance(Instance):
         super().stop()
         self._reason, self.state_reason = reason, state_reason
         self._note()
-        self._give_capacity_back()
+        self.give_capacity_back()
 
     def start(self) -> InstanceState:
         """Boots a stopped instance again, with the same disk and a new public address."""
@@ -306,7 +307,8 @@ class SandboxSpotRequest(SpotInstanceRequest):
     def status(self) -> dict[str, Any]:
         """The status, as in https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-request-status.html."""
         if self._instance.state not in ENDED:
-            code = "fulfilled"
+            is_cancelled = self._stored_state == "cancelled"
+            code = "request-canceled-and-instance-running" if is_cancelled else "fulfilled"
         elif self._instance.state_reason.code == INTERRUPTED:
             code = "instance-terminated-no-capacity"
         else:

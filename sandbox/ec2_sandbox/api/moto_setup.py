@@ -3,7 +3,9 @@
 import datetime as dt
 from collections.abc import Iterable
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from functools import cache
+from typing import Any
 
 from botocore.model import Shape
 from moto import backends
@@ -60,6 +62,7 @@ def install(settings: Ec2Settings) -> Backend:
     ec2_backends.backend = SandboxEC2Backend
     ec2_urls.url_paths = {"{0}/": SandboxEC2Response.dispatch}
     ec2_utils.filter_dict_attribute_mapping.update(INSTANCE_FILTERS)
+    ec2_utils.instance_value_in_filter_values = matches_filter
     # For CreateTags and DescribeTags.
     ec2_utils.EC2_RESOURCE_TO_PREFIX["placement-group"] = "pg"
     ec2_utils.EC2_PREFIX_TO_RESOURCE["pg"] = "placement-group"
@@ -96,6 +99,16 @@ def install(settings: Ec2Settings) -> Backend:
     # A call in one region must also apply the groups of the hosts in the other regions.
     SandboxEC2Backend.settings = replace(settings, enforce=lambda _: settings.enforce(whole))
     return whole
+
+
+def matches_filter(instance_value: Any, filter_values: Any) -> bool:
+    """Returns whether a filter's values, which may have * and ?, match an instance's value, or one of several. Pure.
+
+    moto's function compares texts as they are, and so never a state's code.
+    """
+    values = instance_value if isinstance(instance_value, list) else [instance_value]
+    texts = [str(one).lower() if isinstance(one, bool) else str(one) for one in values if one is not None]
+    return any(fnmatchcase(text, pattern) for text in texts for pattern in filter_values)
 
 
 def forget(backend: Backend) -> None:

@@ -293,7 +293,7 @@ class MetadataService:
         if not below:
             return HttpResponse(HTTPStatus.OK, "\n".join(ROOTS).encode())
         tree = read_tree(self._backend, instance, self._credentials)
-        text = tree.get(below) or list_folder(tree, below, instance.key_name)
+        text = tree[below] if below in tree else list_folder(tree, below, instance.key_name)
         return HttpResponse(HTTPStatus.NOT_FOUND) if text is None else HttpResponse(HTTPStatus.OK, text.encode())
 
 

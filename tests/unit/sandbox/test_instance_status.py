@@ -20,6 +20,8 @@ def test_status_of_every_instance(world: World) -> None:
     assert stopped == [("stopped", "not-applicable", "not-applicable")]
     [one] = ec2.describe_instance_status()["InstanceStatuses"]
     assert (one["InstanceId"], one["InstanceStatus"]["Details"][0]["Status"]) == (ids[1], "passed")
+    for value, count in (("ok", 1), ("impaired", 0)):
+        assert len(statuses(world, Filters=[{"Name": "instance-status.status", "Values": [value]}])) == count
 
 
 def test_an_instance_that_boots_is_initializing(world: World) -> None:

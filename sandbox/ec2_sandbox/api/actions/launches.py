@@ -1,5 +1,6 @@
 """RunInstances: checks, capacity, and what moto omits."""
 
+import copy
 from typing import Any, cast
 
 from moto.core.responses import ActionResult
@@ -29,7 +30,7 @@ class LaunchActions(SandboxActions):
             raise EC2ClientError(
                 "InvalidParameterValue", f"Invalid counts: MinCount {low}, MaxCount {high}; 1 <= MinCount <= MaxCount."
             )
-        backend, token, given = self.sandbox_backend, self._get_param("ClientToken"), dict(self.params)
+        backend, token, given = self.sandbox_backend, self._get_param("ClientToken"), copy.deepcopy(self.params)
         if token and not self._get_param("DryRun") and (again := backend.launches.find("RunInstances", token, given)):
             return ActionResult(again)
         check_tagged(self._get_param("TagSpecifications", []))

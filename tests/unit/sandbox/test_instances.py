@@ -1,0 +1,107 @@
+"""What launchers ask about instances, and the errors of EC2 that they expect."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError
+
+from ec2_sandbox.hosts.metadata import MetadataService
+from provision_world import World
+
+NOBODY = "i-0123456789abcdef0"
+TYPE = {"InstanceType": "t3.micro"}
+
+
+def launch(world: World, count: int = 1, **more: Any) -> list[str]:
+    ec2 = world.clients.ec2
+    [image, *_] = ec2.describe_images(Filters=[{"Name": "architecture", "Values": ["x86_64"]}])["Images"]
+    wanted: Any = {"ImageId": image["ImageId"], **TYPE, "MinCount": count, "MaxCount": count, **more}
+    ids = [instance["InstanceId"] for instance in ec2.run_instances(**wanted)["Instances"]]
+    ec2.describe_instances(InstanceIds=ids)  # the daemon's next step: they run
+    return ids
+
+
+def test_a_launch_whose_interface_has_no_subnet_can_be_repeated(world: World) -> None:
+    wanted: Any = {"ClientToken": "token", "NetworkInterfaces": [{"DeviceIndex": 0}]}
+    assert launch(world, **wanted) == launch(world, **wanted)
+
+
+@pytest.mark.parametrize(
+    ("call", "code"),
+    [
+        (lambda ec2, _: ec2.create_tags(Resources=[NOBODY], Tags=[{"Key": "a", "Value": "b"}]),
+         "InvalidInstanceID.NotFound"),
+        (lambda ec2, ids: ec2.modify_instance_attribute(InstanceId=ids[0], InstanceType={"Value": "t3.nano"}),
+         "IncorrectInstanceState"),
+        (lambda ec2, ids: ec2.modify_instance_attribute(InstanceId=ids[1], InstanceType={"Value": "t3.huge"}),
+         "InvalidInstanceAttributeValue"),
+        (lambda ec2, _: ec2.cancel_spot_instance_requests(SpotInstanceRequestIds=["sir-01234567"]),
+         "InvalidSpotInstanceRequestID.NotFound"),
+        (lambda ec2, _: ec2.run_instances(ImageId=ec2.describe_images()["Images"][0]["ImageId"], **TYPE,
+                                            MinCount=1, MaxCount=1, SecurityGroups=["none"]),
+         "InvalidGroup.NotFound"),
+    ],
+)  # fmt: skip
+def test_an_error_has_the_code_of_ec2(world: World, call: Callable[[Any, list[str]], Any], code: str) -> None:
+    """The first instance runs, the second is stopped."""
+    ids = launch(world, 2)
+    world.clients.ec2.stop_instances(InstanceIds=ids[1:])
+    with pytest.raises(ClientError) as caught:
+        call(world.clients.ec2, ids)
+    assert caught.value.response["Error"]["Code"] == code
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("instance-type", "t3.*"), ("instance-state-code", "16"), ("source-dest-check", "true")]
+)
+def test_instances_are_found_by(world: World, name: str, value: str) -> None:
+    ids = launch(world)
+    [reservation] = world.clients.ec2.describe_instances(Filters=[{"Name": name, "Values": [value, "none"]}])[
+        "Reservations"
+    ]
+    assert [instance["InstanceId"] for instance in reservation["Instances"]] == ids
+
+
+@pytest.mark.parametrize("limit", ["capacity", "quota"])
+def test_several_start_together_or_not_at_all(world: World, limit: str) -> None:
+    world.sandbox.reset(quotas={"L-1216C47A": 6} if limit == "quota" else {})
+    ids = launch(world, 3)
+    ec2 = world.clients.ec2
+    ec2.stop_instances(InstanceIds=ids)
+    ec2.describe_instances(InstanceIds=ids)
+    if limit == "quota":
+        launch(world)
+    else:
+        world.sandbox.book.arm("capacity free=2")
+    with pytest.raises(ClientError, match=r"VcpuLimitExceeded|InsufficientInstanceCapacity"):
+        ec2.start_instances(InstanceIds=ids)
+    started = ec2.start_instances(InstanceIds=ids[:2])["StartingInstances"]
+    assert [one["CurrentState"]["Name"] for one in started] == ["pending", "pending"]
+
+
+def test_a_spot_request_can_be_cancelled_and_its_instance_not_be_stopped(world: World) -> None:
+    ids = launch(world, InstanceMarketOptions={"MarketType": "spot"})
+    ec2 = world.clients.ec2
+    with pytest.raises(ClientError, match="UnsupportedOperation"):
+        ec2.stop_instances(InstanceIds=ids)
+    [request] = ec2.describe_spot_instance_requests()["SpotInstanceRequests"]
+    ec2.cancel_spot_instance_requests(SpotInstanceRequestIds=[request["SpotInstanceRequestId"]])
+    [request] = ec2.describe_spot_instance_requests()["SpotInstanceRequests"]
+    assert (request["State"], request["Status"]["Code"]) == ("cancelled", "request-canceled-and-instance-running")
+
+
+def test_a_key_pair_is_deleted_by_its_id(world: World) -> None:
+    ec2 = world.clients.ec2
+    ec2.delete_key_pair(KeyPairId=ec2.create_key_pair(KeyName="own")["KeyPairId"])
+    assert ec2.describe_key_pairs()["KeyPairs"] == []
+
+
+def test_metadata_has_a_tag_without_a_value(world: World) -> None:
+    options: Any = {"InstanceMetadataTags": "enabled", "HttpTokens": "optional"}
+    tags: Any = [{"ResourceType": "instance", "Tags": [{"Key": "empty", "Value": ""}]}]
+    launch(world, MetadataOptions=options, TagSpecifications=tags)
+    [instance] = world.sandbox.backend.sandbox_instances()
+    service, path = MetadataService(world.sandbox.backend), "/latest/meta-data/tags/instance/empty"
+    answer = service.answer(str(instance.private_ip), "GET", path, {})
+    assert (answer.status, answer.body) == (200, b"")
