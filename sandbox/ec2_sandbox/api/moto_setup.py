@@ -4,12 +4,10 @@ import datetime as dt
 from collections.abc import Iterable
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from functools import cache
 from typing import Any
 
 from botocore.model import Shape
-from moto import backends
-from moto.core import responses, serialize, utils
+from moto.core import serialize
 from moto.core.base_backend import BackendDict, backend_lock
 from moto.core.model_instances import reset_model_data
 from moto.core.models import DEFAULT_ACCOUNT_ID
@@ -25,12 +23,10 @@ from moto.ec2.models import (
 )
 from moto.ec2instanceconnect import urls as instance_connect_urls
 from moto.fsx import models as fsx_models
-from moto.iam import models as iam_models
 from moto.iam import policy_validation
 from moto.servicequotas import urls as quota_urls
 from moto.ssm import models as ssm_models
 from moto.ssm import urls as ssm_urls
-from moto.utilities.utils import get_partition
 
 from ec2_sandbox.api import images
 from ec2_sandbox.api.ec2 import Ec2Settings, PublicAddresses, SandboxEC2Backend
@@ -51,7 +47,6 @@ INSTANCE_FILTERS = {
     "spot-instance-request-id": "spot_instance_request_id", "instance-state-code": "state_code",
 }  # fmt: skip
 
-_list_modules = backends.list_of_moto_modules
 _compute_possible_keys = serialize.XFormedAttributePicker.get_possible_keys
 _possible_keys: dict[tuple[type, str, Shape], tuple[str, ...]] = {}
 
@@ -82,9 +77,7 @@ def install(settings: Ec2Settings) -> Backend:
     # IAM treats a policy without a version as version 2008-10-17; moto would refuse it.
     validator = policy_validation.BaseIAMPolicyValidator
     validator._validate_version = validator._validate_version_syntax  # type: ignore[method-assign]  # noqa: SLF001
-    # To find a key, moto would create IAM for every partition and read all of AWS's policies for each, which takes 1 s.
-    iam_models.PARTITION_NAMES = [get_partition(settings.region)]  # type: ignore[attr-defined]  # iam.models imports it
-    remember_lookups()
+    serialize.XFormedAttributePicker.get_possible_keys = _find_possible_keys  # type: ignore[assignment,method-assign]
     regions = (settings.region, *settings.others)
     backends = [ec2_backends[DEFAULT_ACCOUNT_ID][region] for region in regions]
     found = [backend for backend in backends if isinstance(backend, SandboxEC2Backend)]
@@ -134,18 +127,13 @@ def _some_weeks_ago() -> dt.datetime:
     return (month - dt.timedelta(days=1)).replace(day=10)
 
 
-def remember_lookups() -> None:
-    """Caches three slow functions that moto calls for every request, or for every value of a response."""
-    modules = tuple(_list_modules())
-    backends.list_of_moto_modules = lambda: modules
-    responses.method_names_from_class = cache(utils.method_names_from_class)  # type: ignore[attr-defined]  # core.responses imports it
-    serialize.XFormedAttributePicker.get_possible_keys = _find_possible_keys  # type: ignore[assignment,method-assign]
-
-
 def _find_possible_keys(
     picker: serialize.XFormedAttributePicker, context: serialize.AttributePickerContext
 ) -> Iterable[str]:
-    """Returns the attributes that may hold a value of a response. They depend on the object's type."""
+    """Returns the attributes that may hold a value of a response. They depend on the object's type.
+
+    moto computes them for each value, which is a fifth of the time of a list of instances.
+    """
     known = (type(context.obj), context.key, context.shape)
     if known not in _possible_keys:
         _possible_keys[known] = tuple(_compute_possible_keys(picker, context))
