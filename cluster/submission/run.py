@@ -176,7 +176,7 @@ def render_estimate(usd_per_hour: float | None, hours: float, *, note: str, spen
     if usd_per_hour is None:
         return "estimate: the price per hour is unknown"
     usd = f"{render_usd(usd_per_hour * hours)}{f' ({note})' if note else ''}"
-    spent = f"; the cluster has already cost {render_usd(spent_usd)}, which counts for its budget" if spent_usd else ""
+    spent = f"; the cluster has already cost {render_usd(spent_usd)}" if spent_usd else ""
     return f"estimate: {hours:g} h at {render_usd(usd_per_hour)} per hour: {usd}{spent}"
 
 

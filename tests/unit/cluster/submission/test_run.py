@@ -54,9 +54,9 @@ def test_the_estimate(usd_per_hour: float | None, note: str, text: str) -> None:
     assert render_estimate(usd_per_hour, 2.0, note=note) == text
 
 
-def test_the_estimate_names_what_the_budget_must_exceed() -> None:
+def test_the_estimate_names_what_ended_nodes_have_cost() -> None:
     text = render_estimate(0.25, 2.0, note="", spent_usd=3.0)
-    assert text.endswith("$0.50; the cluster has already cost $3.00, which counts for its budget")
+    assert text.endswith("$0.50; the cluster has already cost $3.00")
 
 
 def test_the_question_and_the_price_come_from_the_plan(world: World) -> None:
