@@ -264,13 +264,17 @@ case $1 in
 boot)
     mkdir -p $run/others
     echo "$3" >$run/name
+    instance=$(readlink /var/lib/cloud/instance)
+    # An image that was made of a node has the lease of that node.
+    [ "$(cat $saved/instance 2>/dev/null || echo "$instance")" = "$instance" ] || rm -f $saved/lease
     { cat $saved/lease; echo "$2"; } 2>/dev/null | choose >$run/boot
     offer "$(cat $run/boot)"
     setsid sh $run/lease.sh keep </dev/null >/dev/null 2>&1 &
     hook=/var/lib/cloud/scripts/per-boot/cluster-lease
     {
-        mkdir -p $saved "$(dirname $hook)" && cp $run/lease.sh $saved/new.sh && mv $saved/new.sh $saved/lease.sh &&
-            echo "#!/bin/sh
+        mkdir -p $saved "$(dirname $hook)" && echo "$instance" >$saved/instance &&
+            cp $run/lease.sh $saved/new.sh && mv $saved/new.sh $saved/lease.sh && echo "#!/bin/sh
+[ '$instance' = \"\$(readlink /var/lib/cloud/instance)\" ] || exit 0
 mkdir -p $run && cp $saved/lease.sh $run/lease.sh && exec sh $run/lease.sh boot '$2' '$3'" >$hook && chmod 755 $hook
     } || echo "cluster-lease: no copy for the next boot" >&2
     ;;

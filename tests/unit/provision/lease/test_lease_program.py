@@ -50,6 +50,7 @@ class FakeNode:
             "run=/run/cluster ": f"run={self.root}/run ",
             "saved=/var/lib/cluster-lease": f"saved={self.root}/saved",
             "/var/lib/cloud/scripts/per-boot": str(self.root / "hook"),
+            "/var/lib/cloud/instance)": f"{self.root}/instance)",
             "/etc/passwd": str(self.root / "passwd"),
             "/proc/[0-9]*": f"{self.root}/proc/[0-9]*",
             "file#/proc/": f"file#{self.root}/proc/",
@@ -148,6 +149,27 @@ def test_a_boot_uses_what_was_kept_and_saves_a_copy(nodes: Nodes) -> None:
     hook = node.root / "hook/cluster-lease"
     subprocess.run([str(hook)], check=True)
     assert node.show()["lease"] == render_lease(changed)
+
+
+def test_an_image_of_a_node_does_not_end_by_its_lease(nodes: Nodes) -> None:
+    node = nodes.make(setsid="exit 0")
+    text = render_lease(FULL)
+
+    def boot(instance: str) -> None:
+        (node.root / "instance").unlink(missing_ok=True)
+        (node.root / "instance").symlink_to(f"/var/lib/cloud/instances/{instance}")
+        (node.root / "run/lease").unlink(missing_ok=True)  # it is in memory
+
+    boot("i-1")
+    node.call("boot", text, "demo")
+    boot("i-1")
+    subprocess.run([str(node.root / "hook/cluster-lease")], check=True)
+    assert node.show()["lease"] == text
+    boot("i-2")
+    subprocess.run([str(node.root / "hook/cluster-lease")], check=True)  # an instance of no cluster
+    assert node.show()["lease"] == ""
+    node.call("boot", "", "demo")  # a cluster without a lease
+    assert node.show()["lease"] == ""
 
 
 @pytest.mark.parametrize(
