@@ -62,7 +62,8 @@ def replace_unhealthy(app: App, nodes: Ec2Nodes, job: HeadJob | None, *, yes: bo
     if not app.confirm(f"Terminate {names} and launch replacements?", yes=yes):
         app.message(f"did not replace {names}: jobs run on the other nodes")
         return
-    launch(app, {others[name].index: others[name].instance_id for name in unhealthy})
+    with if_interrupted("cluster up continues; until then, nodes that it has launched cost money"):
+        launch(app, {others[name].index: others[name].instance_id for name in unhealthy})
 
 
 def replace_lost(app: App, job: Record, *, names: Sequence[str] = (), waits: bool = False) -> None:
