@@ -272,7 +272,7 @@ boot)
     setsid sh $run/lease.sh keep </dev/null >/dev/null 2>&1 &
     hook=/var/lib/cloud/scripts/per-boot/cluster-lease
     {
-        mkdir -p $saved "$(dirname $hook)" && echo "$instance" >$saved/instance &&
+        mkdir -p $saved "$(dirname $hook)" && echo "$instance" >$saved/new && mv $saved/new $saved/instance &&
             cp $run/lease.sh $saved/new.sh && mv $saved/new.sh $saved/lease.sh && echo "#!/bin/sh
 [ '$instance' = \"\$(readlink /var/lib/cloud/instance)\" ] || exit 0
 mkdir -p $run && cp $saved/lease.sh $run/lease.sh && exec sh $run/lease.sh boot '$2' '$3'" >$hook && chmod 755 $hook
