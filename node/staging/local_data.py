@@ -52,6 +52,7 @@ class LocalData:
         self.folder: str | None = None
         self._stopped = threading.Event()
         self._received_bytes = 0
+        self._unverified: list[str] = []
         self._lock = threading.Lock()
 
     def stop(self) -> None:
@@ -78,6 +79,9 @@ class LocalData:
             s3.split_object_url(entry.url)  # no key leaves the folder
         self._check_room(entries, saved)
         self._fetch(entries, saved)
+        if self._unverified:
+            count, first = len(self._unverified), min(self._unverified)
+            self._message(f"{self._host}: S3 has no usable checksum of {count} objects, such as {first}: not verified")
         if urls and self._url.startswith("s3://"):
             self.folder = words.make_path(self._root, self._url.rstrip("/"))
         return {url: words.make_value(self._root, url, row) for url, row in found.items()}
@@ -196,7 +200,7 @@ class LocalData:
                 is_useless = self._store.is_encrypted(entry.url) if check.certain else crc32 in seen
                 check = None if is_useless else check
             if check is None:
-                self._message(f"{self._host}: data is not verified: S3 has no usable checksum of {entry.url}")
+                self._unverified.append(entry.url)
             if is_right or check is None:
                 return crc32
             seen.add(crc32)

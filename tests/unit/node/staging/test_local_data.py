@@ -267,6 +267,16 @@ def test_objects_in_parts_are_verified(proxy: str, server: S3Server, faults: Fau
     assert files == {"x": b"".join(parts)}
 
 
+def test_data_without_a_checksum_is_reported_once(server: S3Server, disk: Path) -> None:
+    server.put("encrypted", {})
+    for name in ("a", "b"):
+        server.put_without_checksum("encrypted", name, b"1")
+    _, files, messages = bring(server.url, disk, "s3://encrypted/", CLUSTER_DATA_URL="s3://encrypted/")
+    assert files == {"a": b"1", "b": b"1"}
+    expected = "S3 has no usable checksum of 2 objects, such as s3://encrypted/a: not verified"
+    assert messages == [f"node-1: {expected}"]
+
+
 def test_data_damaged_by_a_crash_is_fetched_again(server: S3Server, disk: Path) -> None:
     bring(server.url, disk, "s3://data/train/")
     for number, path in enumerate(sorted((disk / "objects").iterdir())):
