@@ -53,6 +53,11 @@ def federated_name(name: str) -> str:
     return f"cluster-{name}"[:32]
 
 
+def domain_of(region: str) -> str:
+    """The domain of AWS's addresses in a region."""
+    return "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
+
+
 def tags(*, name: str, owner: str, role: str) -> dict[str, str]:
     """The tags of every resource of the cluster `name`. owner: an ARN."""
     return {TAG_NAME: name, TAG_ROLE: role, TAG_OWNER: owner[:MAX_TAG_LENGTH], "Name": resource_name(name)}

@@ -13,6 +13,7 @@ from typing import Any
 from msgspec import Struct
 
 from foundation.errors import ConfigError
+from provision.model import domain_of
 from provision.volumes.source import MountSource
 
 Statement = dict[str, Any]
@@ -79,7 +80,7 @@ def partition_of(region: str) -> str:
 
 def ec2_principal(region: str) -> str:
     """Returns EC2's service principal in a region's partition."""
-    return "ec2.amazonaws.com.cn" if partition_of(region) == "aws-cn" else "ec2.amazonaws.com"
+    return f"ec2.{domain_of(region)}"
 
 
 def render_trust_policy(region: str) -> str:

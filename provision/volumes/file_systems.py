@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from foundation.errors import ConfigError
 from provision.aws.clients import Clients, aws_errors, error_code
+from provision.model import domain_of
 
 NAMES = {"efs": "EFS", "lustre": "FSx for Lustre"}
 _OTHERS = frozenset({"FileSystemNotFound", "BadRequest"})
@@ -48,9 +49,8 @@ def _find_efs(clients: Clients, file_system_id: str) -> FileSystem | None:
         if error_code(error) not in _OTHERS:
             raise
         return None
-    suffix = "amazonaws.com.cn" if clients.region.startswith("cn-") else "amazonaws.com"
     # The name resolves to the mount target in the node's zone.
-    dns_name = f"{file_system_id}.efs.{clients.region}.{suffix}"
+    dns_name = f"{file_system_id}.efs.{clients.region}.{domain_of(clients.region)}"
     return FileSystem(kind="efs", dns_name=dns_name, export="/")
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from foundation.errors import AwsError, ConfigError
-from provision.model import federated_name
+from provision.model import domain_of, federated_name
 
 if TYPE_CHECKING:
     from provision.aws.clients import Clients
@@ -46,7 +46,7 @@ def s3_environment(*, region: str, endpoint_url: str | None, private_ca: bool) -
     if endpoint_url is None:
         if region != "us-east-1":
             # Otherwise the reader asks us-east-1, and cannot follow the redirect to the bucket's region.
-            env |= {"S3_IS_AWS": "0", "S3_ENDPOINT": f"s3.{region}.amazonaws.com"}
+            env |= {"S3_IS_AWS": "0", "S3_ENDPOINT": f"s3.{region}.{domain_of(region)}"}
         return env
     parts = urlsplit(endpoint_url)
     if parts.scheme != "https" or not parts.netloc or parts.path.strip("/"):

@@ -16,6 +16,7 @@ from train.s3.environment import S3Access, find_s3_access, s3_environment
     [
         ("us-east-1", None, False, {"S3_REGION": "us-east-1"}),
         ("eu-west-1", None, False, {"S3_IS_AWS": "0", "S3_ENDPOINT": "s3.eu-west-1.amazonaws.com"}),
+        ("cn-north-1", None, False, {"S3_ENDPOINT": "s3.cn-north-1.amazonaws.com.cn"}),
         ("us-east-1", "https://10.0.0.1:4443", True, {"S3_ENDPOINT": "10.0.0.1:4443", "S3_VERIFY_SSL": "0"}),
         ("us-east-1", "https://minio.example/", False, {"S3_ENDPOINT": "minio.example", "S3_IS_AWS": "0"}),
     ],
