@@ -8,7 +8,7 @@ from cluster.jobs import open_jobs
 from cluster.report.document import report_document
 from cluster.report.job import JobData, read_job
 from cluster.report.page import render_report
-from foundation.errors import ClusterError
+from foundation.errors import ClusterError, NotFoundError
 from foundation.files import write_whole
 
 __all__ = ["JobData", "load_jobs", "render_report", "report_document", "write_report"]
@@ -19,8 +19,10 @@ def load_jobs(app: App, *words: str, newest: int = 1) -> list[JobData]:
     with open_jobs(app) as sources:
         if words or newest == 1:
             return [read_job(app, sources, one) for one in words or (None,)]
-        records = [record for record in sources.find_records() if not record.is_damaged]
-        return [read_job(app, sources, record.id) for record in records[:newest]]
+        records = [record for record in sources.find_records() if not record.is_damaged][:newest]
+        if len(records) < newest:
+            raise NotFoundError("there are no two jobs to compare", hint="cluster jobs lists them")
+        return [read_job(app, sources, record.id) for record in records]
 
 
 def write_report(path: Path, jobs: Sequence[JobData]) -> None:
