@@ -28,6 +28,8 @@ def report(app: App, *, jobs: tuple[str, ...], output: str | None, compare: bool
         raise UsageError("--compare needs two jobs or more", hint="cluster jobs lists them")
     if output == "-" and opens:
         raise UsageError("--open needs a file: -o FILE")
+    if as_json and (output or opens):
+        raise UsageError("--json prints the numbers, and writes no page", hint="cluster report --json > FILE")
     found = load_jobs(app, *jobs, newest=2 if compare else 1)
     if as_json:
         app.print_json([report_document(job) for job in found])

@@ -42,6 +42,7 @@ TOML = 'name = "demo"\n'
         (TOML + '[provision]\nregion = "us-east-1a"', ("up",), 'did you mean "us-east-1"?', None),
         (TOML, ("init",), "cluster.toml exists already; it is left as it is", "cluster -c OTHER.toml init"),
         (TOML + '[data]\nurl = "s3:/b/x"', ("up",), 'url = "s3:/b/x": not an S3 URL; did you mean "s3://b/x"?', None),
+        (TOML, ("report", "--json", "-o", "a.html"), "--json prints the numbers", "cluster report --json > FILE"),
         (TOML, ("data", "put", "no/", "s3://bucket/"), "no/: no such file or folder", "ls "),
         (TOML, ("train",), "the sandbox of this folder is not running, so there is no cluster", "cluster up"),
         (TOML, ("sandbox", "fault", "capcity"), 'did you mean "capacity"?', "cluster sandbox fault --help"),
