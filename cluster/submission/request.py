@@ -45,6 +45,10 @@ def read_words(words: Sequence[str], *, is_command: bool, here: Path, project_di
     """
     if not words:
         return Words()
+    if not words[0].strip():  # such as a variable that is not set
+        raise UsageError(
+            "the first word is empty: it names neither a script nor a command", hint="cluster train SCRIPT"
+        )
     if is_command or (runs_others(words[0]) and not (here / words[0]).is_file()):
         found = _read_command(words, here)
         absent = words[1] if found.command and len(words) > 1 and words[1].endswith(".py") else ""

@@ -37,6 +37,8 @@ TOML = 'name = "demo"\n'
         (None, ("-c", "my.toml", "up"), "my.toml: there is no such file", "cluster -c my.toml init"),
         (None, ("-c", "my.toml", "config", "check"), "my.toml: there is no such file", "cluster -c my.toml init"),
         (TOML + '[train]\nscript = "src"', ("up",), '"src": {here}/src is a folder, not a script', "name a file in it"),
+        (TOML, ("train", ""), "the first word is empty", "cluster train SCRIPT"),
+        (TOML, ("train", "--", ""), "the first word is empty", "cluster train SCRIPT"),
         (TOML, ("train", "src"), "src: this is a folder, and not a script", "cluster train src/main.py"),
         (TOML, ("train", "--", "src/windows.sh"), "src/windows.sh, line 1: the line ends as on Windows", "sed -i "),
         (TOML + '[provision]\nregion = "us-east-1a"', ("up",), 'did you mean "us-east-1"?', None),
