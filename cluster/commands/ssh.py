@@ -26,7 +26,7 @@ from cluster.session import describe_and_warn, open_connections
 from foundation.errors import UsageError
 
 _PORTS = re.compile(r"(?:([0-9]{1,5}):)?([0-9]{1,5})")
-_ON_NODE = re.compile(r"([A-Za-z0-9][A-Za-z0-9.-]*):(.*)", re.DOTALL)
+_ON_NODE = re.compile(r"((?:[A-Za-z_][A-Za-z0-9_.-]*@)?[A-Za-z0-9][A-Za-z0-9._-]*):(.*)", re.DOTALL)
 
 
 # OpenSSH's own options that are passed on. The others would contradict the cluster's key, user, port and host keys.

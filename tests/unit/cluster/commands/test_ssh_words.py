@@ -73,6 +73,12 @@ def test_what_cannot_be_copied(sources: list[str], target: str, message: str) ->
         read_paths(sources, target)
 
 
+@pytest.mark.parametrize("node", ["node-0", "gpu_1", "me@gpu1", "198.18.0.2"])
+def test_a_node_is_named_as_in_the_list_of_hosts(node: str) -> None:
+    assert read_paths([f"{node}:a b", f"{node}:"], ".") == (node, ("a b", "."), False)
+    assert read_paths(["./a:b"], f"{node}:/tmp/") == (node, ("/tmp/",), True)
+
+
 def test_a_local_name_with_a_colon_is_not_a_host() -> None:
     words = render_scp_command(HOST, ["a:b", "/c:d"], "x", to_node=True, options={})
     assert words[-3:] == ("./a:b", "/c:d", "ubuntu@198.18.0.2:x")
