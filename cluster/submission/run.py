@@ -151,7 +151,7 @@ def ask_budget(app: App, question: str, usd: float) -> float:
     limit = "The nodes end when they have cost so many dollars; Enter takes the estimate, n cancels"
     found: float | None = click.prompt(
         wrap(f"{question} {limit}", find_columns(sys.stderr)),
-        default=f"{max(usd, 0.01):.2f}",
+        default=f"{max(math.ceil(usd * 100 - 1e-6) / 100, 0.01):.2f}",  # less would end the nodes before the job's time
         value_proc=read,
         err=True,
     )

@@ -212,6 +212,14 @@ def test_the_answer_is_the_budget(
     assert capsys.readouterr().err.count("neither an amount") == answers.count("\n") - 1
 
 
+@pytest.mark.parametrize(("usd", "budget"), [(0.0232, 0.03), (0.07, 0.07), (0.0, 0.01)])
+def test_the_budget_of_enter_is_not_less_than_the_estimate(
+    app: App, monkeypatch: pytest.MonkeyPatch, usd: float, budget: float
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("\n"))
+    assert ask_budget(app, "Launch 2 instances?", usd) == budget
+
+
 @pytest.mark.parametrize(("changes", "plans"), [(False, 1), (True, 2)])
 def test_an_answer_that_changes_the_settings_changes_the_plan(app: App, *, changes: bool, plans: int) -> None:
     app.config_path.write_text('name = "demo"\n')
