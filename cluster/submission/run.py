@@ -130,8 +130,7 @@ def _bring_up(app: App, choices: Choices, *, dry_run: bool) -> bool:
             up_in_a_region(app, dry_run=dry_run, yes=choices.yes, keep_failed=False, agree=agree)
     except ClusterError as error:
         if choices.down and launches and not dry_run:
-            is_new = len(launches[0].indices) == launches[0].total
-            _go_on_after(error, app, lambda: _delete(app, is_new=is_new))
+            _go_on_after(error, app, lambda: _delete(app, is_new=launches[0].is_first))
         raise
     return not plans[0]
 
