@@ -236,7 +236,8 @@ class Agent(asyncio.Protocol):
             if self.order.spec.scheduler is not None:
                 self._renew_heartbeat()
             if not self._output.get_write_buffer_size():
-                self.send(Copying() if self.data.is_finishing or self._placing.locked() else Ping())
+                is_placing = self._placing.locked() and not self._is_ending
+                self.send(Copying() if self.data.is_finishing or is_placing else Ping())
             patience_s = self.order.patience_s
             if patience_s is not None and time.monotonic() > self._received_at + patience_s:
                 self._lose()  # the supervisor should notice first
@@ -402,6 +403,8 @@ class Agent(asyncio.Protocol):
         for process in self._processes.values():
             process.end()
         await asyncio.gather(*(process.has_ended.wait() for process in self._processes.values()))
+        if self.data.begin_to_finish():
+            self.send(Copying())  # the end of containers takes longer than the supervisor waits
         if self._finding is not None:
             await asyncio.wait([self._finding])
         if self._containers:  # their first programs

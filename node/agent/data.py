@@ -28,7 +28,7 @@ class JobData:
         self._outputs: Outputs | None = None
         self._beginning: asyncio.Task[None] | None = None  # to copy outputs
         self._is_late = asyncio.Event()  # to copy more of them
-        self.is_finishing = False  # the job ends, and the rest of them is copied
+        self.is_finishing = False  # the rest of them is to be copied
         self.paths: dict[str, str] = {}
 
     @property
@@ -94,10 +94,15 @@ class JobData:
             self._outputs.note_killed()
 
     def stop(self) -> None:
-        """Ends `bring` soon, as the job ends."""
-        self._is_stopped, self.is_finishing = True, self._beginning is not None
+        """Ends `bring` soon."""
+        self._is_stopped = True
         if self._data is not None:
             self._data.stop()
+
+    def begin_to_finish(self) -> bool:
+        """Notes that the job's processes have ended. Returns whether there are outputs to copy."""
+        self.is_finishing = self._beginning is not None
+        return self.is_finishing
 
     def limit_copy(self, copy_s: float | None) -> None:
         """Limits how long `finish` takes from now on; None: it may take as long as S3 answers."""
