@@ -170,8 +170,8 @@ def submit(
             submitted_at=order.submitted_at or max(time.time(), newest + 0.001),
             started_at=order.attempts[0].started_at if order.attempts else None,
         )
+        os.makedirs(job_folder.path(job), mode=0o700)
         try:
-            os.makedirs(job_folder.path(job), mode=0o700)
             with FileLock(job_folder.path(job, "starting")) as starting:
                 starting.take_now()
                 if log is not None:
@@ -216,7 +216,7 @@ def find_unknown(order: Order) -> str | None:
         return None
     word = order.spec.command[0]
     if "/" in word:
-        path = order.find_placed(word)
+        path = find_file(order, word)
         if not os.path.exists(path):
             return f"{word}: no such file on the nodes ({FILES_ARE_SENT})"
         if not os.access(path, os.X_OK) or os.path.isdir(path):
@@ -226,9 +226,15 @@ def find_unknown(order: Order) -> str | None:
     if re.fullmatch(r"python[0-9.]*", os.path.basename(word)):
         script = next((other for other in order.spec.command[1:] if not other.startswith("-")), "")
         is_first = order.spec.command[1:2] == (script,) or order.spec.command[1:3] == ("-u", script)
-        if is_first and script.endswith(".py") and not os.path.exists(order.find_placed(script)):
+        if is_first and script.endswith(".py") and not os.path.exists(find_file(order, script)):
             return f"{script}: no such file on the nodes ({FILES_ARE_SENT})"
     return None
+
+
+def find_file(order: Order, path: str) -> str:
+    """Returns where a file is on this node: in the job's files, or in [train] sync_dst_dir, where others are kept."""
+    placed = order.find_placed(path)
+    return placed if os.path.exists(placed) else os.path.join(order.spec.cwd, order.train.subfolder, path)
 
 
 def find_scope(job: str) -> list[str]:

@@ -59,6 +59,8 @@ def test_a_command_that_cannot_run(tmp_path: Path, command: tuple[str, ...], why
     assert found.startswith(why)
     assert bool(found) == bool(why)
     assert jobs.find_unknown(make_order(**given, job_setup=("true",))) is None
+    (tmp_path / "tree").mkdir()  # in [train] sync_dst_dir, files besides the job's are kept
+    assert (jobs.find_unknown(make_order(**given, tree=str(tmp_path / "tree"))) or "") == found
 
 
 def test_a_job_of_one_worker_and_its_record(job_host: LocalHead) -> None:
@@ -250,4 +252,7 @@ def test_a_damaged_record_does_not_affect_other_jobs(job_host: LocalHead) -> Non
     assert (good["spec"]["id"], good["state"]) == (job_id(1), "done")
     assert told == {"id": "damaged"}
     assert job_host.ask("stop", "damaged") == [{"error": "there is no job damaged"}]
+    [again] = job_host.ask("submit", order=alone(job_host, "true", job="damaged"))  # the first answer was lost
+    assert again == {"error": f"File exists ({folder})"}
+    assert (folder / "record.json").exists()
     shutil.rmtree(folder)
