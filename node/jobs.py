@@ -48,6 +48,7 @@ from node.engines.schedulers import SCHEDULERS
 from node.job.samples import find_since
 from node.programs import program_words
 from node.protocol import (
+    MAX_LINE_BYTES,
     Checked,
     JobHost,
     JobResult,
@@ -63,6 +64,7 @@ from node.wire import Message, News, Replace, Stop, TakeStacks, Watch
 
 SUBMIT_TIMEOUT_S = 60.0  # the longest wait for another submission
 STOP_TIMEOUT_S = 30.0
+LIST_BYTES = MAX_LINE_BYTES // 2  # of a list of jobs; beyond that, it has no processes of ended ones
 LINGER = "/var/lib/systemd/linger"
 FILES_ARE_SENT = "[bootstrap] sync sends files"
 
@@ -315,7 +317,12 @@ def follow_job(words: Sequence[str]) -> None:
 
 def list_jobs(_words: Sequence[str]) -> None:
     """Prints all jobs, and the unhealthy nodes."""
-    found = {"jobs": [*recovery.recover_all(), *({"id": job} for job in job_folder.find_damaged())]}
+    records, size_bytes = recovery.recover_all(), 0
+    for record in records:
+        if size_bytes > LIST_BYTES and record.has_ended:
+            record.roles = ()
+        size_bytes += os.path.getsize(job_folder.path(record.id, "record.json"))
+    found = {"jobs": [*records, *({"id": job} for job in job_folder.find_damaged())]}
     unhealthy = health.read_kept()
     answer({**found, "unhealthy": unhealthy} if unhealthy else found)
 
