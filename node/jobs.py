@@ -29,6 +29,7 @@ Answers are lines of JSON on stdout, with the exit code 0:
 or {"error": text}. Every verb except check also ends the processes of killed supervisors, and completes their records.
 """
 
+import contextlib
 import os
 import pwd
 import re
@@ -321,7 +322,8 @@ def list_jobs(_words: Sequence[str]) -> None:
     for record in records:
         if size_bytes > LIST_BYTES and record.has_ended:
             record.roles = ()
-        size_bytes += os.path.getsize(job_folder.path(record.id, "record.json"))
+        with contextlib.suppress(FileNotFoundError):  # it has just been removed
+            size_bytes += os.path.getsize(job_folder.path(record.id, "record.json"))
     found = {"jobs": [*records, *({"id": job} for job in job_folder.find_damaged())]}
     unhealthy = health.read_kept()
     answer({**found, "unhealthy": unhealthy} if unhealthy else found)
