@@ -400,7 +400,7 @@ def end_left(record: Record, gone: Sequence[str]) -> Record:
     return record
 
 
-# -- replace, say ------------------------------------------------------------------------------------------------------
+# -- replace, message, stacks ------------------------------------------------------------------------------------------
 
 
 def replace_nodes(words: Sequence[str]) -> None:

@@ -339,9 +339,9 @@ Request = Watch | Stop | Replace | Message | TakeStacks | Launch | RunProgram | 
 
 
 class Reply(Struct, kw_only=True, omit_defaults=True):
-    """The supervisor's answer to `Replace` and `Say`. job: set by jobs.py, which passes it on. error: why it refuses.
+    """The supervisor's answer to `Replace` and `Message`. job: set by jobs.py, which passes it on.
 
-    waiting_for: the nodes still missing. by_head: the head's own command is replacing them.
+    error: why it refuses. waiting_for: the nodes still missing. by_head: the head's own command is replacing them.
     """
 
     job: str | None = None
