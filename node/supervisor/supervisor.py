@@ -31,6 +31,7 @@ from node.supervisor.attempts.attempt import RunningAttempt
 from node.supervisor.attempts.new_nodes import Replacement
 from node.supervisor.clients import Clients
 from node.supervisor.notifier import Notifier
+from node.supervisor.processes import LONGEST_LINE, printable
 from node.tasks import Tasks
 from node.wire import Launch, Message, NotStarted, Replace, Reply, RunProgram, TakeStacks
 
@@ -211,7 +212,7 @@ class Supervisor:
                 self.message(f"{title} job {number} requests the nodes")
             if reason:
                 self.message(f"{title} job {number} is pending: {reason}")
-            self.record.job_number, self.record.pending = number, reason or None
+            self.record.job_number, self.record.pending = number, printable(reason, LONGEST_LINE) or None
             self.save(lasting=True)  # without the number, the nodes could not be released
 
         client = Client(scheduler, order.spec.setup)

@@ -16,6 +16,7 @@ from node.protocol import LOSSES, Attempt, EndReason, JobHost, JobState, Left, O
 
 ATTEMPT, RESUME = "CLUSTER_ATTEMPT", "CLUSTER_RESUME"
 WITH_NODES = 10
+MOST_BATCHES = 1 << 31  # protocol.Count
 # The lines that this project's scripts print when they resume, as with CLUSTER_RESUME=1, and without a checkpoint.
 RESUMED = re.compile(r"Resumed from epoch (\d{1,9}) batch (\d{1,9})")
 BEGUN_ANEW = re.compile(r"No complete checkpoint .*: training begins with epoch 0")
@@ -146,7 +147,7 @@ def count_lost_batches(done: Mapping[str, int] | None, resumed: Mapping[str, int
     batches = done.get("batches", resumed.get("batches"))
     if epochs and not batches:
         return None
-    return max(0, epochs * (batches or 0) + done["batch"] - resumed["batch"])
+    return min(max(0, epochs * (batches or 0) + done["batch"] - resumed["batch"]), MOST_BATCHES)
 
 
 def parse_resumed(text: str) -> dict[str, int] | None:

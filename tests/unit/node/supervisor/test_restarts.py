@@ -145,6 +145,11 @@ def test_which_hosts_are_refused(names: Any, waiting_for: Any, refused: str | No
     [
         (None, {"epoch": 0, "batch": 0}, None),
         ({"epoch": 2, "batch": 7}, None, None),
+        (
+            {"epoch": 9, "batch": 0, "batches": 1 << 30},
+            {"epoch": 0, "batch": 0},
+            1 << 31,
+        ),  # the most that a record holds
         ({"epoch": 2}, {"epoch": 2, "batch": 0}, None),  # a checkpoint with numbers of the program's own
         ({"epoch": 2, "batch": 7}, {"epoch": 2, "batch": 7}, 0),
         ({"epoch": 2, "batch": 7}, {"epoch": 2, "batch": 6}, 1),

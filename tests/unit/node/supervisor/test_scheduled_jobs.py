@@ -32,6 +32,8 @@ def order(host: LocalHead) -> dict[str, Any]:
 
 
 def test_after_a_killed_supervisor_the_nodes_are_given_back(job_host: LocalHead, slurm: FakeSlurm) -> None:
+    """Slurm's reason may name all of its nodes: a record with a longer text than Name could not be read."""
+    slurm.set_job("PENDING", f"ReqNodeNotAvail,_UnavailableNodes:{','.join(f'cn{number:03}' for number in range(99))}")
     job_host.ask("submit", order=order(job_host))
     job_host.wait_for("is pending")
     job_host.kill_supervisor()
