@@ -240,7 +240,7 @@ def find_requirements(app: App) -> Requirements:
     """Like read_packages, but also warns of those that are ignored, once: on the user's machine."""
     found = read_packages(app)
     if app.on_head is None:
-        warn(app, filter(None, (explain_ignored(line, app.config.bootstrap) for line in found.lines)))
+        warn(app, filter(None, (explain_ignored(line, app.config.bootstrap) for line in (*found.lines, *found.limits))))
     return found
 
 

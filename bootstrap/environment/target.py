@@ -157,9 +157,11 @@ def choose_wheels(
 
     Raises ClusterError if no wheel can run on the node.
     """
-    own, limits = _choose_own(facts, python=python, mxnet=mxnet, node=node, choice=choice, packages=packages)
+    own, found = _choose_own(facts, python=python, mxnet=mxnet, node=node, choice=choice, packages=packages)
     others = [line for line in packages.lines if not is_of_framework(line, choice.framework)]
     locked = {find_name(line) for line in packages.locked}
+    limits = [line for line in found if find_name(line) not in locked]
+    limits += [line for line in packages.limits if not is_of_framework(line, choice.framework)]
     return WheelTarget(
         python_version=python.version,
         machine=facts.machine,
@@ -167,7 +169,7 @@ def choose_wheels(
         requirements=(*own, *packages.locked, *others),
         managed_python=python.path is None,
         python_path=python.path if python.named and python.path else "",
-        limits=(*(limit for limit in limits if find_name(limit) not in locked), *packages.limits),
+        limits=tuple(limits),
         framework=choice.framework,
         base=choice.base,
         without_gpus=not facts.gpus and "NVIDIA" not in facts.displays,

@@ -83,9 +83,10 @@ def test_where_pytorch_comes_from(
 
 
 def test_the_environment_of_a_base_keeps_its_python_and_numpy() -> None:
-    target = choose(replace(FACTS, frameworks=(AMI,)), packages=Requirements(lines=("pandas", "torch>=2")))
+    packages = Requirements(lines=("pandas", "torch>=2"), limits=("pandas<3", "torch==2.4.0"))
+    target = choose(replace(FACTS, frameworks=(AMI,)), packages=packages)
     assert (target.python_version, target.managed_python) == ((3, 12), False)
-    assert (target.requirements, target.limits) == ((*NODE_PROGRAMS, "pandas"), ("numpy==2.1.0",))
+    assert (target.requirements, target.limits) == ((*NODE_PROGRAMS, "pandas"), ("numpy==2.1.0", "pandas<3"))
 
 
 @pytest.mark.parametrize(
