@@ -64,7 +64,10 @@ def find_files(project_dir: Path, *, sync: Sequence[str], exclude: Sequence[str]
     walk = _Walk(root=project_dir.resolve(), patterns=Patterns(exclude))
     for entry in sorted({os.path.normpath(entry) for entry in sync}):
         walk.check_entry(entry)
-        walk.visit(entry, walk.root / entry, ())
+        above, _, name = entry.rpartition("/")
+        folder = walk.follow(entry, walk.root / above)
+        if folder is not None:
+            walk.visit(entry, folder / name, ())
     return walk.found
 
 

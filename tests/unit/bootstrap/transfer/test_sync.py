@@ -144,6 +144,17 @@ def test_unsendable_files_are_skipped_with_a_warning(
     assert [(event.kind, event.what) for event in events] == [("warn", f"not sent: 'my/x' {message}")]
 
 
+def test_entries_below_links(project: Path) -> None:
+    for name, target in (("net", "my/net"), ("keys", ".ssh"), ("out", "..")):
+        (project / name).symlink_to(target)
+    (project.parent / "other").mkdir()
+    assert find(project, ("net/model.py",)).files["net/model.py"][0] == project / "my/net/model.py"
+    found = find(project, ("keys/id_rsa",))
+    assert (found.files, found.left_out) == ({}, ["'keys/id_rsa' is a link to an excluded path"])
+    with pytest.raises(ClusterError, match="outside the folder"):
+        find(project, ("out/other",))
+
+
 def test_a_link_to_the_outside_is_refused_unless_excluded(project: Path) -> None:
     (project / "my" / "x").symlink_to("/etc/passwd")
     with pytest.raises(ClusterError, match="my/x' is a link to '/etc/passwd', outside the folder") as caught:
