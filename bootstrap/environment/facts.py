@@ -71,6 +71,7 @@ class NodeFacts(Struct, frozen=True, kw_only=True):
     displays: "NVIDIA" for each graphics device of it, with a driver or without.
     libraries: the CUDA libraries that the loader finds. cuda_dirs: the directories of others.
     files, envs, trees, runtimes, pythons_ready, setups: the digests of what is complete in ~/.cluster.
+    newest_env: the one of `envs` that `exec` and `ssh` use.
     checked: for each environment, the libraries that its libmxnet.so does not find.
     cluster_key: the public half of the head's key for the other nodes, or None.
     authorized: the lines of authorized_keys that are the cluster's own.
@@ -101,6 +102,7 @@ class NodeFacts(Struct, frozen=True, kw_only=True):
     runtimes: frozenset[str] = frozenset()
     pythons_ready: frozenset[str] = frozenset()
     setups: frozenset[str] = frozenset()
+    newest_env: str = ""
     checked: Mapping[str, Checked] = field(default_factory=dict)
     system: str = ""
     kernel: str = ""
@@ -197,6 +199,7 @@ def _parse_facts(text: str, *, node: str) -> NodeFacts:
         runtimes=digests("runtime"),
         pythons_ready=digests("pythons"),
         setups=digests("setup"),
+        newest_env=one("newest_env"),
         checked=_parse_checked(several.get("unresolved", ())),
         system=one("system"),
         kernel=one("kernel"),

@@ -174,6 +174,11 @@ tell_complete() {
 }
 tell_complete file 'files/*/*'
 tell_complete env 'env/*/.complete'
+newest=
+for path in env/*/.complete; do
+    [ ! -f "$path" ] || { [ -n "$newest" ] && [ "$newest" -nt "$path" ]; } || newest=$path
+done
+[ -z "$newest" ] || { path=${newest#*/}; echo "newest_env=${path%%/*}"; }
 for path in runtime/*/.complete; do
     # Without the Python that it links to, it is not complete.
     [ ! -f "$path" ] || [ ! -x "${path%/*}/bin/python" ] || { path=${path#*/}; echo "runtime=${path%%/*}"; }
