@@ -55,7 +55,7 @@ def read_here() -> tuple[str, ...]:
     try:
         lines = join_lines(run_uv(["pip", "freeze", "--quiet", "--python", prefix], folder=Path("/")))
         if (Path(prefix) / "conda-meta").is_dir():
-            listed = run_uv(["pip", "list", "--format", "json", "--quiet", "--python", prefix], folder=Path("/"))
+            listed = run_uv(["pip", "list", "--format", "json", "--python", prefix], folder=Path("/"))
             exact = {find_name(one["name"]): f"{one['name']}=={one['version']}" for one in json.loads(listed)}
             lines = [exact[find_name(line)] if _is_built_elsewhere(line) else line for line in lines]
     except UvError as error:

@@ -13,9 +13,12 @@ cuda="/usr/local/cuda*/lib64 /usr/local/cuda*/targets/x86_64-linux/lib /opt/cond
 /opt/conda/pkgs/cudnn-*/lib $HOME/miniconda3/lib $HOME/miniconda3/pkgs/cudatoolkit-*/lib"
 # Where Deep Learning AMIs have PyTorch.
 frameworks="/opt/pytorch/bin/python3 /opt/conda/envs/*/bin/python3 $HOME/miniconda3/envs/*/bin/python3"
-watched="/usr/lib/python3/dist-packages /opt/pytorch/lib/python3*/site-packages
-/opt/conda/envs/*/lib/python3*/site-packages /etc/ld.so.cache /etc/os-release /usr/local /opt /opt/conda/lib /opt/conda/pkgs /dev/kfd /proc/driver/nvidia
-/usr/lib/x86_64-linux-gnu /usr/lib64"
+watched="/opt/conda/envs $HOME/miniconda3/envs /etc/ld.so.cache /etc/os-release /usr/local /opt /opt/conda/lib
+/opt/conda/pkgs /dev/kfd /proc/driver/nvidia /usr/lib/x86_64-linux-gnu /usr/lib64"
+for place in /usr /usr/local /opt/pytorch /opt/conda /opt/conda/envs/* \
+    "$HOME/.local" "$HOME/miniconda3" "$HOME"/miniconda3/envs/*; do
+    watched="$watched $place/lib/python3*/site-packages $place/lib/python3*/dist-packages"
+done
 
 look() {
     echo "machine=$(uname -m)"

@@ -4,6 +4,7 @@ import hashlib
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -168,6 +169,24 @@ def test_changes_invalidate_cached_facts(tmp_path: Path) -> None:
     make_programs(own, nvidia_smi='case "$1" in *compute_cap*) exit 2 ;; *) echo "450.1, Tesla T4" ;; esac')
     facts = look(tmp_path, path=path)
     assert (facts.gpus, facts.driver) == ((("7.5", "Tesla T4"),), "450.1")
+
+
+@pytest.mark.parametrize("folder", ["miniconda3/envs/mine", ".local"])
+def test_a_framework_that_is_installed_later_is_found(tmp_path: Path, folder: str) -> None:
+    def find() -> set[str]:
+        return {found.version for found in look(tmp_path).frameworks if found.version.startswith("99.")}
+
+    assert find() == set()
+    time.sleep(0.01)  # a new mtime
+    subprocess.run(("/usr/bin/python3", "-m", "venv", "--without-pip", str(tmp_path / folder)), check=True)
+    assert find() == set()
+    (torch,) = (site / "torch" for site in tmp_path.glob(f"{folder}/lib/python3*/site-packages"))
+    for version in ("99.1", "99.2"):
+        torch.mkdir(exist_ok=True)
+        (torch / "__init__.py").touch()
+        (torch / "version.py").write_text(f"__version__ = '{version}'\n")
+        os.utime(torch.parent)
+        assert find() == {version}
 
 
 def test_a_configured_python_must_work(tmp_path: Path) -> None:
