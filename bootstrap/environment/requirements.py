@@ -61,14 +61,14 @@ def check_line(line: str) -> None:
     option = re.match(r"--?[A-Za-z][A-Za-z-]*", line)
     if option is not None:
         raise ValueError(f"the option {option[0]} is not supported: set up pip or uv on this machine instead")
-    if not find_name(line):
-        raise ValueError('not a package of a package index, such as "pandas>=2,<3"')
     is_wheel = WHEEL_URL.search(line) and not re.search(r"//[^/\s]*@", line)
     if "://" in line and not is_wheel and not is_git(line):
         raise ValueError(
             "not a URL without a password, of a wheel, such as NAME @ https://HOST/NAME-1-py3-none-any.whl, or of a "
             "git repository: NAME @ git+https://HOST/REPOSITORY@TAG"
         )
+    if not find_name(line):
+        raise ValueError('not a package of a package index, such as "pandas>=2,<3"')
 
 
 def read_packages(entries: Sequence[str], *, folder: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:

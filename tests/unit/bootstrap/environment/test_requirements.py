@@ -45,6 +45,7 @@ def test_requirements_files_are_read(tmp_path: Path, text: str, lines: list[str]
         ("a @ https://me:secret@host/a.whl", "not a URL without a password, of a wheel"),
         ("a @ git+http://host/a", "not a URL without a password"),
         ("a @ git+https://me:secret@host/a", "not a URL without a password"),
+        ("git+https://host/a", "of a git repository: NAME @ git+https://HOST/REPOSITORY@TAG"),
         ("./a", "not a package of a package index"),
         ("-r none.txt", "none.txt: No such file"),
         ("\xe9\xff", "r.txt: 'utf-8' codec can't decode"),
