@@ -271,7 +271,7 @@ def install(project_dir: Path, names: Sequence[str], *, report: Report) -> int:
     with locked():
         report(Event(kind="start", what=f"fetching {', '.join(names)}"))
         folder = packages.fetch(names, paths.packages_dir)
-        hosts = [host for host in list_hosts(project_dir) if host.state == "running"]
+        hosts = [host for host in list_hosts(project_dir) if host.state == "running" and host.pid is not None]
         if folder is None:
             report(Event(kind="same", what="this machine already has them, and so do all hosts"))
         else:

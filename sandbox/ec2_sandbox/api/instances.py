@@ -56,6 +56,7 @@ class SandboxInstance(Instance):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self._devices = {one["DeviceName"]: one["Ebs"] for one in kwargs.get("block_device_mappings") or []}
         self._state = InstanceState("pending", STATES["pending"])
         # When its host ended, for whatever reason. None while it has a host.
         self.host_ended_at: dt.datetime | None = None
@@ -86,6 +87,16 @@ class SandboxInstance(Instance):
             interface.mac_address = mac_address_of(str(interface.private_ip_address))
         # An instance has the groups of its first interface. moto sets only those that RunInstances itself names.
         self.security_groups = list(self.nics[0].group_set)
+
+    def add_block_device(self, size: int, device_path: str, *args: Any, volume_type: str | None = None) -> None:
+        """As in moto, but with the IOPS and throughput of the launch."""
+        snapshot_id, encrypted, delete_on_termination, kms_key_id = args
+        volume = self.ec2_backend.create_volume(
+            size, self._placement.zone, snapshot_id=snapshot_id, encrypted=encrypted, kms_key_id=kms_key_id,
+            volume_type=volume_type, iops=self._devices[device_path].get("Iops"),
+            throughput=self._devices[device_path].get("Throughput"),
+        )  # fmt: skip
+        self.ec2_backend.attach_volume(volume.id, self.id, device_path, delete_on_termination)
 
     @property
     def instance_id(self) -> str:

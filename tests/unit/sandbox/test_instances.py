@@ -105,3 +105,13 @@ def test_metadata_has_a_tag_without_a_value(world: World) -> None:
     service, path = MetadataService(world.sandbox.backend), "/latest/meta-data/tags/instance/empty"
     answer = service.answer(str(instance.private_ip), "GET", path, {})
     assert (answer.status, answer.body) == (200, b"")
+
+
+def test_volumes_of_a_launch_have_its_iops_and_throughput(world: World) -> None:
+    root = {"DeviceName": "/dev/sda1", "Ebs": {"VolumeType": "io2", "Iops": 1000}}
+    other = {"DeviceName": "/dev/sdf", "Ebs": {"VolumeSize": 9, "VolumeType": "gp3", "Iops": 4000, "Throughput": 300}}
+    launch(world, BlockDeviceMappings=[root, other])
+    found = world.clients.ec2.describe_volumes()["Volumes"]
+    assert {(one["VolumeType"], one["Iops"], one.get("Throughput")) for one in found} == {
+        ("io2", 1000, None), ("gp3", 4000, 300)
+    }  # fmt: skip

@@ -102,6 +102,9 @@ def test_all_templates_are_described(world: World) -> None:
     assert len(ec2.describe_launch_templates()["LaunchTemplates"]) == 16
     with pytest.raises(ClientError, match=r"InvalidLaunchTemplateId\.NotFound"):
         ec2.describe_launch_templates(LaunchTemplateIds=["lt-0123456789abcdef0"])
+    for _ in range(15):
+        ec2.create_launch_template_version(LaunchTemplateName="one-0", LaunchTemplateData={"InstanceType": "c5.large"})
+    assert len(ec2.describe_launch_template_versions(LaunchTemplateName="one-0")["LaunchTemplateVersions"]) == 16
 
 
 def test_filters_of_spot_prices(world: World) -> None:

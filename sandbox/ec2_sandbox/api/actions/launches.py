@@ -16,7 +16,7 @@ from ec2_sandbox.api.ec2 import DEFAULT_INSTANCE_TYPE
 from ec2_sandbox.api.instances import PlacementGroup, SandboxInstance, register_spot_requests
 from ec2_sandbox.config import Market
 
-# A page of DescribeLaunchTemplates when the caller does not say how long it is; moto has one page only.
+# A page of launch templates, or of versions, when the caller does not say how long it is; moto has one page only.
 ALL_TEMPLATES = 10_000
 
 
@@ -95,6 +95,11 @@ class LaunchActions(SandboxActions):
             self.sandbox_backend.get_launch_template(template_id)
         self.params = {"MaxResults": ALL_TEMPLATES, **self.params}
         return super().describe_launch_templates()
+
+    def describe_launch_template_versions(self) -> ActionResult:
+        """As in moto, but without moto's limit of 15 versions."""
+        self.params = {"MaxResults": ALL_TEMPLATES, **self.params}
+        return super().describe_launch_template_versions()
 
     def _instance_type(self) -> str:
         return str(self._get_param("InstanceType") or DEFAULT_INSTANCE_TYPE)
@@ -215,9 +220,9 @@ class LaunchActions(SandboxActions):
             raise MissingParameterError("ebs")
 
     def _parse_block_device_mapping(self) -> list[dict[str, Any]]:
-        """As in moto, but without defaults, so that the image's values apply."""
+        """As in moto, but with the throughput, and without defaults, so that the image's values apply."""
         mappings = super()._parse_block_device_mapping()
         for mapping, given in zip(mappings, self._get_param("BlockDeviceMappings", []), strict=True):
-            for option in ("DeleteOnTermination", "Encrypted"):
+            for option in ("DeleteOnTermination", "Encrypted", "Throughput"):
                 mapping["Ebs"][option] = given.get("Ebs", {}).get(option)
         return mappings
