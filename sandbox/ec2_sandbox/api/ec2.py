@@ -8,6 +8,7 @@ import itertools
 import threading
 from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from ipaddress import IPv4Network
 from typing import TYPE_CHECKING, Any, cast
 
@@ -305,6 +306,11 @@ class SandboxEC2Backend(EC2Backend):
             book=self.settings.book,
         )
 
+    def matches_filters(self, offering: dict[str, Any], filters: dict[str, list[str]], _location_type: str) -> bool:
+        """Returns whether an offer of a type matches filters, which in moto cannot have * and ?."""
+        found = {"location": offering["Location"], "instance-type": offering["InstanceType"]}
+        return all(matches_filter(found.get(name), values) for name, values in filters.items())
+
     def describe_regions(self, region_names: list[str] | None = None) -> list[Region]:
         """Returns the regions that can have instances. Raises EC2ClientError for others."""
         known = {self.settings.region, *self.settings.others}
@@ -349,6 +355,16 @@ class PublicAddresses:
             if str(address) not in used:
                 return str(address)
         raise EC2ClientError("InsufficientAddressCapacity", "The sandbox has no free public address.")
+
+
+def matches_filter(instance_value: Any, filter_values: Any) -> bool:
+    """Returns whether a filter's values, which may have * and ?, match an instance's value, or one of several. Pure.
+
+    moto's function compares texts as they are, and so never a state's code.
+    """
+    values = instance_value if isinstance(instance_value, list) else [instance_value]
+    texts = [str(one).lower() if isinstance(one, bool) else str(one) for one in values if one is not None]
+    return any(fnmatchcase(text, pattern) for text in texts for pattern in filter_values)
 
 
 def read_groups(backend: "Backend", wanted: Iterable[str]) -> tuple[Group, ...]:

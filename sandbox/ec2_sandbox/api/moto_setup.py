@@ -3,8 +3,6 @@
 import datetime as dt
 from collections.abc import Iterable
 from dataclasses import replace
-from fnmatch import fnmatchcase
-from typing import Any
 
 from botocore.model import Shape
 from moto.core import serialize
@@ -29,7 +27,7 @@ from moto.ssm import models as ssm_models
 from moto.ssm import urls as ssm_urls
 
 from ec2_sandbox.api import images
-from ec2_sandbox.api.ec2 import Ec2Settings, PublicAddresses, SandboxEC2Backend
+from ec2_sandbox.api.ec2 import Ec2Settings, PublicAddresses, SandboxEC2Backend, matches_filter
 from ec2_sandbox.api.ec2_actions import SandboxEC2Response
 from ec2_sandbox.api.file_systems import SandboxFileSystem
 from ec2_sandbox.api.instances import SandboxInstance
@@ -92,16 +90,6 @@ def install(settings: Ec2Settings) -> Backend:
     # A call in one region must also apply the groups of the hosts in the other regions.
     SandboxEC2Backend.settings = replace(settings, enforce=lambda _: settings.enforce(whole))
     return whole
-
-
-def matches_filter(instance_value: Any, filter_values: Any) -> bool:
-    """Returns whether a filter's values, which may have * and ?, match an instance's value, or one of several. Pure.
-
-    moto's function compares texts as they are, and so never a state's code.
-    """
-    values = instance_value if isinstance(instance_value, list) else [instance_value]
-    texts = [str(one).lower() if isinstance(one, bool) else str(one) for one in values if one is not None]
-    return any(fnmatchcase(text, pattern) for text in texts for pattern in filter_values)
 
 
 def forget(backend: Backend) -> None:

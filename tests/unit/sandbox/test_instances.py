@@ -63,6 +63,13 @@ def test_instances_are_found_by(world: World, name: str, value: str) -> None:
     assert [instance["InstanceId"] for instance in reservation["Instances"]] == ids
 
 
+def test_offers_are_found_by_family_and_zone(world: World) -> None:
+    filters: Any = [{"Name": "instance-type", "Values": ["g5.?xlarge"]}, {"Name": "location", "Values": ["*1b"]}]
+    found = world.clients.ec2.describe_instance_type_offerings(LocationType="availability-zone", Filters=filters)
+    types = {offer["InstanceType"] for offer in found["InstanceTypeOfferings"]}
+    assert types == {"g5.2xlarge", "g5.4xlarge", "g5.8xlarge"}
+
+
 @pytest.mark.parametrize("limit", ["capacity", "quota"])
 def test_several_start_together_or_not_at_all(world: World, limit: str) -> None:
     world.sandbox.reset(quotas={"L-1216C47A": 6} if limit == "quota" else {})
