@@ -132,10 +132,18 @@ class SandboxStsResponse(TokenResponse):
         return ActionResult({"Credentials": session, "FederatedUser": user, "PackedPolicySize": 6})
 
     def assume_role(self) -> ActionResult:
-        """As in moto, for at most the role's MaxSessionDuration, or one hour if a role assumes a role."""
+        """As in moto, but only of a role that exists.
+
+        The keys are valid for at most its MaxSessionDuration, or for one hour if the caller is a role.
+        """
         _check_policy(self._get_param("Policy"))
-        role = _find_role(self._get_param("RoleArn"))
-        limit_s = int((role and role.max_session_duration) or ROLE_SESSION_S)
+        arn = self._get_param("RoleArn")
+        role = _find_role(arn)
+        if role is None:
+            caller = name_caller(self.get_access_key())
+            message = f"User: {caller} is not authorized to perform: sts:AssumeRole on resource: {arn}"
+            raise STSClientError("AccessDenied", message)
+        limit_s = int(role.max_session_duration or ROLE_SESSION_S)
         if _sts().get_assumed_role_from_access_key(self.get_access_key()) is not None:
             limit_s = min(limit_s, ROLE_SESSION_S)
         _check_duration(self._get_int_param("DurationSeconds", ROLE_SESSION_S), limit_s)
