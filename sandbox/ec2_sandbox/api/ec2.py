@@ -243,13 +243,6 @@ class SandboxEC2Backend(EC2Backend):
         self.settings.capture(snapshot)
         return snapshot
 
-    def attach_volume(self, volume_id: str, instance_id: str, device_path: str, *args: Any, **kwargs: Any) -> Any:
-        """As in moto, but the attachment also says whether the volume is deleted with its instance."""
-        attachment: Any = super().attach_volume(volume_id, instance_id, device_path, *args, **kwargs)
-        mapping = self.get_instance(instance_id).block_device_mapping[device_path]
-        attachment.delete_on_termination = bool(mapping.delete_on_termination)
-        return attachment
-
     def delete_security_group(self, name: str | None = None, group_id: str | None = None) -> None:
         """As in moto, but fails while a network interface or a rule of another group uses the group."""
         group = self.get_security_group_by_name_or_id(group_id or name or "")

@@ -17,7 +17,11 @@ DEVICES = tuple(f"/dev/sd{letter}" for letter in "fghijklmnop") + tuple(f"/dev/x
 class SandboxAttachment(VolumeAttachment):
     """An attachment. status: attaching, attached, busy or detaching."""
 
-    delete_on_termination = False
+    @property
+    def delete_on_termination(self) -> bool:
+        """Whether the volume is deleted with its instance, which ModifyInstanceAttribute changes."""
+        mapping = self.instance.block_device_mapping.get(self.device)
+        return mapping is not None and bool(mapping.delete_on_termination)
 
 
 class SandboxSnapshot(Snapshot):

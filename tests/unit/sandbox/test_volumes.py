@@ -78,3 +78,14 @@ def test_errors_are_ec2s(world: World) -> None:
         with pytest.raises(ClientError) as raised:
             call()
         assert error_code(raised.value) == code
+
+
+def test_attachment_follows_its_instance(world: World) -> None:
+    ec2, instance_id = world.clients.ec2, world.launch()
+    kept: Any = [{"DeviceName": "/dev/sda1", "Ebs": {"DeleteOnTermination": False}}]
+    seen = []
+    for _ in range(2):
+        [volume] = ec2.describe_volumes()["Volumes"]
+        seen.append(volume["Attachments"][0]["DeleteOnTermination"])
+        ec2.modify_instance_attribute(InstanceId=instance_id, BlockDeviceMappings=kept)
+    assert seen == [True, False]
