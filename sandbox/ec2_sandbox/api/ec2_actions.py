@@ -236,6 +236,10 @@ class SandboxEC2Response(FleetActions, DiskActions):
     def _reserve_for(self, instance: SandboxInstance, starting: list[SandboxInstance]) -> None:
         """Reserves what an instance needs. starting: the instances that the call starts, too."""
         backend, instance_type, market = self.sandbox_backend, instance.instance_type, instance.market
+        if reservation_id := instance.capacity_reservation_id:
+            together = sum(one.capacity_reservation_id == reservation_id for one in (instance, *starting))
+            backend.capacity_reservations.check_start(reservation_id, together)
+            return
         backend.allow_by_quota(instance_type, market, 1, 1, starting=starting)
         zones = [str(instance.placement.zone)]
         _, _, instance.capacity_fault = limits.reserve_capacity(

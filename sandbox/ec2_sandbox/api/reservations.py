@@ -87,9 +87,6 @@ class CapacityReservations:
         Raises EC2ClientError if the launch does not match the reservation, or if fewer are free.
         """
         reservation = self.get(reservation_id)
-        if reservation.state != "active":
-            what = f"The capacity reservation '{reservation_id}' is in an invalid state for the requested operation."
-            raise EC2ClientError("InvalidCapacityReservationState", what)
         if (market_type == "capacity-block") != (reservation.reservation_type == "capacity-block"):
             market = market_type or "on-demand"
             what = f"The market type '{market}' does not fit the capacity reservation '{reservation_id}'."
@@ -101,8 +98,16 @@ class CapacityReservations:
             if requested is not None and requested != reserved:
                 message = f"The {what} '{requested}' does not match that of the capacity reservation, '{reserved}'."
                 raise EC2ClientError("InvalidParameterValue", message)
+        return self.check_start(reservation_id, low)
+
+    def check_start(self, reservation_id: str, count: int) -> int:
+        """Returns how many instances can start in the reservation. Raises EC2ClientError for less than `count`."""
+        reservation = self.get(reservation_id)
+        if reservation.state != "active":
+            what = f"The capacity reservation '{reservation_id}' is in an invalid state for the requested operation."
+            raise EC2ClientError("InvalidCapacityReservationState", what)
         free = reservation.available_instance_count
-        if free < low:
+        if free < count:
             raise EC2ClientError(
                 "ReservationCapacityExceeded",
                 f"The requested reservation '{reservation_id}' does not have sufficient compatible and available "

@@ -87,6 +87,24 @@ def test_several_start_together_or_not_at_all(world: World, limit: str) -> None:
     assert [one["CurrentState"]["Name"] for one in started] == ["pending", "pending"]
 
 
+def test_an_instance_starts_in_its_reservation_if_that_has_room(world: World) -> None:
+    ec2 = world.clients.ec2
+    what: Any = {**TYPE, "AvailabilityZone": "us-east-1a", "InstancePlatform": "Linux/UNIX", "InstanceCount": 2}
+    reservation = ec2.create_capacity_reservation(**what)["CapacityReservation"]
+    target = {"CapacityReservationId": reservation["CapacityReservationId"]}
+    wanted: Any = {"CapacityReservationSpecification": {"CapacityReservationTarget": target}}
+    ids = launch(world, 2, **wanted)
+    ec2.stop_instances(InstanceIds=ids)
+    ec2.describe_instances(InstanceIds=ids)
+    launch(world, **wanted)
+    world.sandbox.book.arm("capacity")  # reserved capacity is there all the same
+    with pytest.raises(ClientError, match="ReservationCapacityExceeded"):
+        ec2.start_instances(InstanceIds=ids)
+    ec2.start_instances(InstanceIds=ids[:1])
+    [found] = ec2.describe_capacity_reservations()["CapacityReservations"]
+    assert found["AvailableInstanceCount"] == 0
+
+
 def test_a_spot_request_can_be_cancelled_and_its_instance_not_be_stopped(world: World) -> None:
     ids = launch(world, InstanceMarketOptions={"MarketType": "spot"})
     ec2 = world.clients.ec2
