@@ -4,6 +4,7 @@ git runs on the user's machine, with its keys and passwords, and runs nothing of
 """
 
 import os
+import re
 import subprocess
 import tempfile
 from pathlib import Path
@@ -13,7 +14,8 @@ from bootstrap.environment.requirements import GIT_URL, find_name
 from foundation.errors import ClusterError
 
 MARK = "-git-"
-"""In the names of these archives, which have no version: uv would compare it with the wheel's."""
+"""In the names of these archives, before the version for tools that would ask git for it: setuptools_scm, pbr."""
+VERSION_TAG = re.compile(r"v?([0-9]+(?:\.[0-9]+)+)")
 SETTINGS = {"GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
 DEFAULTS = {"GIT_SSH_COMMAND": "ssh -o BatchMode=yes"}
 
@@ -28,7 +30,8 @@ def fetch_git(line: str, cache: Path) -> BundleFile:
         _run(["init", "--quiet"], folder)
         _run(["fetch", "--quiet", "--depth", "1", "--", found["url"], found["ref"] or "HEAD"], folder)
         commit = _run(["rev-parse", "FETCH_HEAD"], folder)
-        name = f"{find_name(line).replace('-', '_')}{MARK}{commit[:12]}"
+        tag = VERSION_TAG.fullmatch(found["ref"] or "")
+        name = f"{find_name(line).replace('-', '_')}{MARK}{tag[1] if tag is not None else f'0+g{commit[:12]}'}"
         archive = folder / f"{name}.tar.gz"
         what = f"FETCH_HEAD:{found['folder'] or ''}"
         _run(["archive", f"--prefix={name}/", f"--output={archive.name}", what], folder)

@@ -277,6 +277,8 @@ def render_build(
     if MARK in source.name:
         unpack = ['mkdir "$building/source"', f'tar -xzf {path} -C "$building/source" --strip-components 1']
         path = '"$building/source"'
+        version = source.name.partition(MARK)[2].removesuffix(".tar.gz")
+        unpack.append(f"export SETUPTOOLS_SCM_PRETEND_VERSION={version} PBR_VERSION={version}")
     command = f"tools/uv-{tools.uv.sha256} build --wheel --offline --no-build-isolation"
     package = source.name.split("-")[0]
     base = tools.target.base.name if tools.target.base is not None else ""

@@ -1,6 +1,7 @@
 """Wheels that are locked but not fetched: the real uv with a package index over HTTP."""
 
 import random
+import re
 import subprocess
 import tarfile
 from http.server import BaseHTTPRequestHandler
@@ -15,6 +16,7 @@ from bootstrap.environment.bundle import fetch_bundle
 from bootstrap.environment.fetches import bring_here
 from bootstrap.environment.file_cache import BundleFile, cached_path, describe_file
 from bootstrap.environment.lock import NoSourceError, NoWheelError, check_hashes, lock_source, lock_wheels
+from bootstrap.environment.package_build import render_build
 from bootstrap.environment.target import WheelTarget
 from bootstrap.environment.uv import find_settings, open_url
 from cluster.views.messages import still_running
@@ -22,7 +24,7 @@ from foundation.errors import ClusterError
 from foundation.progress import Event, silent
 from http_server import serve_http
 from index_server import Index, make_source, make_wheel
-from node_facts import TARGET
+from node_facts import BUNDLE, TARGET
 
 THING = "thing-1.0+cu1-py3-none-any.whl"
 PART = "part-2.0-py3-none-any.whl"
@@ -241,10 +243,21 @@ def test_a_git_repository_is_built_and_not_run_here(tmp_path: Path, index: Index
     with tarfile.open(sources[0].path) as archive:
         top = sources[0].name.removesuffix(".tar.gz")
         assert archive.getnames() == [top, f"{top}/setup.py"]
+    assert re.fullmatch(r"own-git-0\+g[0-9a-f]{12}", top)
     assert not ran.exists()
     with pytest.raises(ClusterError, match=r"git fetch .*: fatal: .*none") as caught:
         lock_source(replace(TARGET, requirements=(f"own @ {url}@none",)), "own", cache=tmp_path)
     assert caught.value.hint == "check the URL and the branch, tag or commit"
+
+
+def test_the_version_of_a_git_repository(tmp_path: Path) -> None:
+    """setuptools_scm and pbr would ask git for it, and fail."""
+    url = make_repository(tmp_path / "repository", {"setup.py": ""})
+    subprocess.run(["git", "-C", str(tmp_path / "repository"), "tag", "v1.2.3"], check=True)
+    source = lock_source(replace(TARGET, requirements=(f"own @ {url}@v1.2.3",)), "own", cache=tmp_path)
+    assert source.name == "own-git-1.2.3.tar.gz"
+    text = render_build(source, "key", tools=BUNDLE, setup=None)
+    assert "\nexport SETUPTOOLS_SCM_PRETEND_VERSION=1.2.3 PBR_VERSION=1.2.3\n" in text
 
 
 def test_a_source_beside_the_cpu_build_of_pytorch(
