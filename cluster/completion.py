@@ -7,6 +7,7 @@ and read from the module only after the program has changed.
 import importlib
 import json
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -26,6 +27,8 @@ VARIABLE = "_CLUSTER_COMPLETE"
 SCRIPTS_DIR = Path(__file__).parents[1] / "train" / "scripts"
 MOST_NODES = 50
 _COMMANDS = Path(__file__).parent / "commands"
+# bash adds a completion to the line as it is: a name from a folder of others must be no command, and no option.
+_PLAIN = re.compile(r"(?!-)[\w@%+=:,./-]+")
 PROGRAM = (Path(__file__).parent, _COMMANDS, _COMMANDS / "data", _COMMANDS / "job", _COMMANDS / "setup")
 
 
@@ -45,9 +48,10 @@ class Name(click.ParamType[str]):
         return str(value)
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG002
-        """Returns the names that begin with `incomplete`."""
+        """Returns the names that begin with `incomplete`, except those that a shell would not take as they are."""
         given = ctx.find_root().params.get("config_path") or Path("cluster.toml")
-        found = [name for name in self._find(find_above(given) or given) if name.startswith(incomplete)]
+        names = filter(_PLAIN.fullmatch, self._find(find_above(given) or given))
+        found = [name for name in names if name.startswith(incomplete)]
         if self._files and not found:
             return [CompletionItem(incomplete, type="file")]
         return [CompletionItem(name) for name in dict.fromkeys(found)]

@@ -75,6 +75,20 @@ def test_a_change_of_any_commands_module_is_noticed() -> None:
     assert {PROGRAM[0].parent.joinpath(*names).parent for names in modules} <= set(PROGRAM)
 
 
+@pytest.mark.parametrize(
+    "name", ["a$(id)", "a`id`", "a;id", "a b", "a'", 'a"', "a\nplain,b", "a\\", "a*", "-oProxyCommand=id"]
+)
+def test_names_that_a_shell_would_run(folder: Path, name: str) -> None:
+    """bash adds a completion to the line as it is; it completes and quotes the names of files itself."""
+    hosts = f"[hosts]\nnames = [{json.dumps(name)}]\n[data]\nurl = {json.dumps(name)}\n"
+    (folder.parent / "cluster.toml").write_text(hosts)
+    (folder / f"{name}.py").touch()
+    assert complete("ssh", "") == []
+    shown = [*complete("data", "get", ""), *complete("train", "")]
+    assert not any(name in word for word in shown)
+    assert complete("train", "m") == ["my_own.py"]
+
+
 def test_the_shape_of_every_command_is_its_own() -> None:
     """The cached description of a command has the same options, in the same order, and the same subcommands."""
     for name, (place, _) in COMMANDS.items():
