@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import fabric
 import paramiko
@@ -40,6 +40,8 @@ from foundation.errors import ClusterError, ConnectError
 from foundation.remote_command import RemoteCommand
 
 MAX_OUTPUT_BYTES = 16 << 20
+MAX_FILE_BYTES = 16 << 30
+FILE_SILENCE_S = 60.0
 FIRST_CONTACT_TIMEOUT_S = 300.0
 KEY_TIMEOUT_S = 20.0
 KEY_PAUSE_S = 0.5  # sshd may block clients that fail too often (PerSourcePenalties, since OpenSSH 9.8)
@@ -84,6 +86,19 @@ def drain(channel: Any, *, timeout_s: float | None) -> tuple[str, str]:
                 raise TimeoutError(f"it printed more than {MAX_OUTPUT_BYTES >> 20} MiB")
         parts.append(data.decode("utf-8", "replace"))
     return parts[0], parts[1]
+
+
+def _copy(remote: Any, file: IO[bytes]) -> None:
+    """Copies a paramiko SFTPFile of the size that the node states. Raises OSError."""
+    left = remote.stat().st_size or 0
+    if left > MAX_FILE_BYTES:
+        raise OSError(f"a file is larger than {MAX_FILE_BYTES >> 30} GiB")
+    remote.prefetch(left)
+    while left and (data := remote.read(min(left, 1 << 16))):
+        file.write(data)
+        left -= len(data)
+    if left:
+        raise OSError(f"a file has {left} bytes less than before")
 
 
 # paramiko also logs tracebacks of the errors that it raises.
@@ -163,12 +178,18 @@ class NodeConnection:
         return key.get_name(), key.get_base64()
 
     def get(self, source: str, destination: Path) -> None:
-        """Copies one file from the node; `source` is relative to the home folder of the node's user."""
-        # Fabric's own get() keeps its session open until the connection is closed, and then cannot close it.
+        """Copies one file from the node; `source` is relative to the home folder of the node's user.
+
+        Raises ConnectError, also for a file of more than MAX_FILE_BYTES, or that becomes shorter.
+        """
+        # Fabric's own get() keeps its session open until the connection is closed, and then cannot close it. paramiko's
+        # believes any size, and reads on for as long as the node sends.
         with self._explained():
             self._check_alive()
             with destination.open("wb") as file, closing(self._connection.client.open_sftp()) as session:
-                session.getfo(source, file)
+                session.get_channel().settimeout(FILE_SILENCE_S)
+                with session.open(source, "rb") as remote:
+                    _copy(remote, file)
 
     def close(self) -> None:
         """Closes the connection."""

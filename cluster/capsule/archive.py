@@ -94,7 +94,8 @@ def unpack(path: Path, folder: Path) -> None:
             raise ValueError("its content is far too large for its size")
     with tarfile.open(path, "r|gz") as archive:
         for member in archive:
-            why = explain_path(member.name) or ("" if member.isreg() or member.isdir() else "a link or a device")
+            is_plain = member.isdir() or (member.isreg() and not member.issparse())  # sparse: of any size, in few bytes
+            why = explain_path(member.name) or ("" if is_plain else "a link, a device or a sparse file")
             if why:
                 raise ValueError(f"{member.name!r}: {why}")
             target = folder / member.name

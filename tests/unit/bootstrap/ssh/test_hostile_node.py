@@ -1,9 +1,12 @@
 """Answers of a hostile node are limited and validated: facts, `exec`, and the programs that set it up."""
 
+import io
 import time
 from collections import deque
 from dataclasses import dataclass
-from typing import Any, cast
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Self, cast
 
 import pytest
 
@@ -68,6 +71,39 @@ def test_a_command_that_only_closes_its_output_has_no_exit_code() -> None:
     running = EndlessChannel(deque())
     running.status_event.clear()
     assert wait_for_exit(running, timeout_s=0.01) == NO_EXIT_CODE
+
+
+class EndlessFile(io.BytesIO):
+    """A file of any size that the node claims, with endless content. asked: of the size that paramiko asks for."""
+
+    def __init__(self, size: int | None) -> None:
+        super().__init__()
+        self.st_size, self.asked = size, 0
+
+    def read(self, size: int | None = -1) -> bytes:
+        return b"x" * (size or 0)
+
+    def stat(self) -> Self:
+        return self
+
+    def prefetch(self, size: int) -> None:
+        self.asked = size
+
+
+@pytest.mark.parametrize(("claimed", "copied"), [(None, 0), (0, 0), (70_000, 70_000), (1 << 62, None)])
+def test_a_file_has_a_size_limit(tmp_path: Path, claimed: int | None, copied: int | None) -> None:
+    file, channel = EndlessFile(claimed), Channel(deque())
+    session = SimpleNamespace(open=lambda *_: file, close=lambda: None, get_channel=lambda: channel)
+    opened = SimpleNamespace(
+        client=SimpleNamespace(open_sftp=lambda: session), transport=SimpleNamespace(is_active=lambda: True)
+    )
+    node, target = NodeConnection(HOST, cast("Any", opened)), tmp_path / "file"
+    if copied is None:
+        with pytest.raises(ClusterError, match="larger than 16 GiB"):
+            node.get("file", target)
+    else:
+        node.get("file", target)
+    assert (file.asked, target.stat().st_size) == (copied or 0, copied or 0)
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,14 @@ def add(name: str, *, kind: bytes = tarfile.REGTYPE, data: bytes = b"x") -> Call
     return how
 
 
+def add_sparse(members: Members) -> None:
+    """A file of 1 TiB that has no data, as GNU tar 1.0 describes it."""
+    member = tarfile.TarInfo("files/sparse")
+    names = {"major": "1", "minor": "0", "name": member.name, "realsize": str(1 << 40)}
+    member.pax_headers = {f"GNU.sparse.{name}": value for name, value in names.items()}
+    members.append((member, f"1\n{1 << 40}\n0\n".encode().ljust(512, b"\0")))
+
+
 def remove(name: str) -> Callable[[Members], None]:
     def how(members: Members) -> None:
         members[:] = [pair for pair in members if pair[0].name != name]
@@ -90,6 +98,7 @@ def test_a_capsule_has_what_was_written(tmp_path: Path) -> None:
         (add("files/link", kind=tarfile.SYMTYPE), "files/link"),
         (add("files/train.py"), "files/train.py"),  # twice
         (add("files/bomb", data=bytes(LARGE)), "far too large"),
+        (add_sparse, "files/sparse.*a sparse file"),
     ],
 )
 def test_what_was_changed_is_named(
