@@ -38,6 +38,8 @@ def replay(app: App, path: Path, *, dry_run: bool) -> int:
         if HIDDEN in render_command(spec) or (spec.project is not None and not any(folder.iterdir())):
             raise ClusterError(f"{path} lacks the job's files, or words of its command, which may be secrets")
         train, warnings = restore_config(app.config.train, spec)
+        if not (app.has_instances or app.config.hosts.names):  # here [train] hosts says which hosts the cluster has
+            train = replace(train, hosts=app.config.train.hosts)
         for text in (*(f"not in the capsule: {one}" for one in manifest.missing), *warnings):
             app.message(text, style="yellow")
         app.job_dir = folder

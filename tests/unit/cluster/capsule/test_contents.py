@@ -2,6 +2,7 @@
 
 import json
 import tarfile
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -10,6 +11,8 @@ import pytest
 from msgspec.structs import replace
 
 from cluster.app import App
+from cluster.capsule import replay
+from cluster.capsule.archive import Manifest
 from cluster.capsule.contents import Ingredients, compare, render_rows, scrub
 from cluster.capsule.describe import LONGEST_LINE, MOST_LINES, cut_middle, find_tree, write_capsule
 from cluster.capsule.replay import choose_settings
@@ -171,6 +174,22 @@ SCRIPTS = (("my/train.py", "my/train.py"), ("/etc/passwd", "passwd"), ("../x.py"
 @pytest.mark.parametrize(("script", "sent"), SCRIPTS)
 def test_a_replay_sends_no_script_from_outside_the_capsule(script: str, sent: str) -> None:
     assert settings_of(train=replace(SPEC.train, script=script))["train.script"] == sent
+
+
+@pytest.mark.parametrize(
+    ("hosts", "runs_on"),
+    [("", ()), ('[train]\nhosts = ["gpu1"]\n', ("gpu1",)), ('[hosts]\nnames = ["gpu1"]\n', ("db",))],
+)
+def test_a_replay_runs_on_no_hosts_but_those_here(
+    app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hosts: str, runs_on: tuple[str, ...]
+) -> None:
+    """Without [hosts] names, [train] hosts would name the hosts. With them, it is refused if it names another."""
+    app.config_path.write_text(f'name = "demo"\ncloud = "hosts"\n{hosts}')
+    recorded = with_spec(project=None, image=None, env={}, train=TrainSettings(hosts=("db",)))
+    monkeypatch.setattr(replay, "open_capsule", lambda _: nullcontext((recorded, Manifest(), tmp_path)))
+    monkeypatch.setattr(replay, "submit", lambda *_, **__: 0)
+    replay.replay(app, tmp_path, dry_run=True)
+    assert app.config.train.hosts == runs_on
 
 
 def test_a_forged_record_makes_no_file_of_this_machine_a_jobs(app: App, tmp_path: Path) -> None:
