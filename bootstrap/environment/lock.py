@@ -8,6 +8,7 @@ The package indexes are those of uv's and pip's settings on this machine, with t
 
 import os
 import re
+import sys
 import tempfile
 import time
 import tomllib
@@ -188,10 +189,14 @@ def _compile(
         words += ["--format", "pylock.toml", "--no-header", "--quiet"]
         words += ["--no-deps"] if alone else ["--only-binary", ":all:"]
         words += ["--python-platform", _platform(target), "--python-version", show(target.python_version)]
+        words += ["--python", sys.executable]
+        settings = ""
         if sources:  # with this metadata, uv builds nothing to learn it
             words += [word for name in sources if not alone for word in ("--no-binary", name)]
             metadata = ", ".join(f'{{ name = "{name}", requires-dist = [] }}' for name in sources)
-            (folder / "uv.toml").write_text(f"dependency-metadata = [{metadata}]\n")
+            settings = f"dependency-metadata = [{metadata}]\n"
+        # Without a file here, uv looks above: other users can write to /tmp. So it is given a Python, too.
+        (folder / "uv.toml").write_text(settings)
         environment, no_index = find_settings(os.environ)
         words += ["--no-index"] if no_index else []
         if links:  # beside those of the settings, which the option --find-links would replace

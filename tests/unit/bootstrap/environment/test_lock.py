@@ -3,6 +3,7 @@
 import random
 import re
 import subprocess
+import sys
 import tarfile
 from http.server import BaseHTTPRequestHandler
 from importlib.metadata import version
@@ -59,6 +60,26 @@ def test_the_best_wheel_for_the_nodes_is_chosen(tmp_path: Path, index: Index) ->
     target = replace(TARGET, python_version=(3, 12), glibc=(2, 17))
     [found] = lock_wheels(target, ["some"], cache=tmp_path, report=silent)
     assert found.name == "some-1.0-cp39-abi3-manylinux2014_x86_64.whl"
+
+
+@pytest.mark.usefixtures("index")
+@pytest.mark.parametrize("python_version", [(3, 9), (3, 12)])
+def test_nothing_beside_the_temporary_folder_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, python_version: tuple[int, int]
+) -> None:
+    """All users of this machine can write to /tmp: neither settings of uv there count, nor does a Python run."""
+    python, shared = tmp_path / "tmp" / ".venv" / "bin" / "python", tmp_path / "tmp"
+    python.parent.mkdir(parents=True)
+    python.write_text(f'#!/bin/sh\ntouch "{tmp_path}/ran"\nexec "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
+    (shared / ".venv" / "pyvenv.cfg").write_text("home = /usr/bin\n")
+    (shared / "uv.toml").write_text("offline = true\n")
+    monkeypatch.setattr("tempfile.tempdir", str(shared))
+    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv"))
+    target = replace(TARGET, python_version=python_version)
+    [found] = lock_wheels(target, ["part"], cache=tmp_path, report=silent)
+    assert found.name == PART
+    assert not (tmp_path / "ran").exists()
 
 
 def test_a_wheel_of_an_address(tmp_path: Path, index: Index) -> None:
