@@ -137,5 +137,7 @@ class Folder:
         """Replaces a file atomically. Raises OSError."""
         os.makedirs(os.path.dirname(url), exist_ok=True)
         fresh = url + ".new"
-        shutil.copyfile(path, fresh)
+        job_folder.remove(fresh)
+        with open(path, "rb") as source, open(fresh, "xb") as target:  # "x": no link, which any node can make there
+            shutil.copyfileobj(source, target)
         os.replace(fresh, url)

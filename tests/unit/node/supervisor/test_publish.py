@@ -131,3 +131,15 @@ def test_the_end_waits_only_for_its_timeout(server: S3Server, folder: Path) -> N
     assert messages == ["the job's record and log in S3 are incomplete: there was no time to write them"]
     given.set()
     copying._thread.join()
+
+
+def test_a_link_on_the_volume_is_not_followed(folder: Path, tmp_path: Path) -> None:
+    """Every node can write to the volume; the supervisor also to the head's own files."""
+    profile, target = tmp_path / ".profile", tmp_path / "volume" / "events"
+    profile.write_text("mine")
+    target.parent.mkdir()
+    for _ in range(2):
+        Path(f"{target}.new").symlink_to(profile)
+        publish.Folder().put_file(str(folder / "events"), str(target))
+    assert (profile.read_text(), target.read_text()) == ("mine", (folder / "events").read_text())
+    assert [path.name for path in target.parent.iterdir()] == ["events"]
