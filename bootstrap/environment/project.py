@@ -27,6 +27,7 @@ from bootstrap.environment.requirements import (
 from bootstrap.environment.uv import UvError, run_uv
 from foundation.errors import ConfigError
 from foundation.files import read_bounded
+from foundation.user_folders import cache_folder
 
 HERE = "here"
 NOT_FROM_HERE = ("mxnet-cluster", "ec2-sandbox", "pip", "setuptools", "wheel")
@@ -87,8 +88,9 @@ def read_project(name: str, *, folder: Path) -> tuple[tuple[str, ...], str]:
     except (OSError, ValueError, TypeError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise ConfigError(f"{where}: {path}: {why}", hint=f"set project to a uv project's folder; {again}") from None
-    # So that uv does not start the Python of the project's .venv.
-    environment = {**os.environ, "UV_PROJECT_ENVIRONMENT": str(project_dir / ".not-there")}
+    # So that uv does not start the Python of the project's .venv, nor write to a cache that its [tool.uv] names.
+    own = {"UV_CACHE_DIR": str(cache_folder() / "uv")}
+    environment = {**own, **os.environ, "UV_PROJECT_ENVIRONMENT": str(project_dir / ".not-there")}
     words = [*EXPORT, *QUIETLY, sys.executable, "--locked" if compared else "--frozen"]
     try:
         locked = tuple(join_lines(run_uv(words, folder=project_dir, environment=environment)))

@@ -98,7 +98,9 @@ def test_a_package_of_an_address_here(
 PYPROJECT = '[project]\nname = "mine"\nversion = "1"\nrequires-python = ">=3.9"\ndependencies = []\n'
 
 
-def test_a_project_of_uv(tmp_path: Path) -> None:
+def test_a_project_of_uv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("UV_CACHE_DIR", raising=False)
     with pytest.raises(ConfigError, match=r"pyproject\.toml: No such file"):
         read_project("mine", folder=tmp_path)
     folder = tmp_path / "mine"
@@ -109,6 +111,9 @@ def test_a_project_of_uv(tmp_path: Path) -> None:
     assert f"cd {folder} && uv lock" in (caught.value.hint or "")
     subprocess.run((sys.executable, "-m", "uv", "lock", "--quiet", "--offline"), cwd=folder, check=True)
     assert read_project("mine", folder=tmp_path) == ((), ">=3.9")
+    (folder / "pyproject.toml").write_text(f'{PYPROJECT}[tool.uv]\ncache-dir = "{tmp_path / "theirs"}"\n')
+    assert read_project("mine", folder=tmp_path) == ((), ">=3.9")
+    assert not (tmp_path / "theirs").exists()
     (folder / "pyproject.toml").write_text(PYPROJECT.replace(">=3.9", ">=3.10"))
     with pytest.raises(ConfigError, match=r"uv\.lock does not fit pyproject\.toml") as caught:
         read_project("mine", folder=tmp_path)
