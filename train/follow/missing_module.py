@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from train.job.payload import is_project_file
 
+LONGEST_NAME = 60  # characters of a module's name that count: a file's name has at most 255 bytes
 REQUIREMENTS = ("requirements.txt", "pyproject.toml")
 PACKAGES = {
     "PIL": "pillow",
@@ -42,7 +43,7 @@ def find_nearby(module: str, words: Sequence[str], *, project_dir: Path, package
     """
     program = next((project_dir / word for word in words if is_project_file(project_dir, word)), None)
     folders = [*([program.parent] if program is not None else []), project_dir]
-    top = module.partition(".")[0]
+    top = module.partition(".")[0][:LONGEST_NAME]
     folder = next((folder for folder in folders if _has_module(folder, top)), None) or _find_below(project_dir, top)
     found = next((folder / name for folder in folders for name in REQUIREMENTS if (folder / name).is_file()), None)
     name = os.path.relpath(found, project_dir) if found is not None else None

@@ -38,6 +38,7 @@ def test_advice_depends_on_the_files_that_exist(module: str, nearby: Nearby, adv
         ("installed", ("code/train.py",), None, False),
         ("other", ("", "sh", "-c", "x" * 5000, "\0"), ".", True),
         ("own", ("python", "-m", "code.train"), "code", False),
+        ("\N{GRINNING FACE}" * 300, ("code/train.py",), None, False),  # no file can have this name
     ],
 )
 def test_modules_of_the_project_are_found(
