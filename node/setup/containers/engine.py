@@ -11,6 +11,8 @@ import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from node.job_folder import SECRET
+
 DOCKER, PODMAN = "docker", "podman"
 DOCKER_AS_ROOT = ["sudo", "-n", "-E", DOCKER]  # -E: it reads variables that are given by name from its environment
 JOB_LABEL = "cluster.job"
@@ -153,7 +155,7 @@ def _pass_on(env: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
     words: list[str] = []
     passed: dict[str, str] = {}
     for name in sorted(env):
-        if _OF_ENGINE.fullmatch(name):
+        if _OF_ENGINE.fullmatch(name) and not SECRET.search(name):
             words += ["--env", f"{name}={env[name]}"]
         else:
             words += ["--env", name]

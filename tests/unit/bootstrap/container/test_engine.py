@@ -53,6 +53,13 @@ def test_a_process_in_a_container_that_runs() -> None:
     assert passed == {"API_TOKEN": "hunter2", "RANK": "0"}
 
 
+def test_a_secret_is_not_on_the_command_line() -> None:
+    """Not even one whose name begins like those that the engine obeys."""
+    words, passed = run(["podman"], {"LD_SDK_KEY": "hunter2", "LD_LIBRARY_PATH": "/lib"})
+    assert "hunter2" not in " ".join(words)
+    assert (passed, "LD_LIBRARY_PATH=/lib" in words) == ({"LD_SDK_KEY": "hunter2"}, True)
+
+
 @pytest.mark.parametrize(
     ("words", "uid", "ids"),
     [
