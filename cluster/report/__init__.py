@@ -10,6 +10,7 @@ from cluster.report.job import JobData, read_job
 from cluster.report.page import render_report
 from foundation.errors import ClusterError, NotFoundError
 from foundation.files import write_whole
+from train.s3.partial_file import find_file_mode
 
 __all__ = ["JobData", "load_jobs", "render_report", "report_document", "write_report"]
 
@@ -29,6 +30,6 @@ def write_report(path: Path, jobs: Sequence[JobData]) -> None:
     """Writes the page atomically, and makes its folder. Raises ClusterError."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, render_report(jobs).encode("utf-8", "replace"), mode=0o644)
+        write_whole(path, render_report(jobs).encode("utf-8", "replace"), mode=find_file_mode())
     except OSError as error:
         raise ClusterError(f"cannot write {path}: {error.strerror}", hint="cluster report -o FILE") from error

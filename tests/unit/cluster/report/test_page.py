@@ -1,9 +1,11 @@
 """The page of a job: complete, small, and inert whatever nodes and S3 say."""
 
+import os
 import re
 from collections.abc import Iterator
 from contextlib import nullcontext
 from html.parser import HTMLParser
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from cluster.app import App
-from cluster.report import JobData, load_jobs, render_report, report_document
+from cluster.report import JobData, load_jobs, render_report, report_document, write_report
 from cluster.report.analysis import find_metrics, find_slowest
 from foundation.errors import NotFoundError
 from job_records import make_record
@@ -193,6 +195,17 @@ def test_several_jobs_are_compared() -> None:
     assert page.text["h2"][:3] == ["Results", "Curves", "Settings that differ"]
     assert set(page.text["figcaption"]) == {SPEED, "accuracy"}
     assert {"workers", "[train] kv_store"} <= set(page.text["th"])
+
+
+def test_who_can_read_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has lines of the log: the user's umask decides."""
+    monkeypatch.setattr("cluster.report.render_report", lambda _: "page")
+    before = os.umask(0o077)
+    try:
+        write_report(tmp_path / "a.html", [])
+    finally:
+        os.umask(before)
+    assert (tmp_path / "a.html").stat().st_mode & 0o777 == 0o600
 
 
 def test_the_numbers_as_json() -> None:
