@@ -34,6 +34,7 @@ from bootstrap.ssh.keys import (
     HostKeyPins,
     authorized_line,
     known_hosts_text,
+    parse_host_key,
     render_let_in,
 )
 from bootstrap.transfer.distribute import Distribution, SetUp
@@ -288,8 +289,16 @@ class _Bootstrap(Struct, frozen=True, kw_only=True):
 
 
 def find_cluster_key(head: ReadyNode) -> str:
-    """The public key with which the head logs in to the other nodes. Raises NodeCommandError, ConnectError."""
-    return head.facts.cluster_key or head.connection.run(RemoteCommand("cat .cluster/ssh/id_ed25519.pub")).last_line
+    """The public key with which the head logs in to the other nodes. Raises ClusterError and its kinds."""
+    path = ".cluster/ssh/id_ed25519.pub"
+    text = head.facts.cluster_key or head.connection.run(RemoteCommand(f"cat {path}")).last_line
+    words = text.split()
+    if len(words) < 2 or parse_host_key(*words[:2]) is None:
+        name = head.host.name
+        raise ClusterError(
+            f"{name}: ~/{path} is no public key", hint=f"cluster exec --node {name} -- rm {path}; then cluster up"
+        )
+    return text
 
 
 def _connect_nodes(nodes: Sequence[ReadyNode], *, pins: HostKeyPins, report: Report) -> None:

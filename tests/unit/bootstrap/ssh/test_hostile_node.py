@@ -10,6 +10,7 @@ from typing import Any, Self, cast
 
 import pytest
 
+from bootstrap.apply import ReadyNode, find_cluster_key
 from bootstrap.environment.facts import parse_facts
 from bootstrap.ssh import connection as connection_module
 from bootstrap.ssh.connection import NodeConnection, drain, wait_for_exit
@@ -117,6 +118,14 @@ def test_invalid_facts_are_an_error_of_one_line(line: str) -> None:
         parse_facts(f"{kept}{line}\n", node="node-1")
     assert "\n" not in caught.value.message
     assert len(caught.value.message) < 300
+
+
+@pytest.mark.parametrize("key", ["", "ssh-ed25519", 'x" AAAA', "ssh-ed25519 AAAA", "ssh-rsa \u00e9"])
+def test_an_invalid_key_of_the_head_is_an_error_of_one_line(key: str) -> None:
+    node = SimpleNamespace(host=HOST, facts=SimpleNamespace(cluster_key=None), connection=SimpleNamespace())
+    node.connection.run = lambda _: SimpleNamespace(last_line=key)
+    with pytest.raises(ClusterError, match=f"^{HOST.name}: .* is no public key$"):
+        find_cluster_key(cast("ReadyNode", node))
 
 
 # -- programs that print lines of JSON ---------------------------------------------------------------------------------
