@@ -16,7 +16,7 @@ from bootstrap.transfer.tree import EXECUTABLE, PLAIN, Tree, TreeFile, make_tree
 from foundation.errors import ClusterError, ConfigError
 from foundation.files import read_bounded
 from foundation.progress import Event, Report
-from foundation.user_folders import home_folder
+from foundation.user_folders import cache_folder, home_folder, state_folder
 
 if TYPE_CHECKING:
     from pathspec.pattern import RegexPattern
@@ -107,13 +107,13 @@ def _read_file(path: str, file: Path) -> TreeFile:
     try:
         with file.open("rb") as stream:
             digest = hashlib.file_digest(stream, "sha256").hexdigest()
-            status = os.fstat(stream.fileno())
+            size_bytes, status = stream.tell(), os.fstat(stream.fileno())  # a log may have grown since
     except OSError as error:
         raise ClusterError(
             f"{str(file)!r} cannot be read: {error.strerror}", hint=f"fix that, or {EXCLUDE_HINT}"
         ) from error
     mode = EXECUTABLE if status.st_mode & 0o111 else PLAIN
-    return TreeFile(path=path, sha256=digest, size_bytes=status.st_size, mode=mode, source=file)
+    return TreeFile(path=path, sha256=digest, size_bytes=size_bytes, mode=mode, source=file)
 
 
 def _report_left_out(left_out: Sequence[str], report: Report) -> None:
@@ -208,6 +208,10 @@ class GitIgnores:
         return self._found[folder]
 
 
+def _own_folders() -> frozenset[Path]:
+    return frozenset(folder().resolve() for folder in (state_folder, cache_folder))
+
+
 def _matches_any(name: str, patterns: Sequence[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
@@ -243,10 +247,12 @@ class _Walk(Struct, frozen=True, kw_only=True):
     """One walk over the files to send. root: absolute, without links.
 
     is_lenient: the user has not named the files, so those that cannot be sent are left out and are not an error.
+    own: the folders that our commands write to, which CI jobs have below the project.
     """
 
     root: Path
     patterns: Patterns
+    own: frozenset[Path] = msgspec.field(default_factory=_own_folders)
     ignores: GitIgnores | None = None
     is_lenient: bool = False
     found: SyncFiles = msgspec.field(default_factory=SyncFiles)
@@ -284,7 +290,7 @@ class _Walk(Struct, frozen=True, kw_only=True):
     def find_reason(self, path: str, *, is_folder: bool) -> Reason | None:
         """Why this path itself, not a parent, is left out; None if it is not."""
         name = path.rpartition("/")[2]
-        if _matches_any(name, ALWAYS_LEFT_OUT):
+        if _matches_any(name, ALWAYS_LEFT_OUT) or (is_folder and self.root / path in self.own):
             return "never"
         decision = self.patterns.decide(path, is_folder=is_folder)
         if decision is not None:

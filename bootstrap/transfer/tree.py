@@ -16,7 +16,7 @@ import time
 import zipfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, BinaryIO, Self
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -196,10 +196,23 @@ def _add_file(archive: tarfile.TarFile, file: TreeFile) -> None:
     with stream:
         if os.fstat(stream.fileno()).st_size < file.size_bytes:
             raise _changed(file, "it is shorter now")
-        archive.addfile(member, stream)
-        stream.seek(0)
-        if hashlib.file_digest(stream, "sha256").hexdigest() != file.sha256:
+        hashed = _HashedReader(stream)
+        archive.addfile(member, hashed)  # not what a program has added since, such as the output of this command
+        if hashed.digest.hexdigest() != file.sha256:
             raise _changed(file, "its content has changed")
+
+
+class _HashedReader:
+    """Hashes what is read."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self.digest = hashlib.sha256()
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._stream.read(size)
+        self.digest.update(data)
+        return data
 
 
 def _changed(file: TreeFile, why: str | None) -> ClusterError:

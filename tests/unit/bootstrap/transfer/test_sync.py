@@ -258,6 +258,16 @@ def test_auto_does_not_send_a_home_folder(tmp_path: Path, monkeypatch: pytest.Mo
     assert sent(tmp_path, "code/own.py") == {"code/own.py", "code/mymod.py"}
 
 
+@pytest.mark.parametrize("is_auto", [True, False])
+def test_our_own_folders_are_not_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_auto: bool) -> None:
+    """CI jobs have them below the project. Another command may write to them at the same time."""
+    project = fill(tmp_path, "train.py", "state/cluster/a.costs.json", "state/other", "cache/cluster/wheels/a.whl")
+    for name in ("state", "cache"):
+        monkeypatch.setenv(f"XDG_{name.upper()}_HOME", str(project / name))
+    found = beside(project, "train.py") if is_auto else find(project, (".",))
+    assert sorted(found.files) == ["state/other", "train.py"]
+
+
 SECRET = [".env", "my/.env.local", "my/id_rsa", "my/tls.pem"]
 HARMLESS = [".env.example", "my/id_rsa.pub", "my/id_to_label.json", "my/train.py"]
 

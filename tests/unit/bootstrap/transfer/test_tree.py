@@ -1,6 +1,7 @@
 """Trees and their archives."""
 
 import os
+import tarfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -54,6 +55,15 @@ def test_a_changed_file_is_refused(tmp_path: Path, change: Callable[[Path], obje
     with pytest.raises(ClusterError, match=rf"'x\.rec' has changed.*{message}") as caught:
         write_archive(tree_with(tmp_path / "x"), tmp_path)
     assert caught.value.hint.startswith("run the command again")
+
+
+def test_a_file_that_has_grown_is_sent_as_it_was(tmp_path: Path) -> None:
+    """Such as the log of `cluster train > train.log`, in the folder that is sent."""
+    (tmp_path / "x").write_bytes(b"abc and more")
+    with tarfile.open(write_archive(tree_with(tmp_path / "x"), tmp_path).path) as archive:
+        sent = archive.extractfile("x.rec")
+        assert sent is not None
+        assert sent.read() == b"abc"
 
 
 QUEUED = 10
