@@ -74,10 +74,11 @@ def written_whole(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def one_at_a_time(folder: Path, *, does: str, report: Report) -> Iterator[None]:
-    """Waits while another command works in the folder, then locks it.
+    """Waits while another command works in the folder, then locks it. Creates the folder.
 
     does: what the other command does, such as "downloads a dataset". Raises OSError.
     """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # `down` may have just removed it
     with ExitStack() as stack:
         try:
             stack.enter_context(locked(folder, wait=False))

@@ -161,7 +161,6 @@ class HostSource(NodeSource):
         find_nodes().find_hosts()  # before anything is changed
         if not self._app.config.hosts.names:
             memory_of(self._app).keep_nodes(self._find_list().lines)
-        self._app.files.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         with Connections(wait_s=wait_s, connect_to_other=self._connect_and_remember) as connections:
             yield connections
 
