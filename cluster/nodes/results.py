@@ -41,6 +41,11 @@ class JobResults:
     gone: tuple[str, ...] = ()
     errors: dict[str, ClusterError] = field(default_factory=dict)
 
+    @property
+    def has_files(self) -> bool:
+        """Whether there is anything to copy."""
+        return bool(self.s3_names) or any(listing.files for listing in self.listings.values())
+
 
 def copy_job(app: App, job: str | None, folder: Path | None = None) -> None:
     """Copies a job's files to a folder, by default results/ID. job: see JobSources.find_job. Raises ClusterError."""
@@ -53,12 +58,21 @@ def copy_job(app: App, job: str | None, folder: Path | None = None) -> None:
             if_interrupted("run the command again: it copies what is missing"),
             open_results(app, record, sources.nodes) as found,
         ):
+            if folder is None and found.has_files:
+                keep_from_jobs(target.parent)
             copy_results(app, record, found, target)
-    if folder is None and target.is_dir():
-        with suppress(FileExistsError), (target.parent / ".gitignore").open("x") as stream:
-            stream.write("*\n")  # the next job must not send these files to the nodes
     if record.has_ended:
         app.files.note_copied(record.id)
+
+
+def keep_from_jobs(folder: Path) -> None:
+    """Creates a folder whose files no job sends to the nodes, not even while they arrive. Raises ClusterError."""
+    try:
+        folder.mkdir(exist_ok=True)
+        with suppress(FileExistsError), (folder / ".gitignore").open("x") as stream:
+            stream.write("*\n")
+    except OSError as error:
+        raise ClusterError(f"cannot write to {folder}: {error.strerror or error}") from error
 
 
 @contextmanager

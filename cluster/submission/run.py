@@ -18,7 +18,7 @@ from cluster.config import ClusterConfig
 from cluster.costs import find_spending
 from cluster.jobs import ask_for_job, render_interruption
 from cluster.nodes.deletion import delete_cluster
-from cluster.nodes.results import copy_job
+from cluster.nodes.results import copy_job, keep_from_jobs
 from cluster.session import describe
 from cluster.submission.request import TrainRequest
 from cluster.submission.submit import read_request, submit
@@ -237,8 +237,9 @@ def save_report(app: App, job_id: str) -> None:
     """Writes the job's page to the folder of its results. Raises ClusterError."""
     from cluster.report import load_jobs, write_report  # noqa: PLC0415 - the plots are slow to import
 
-    path = Path("results", job_id, "report.html")
-    write_report(path, load_jobs(app, job_id))
+    jobs, path = load_jobs(app, job_id), Path("results", job_id, "report.html")
+    keep_from_jobs(path.parents[1])
+    write_report(path, jobs)
     app.message(f"its curves are in {path}")
 
 
