@@ -6,6 +6,7 @@ launch is on disk before the call.
 """
 
 import time
+from contextlib import nullcontext, suppress
 
 from foundation.errors import ClusterError, CredentialsError
 from foundation.progress import Event, Report
@@ -17,18 +18,28 @@ from provision.resources.launch_recovery import forget_seen_launches
 from provision.resources.shared_volume import delete_made_volume
 
 
-def apply(plan: Plan, *, clients: Clients, files: ClusterFiles, report: Report, keep_failed: bool = False) -> None:
+def apply(
+    plan: Plan,
+    *,
+    clients: Clients,
+    files: ClusterFiles,
+    report: Report,
+    keep_failed: bool = False,
+    is_down: bool = False,
+) -> None:
     """Applies the steps of a plan in order.
 
     When a step fails, the instances that this run launched are terminated, unless keep_failed: an incomplete cluster
-    would only cost money. Raises AwsError when a call fails or a wait times out. Raises ClusterError when a name is
-    taken by a resource that is not the cluster's, or when another command is changing the cluster.
+    would only cost money. is_down: the plan removes the journal, which may be on a full disk. Raises AwsError when a
+    call fails or a wait times out. Raises ClusterError when a name is taken by a resource that is not the cluster's, or
+    when another command is changing the cluster.
     """
     if not plan and not files.launches():
         return
     context = Context(cluster=plan.cluster, owner=plan.owner, clients=clients, files=files, report=report)
     with files.locked():
-        forget_seen_launches(clients.ec2, name=plan.cluster, files=files)
+        with suppress(ClusterError) if is_down else nullcontext():
+            forget_seen_launches(clients.ec2, name=plan.cluster, files=files)
         try:
             for step in plan.steps:
                 _apply_step(step, context)
@@ -47,7 +58,8 @@ def _apply_step(step: Step, context: Context) -> None:
     with aws_errors(f"trying to {what}"):
         changed = step.apply(context)
     if step.unmakes is not None:
-        context.files.forget_create(step.unmakes)
+        with suppress(ClusterError):  # such as a full disk
+            context.files.forget_create(step.unmakes)
     context.report(Event(kind="done" if changed else "same", what=what, duration_s=time.monotonic() - started))
 
 

@@ -129,7 +129,7 @@ def down(prepared: DownPlan, *, clients: Clients, files: ClusterFiles, report: R
     Returns the receipt. Raises the same errors as `apply`.
     """
     request, plans = prepared.request, [prepared.plan]
-    apply(prepared.plan, clients=clients, files=files, report=report)
+    apply(prepared.plan, clients=clients, files=files, report=report, is_down=True)
     found = _find_leftovers(clients, request, timeout_s=LEFTOVERS_TIMEOUT_S if prepared else 0.0)
     while any(one.left for one in found) and len(plans) < MAX_PASSES:
         done: set[Step] = {step for plan in plans for step in plan.steps}
@@ -137,7 +137,7 @@ def down(prepared: DownPlan, *, clients: Clients, files: ClusterFiles, report: R
         if done.issuperset(further.steps):
             break
         report(Event(kind="info", what="found more of the cluster: deleting it as well"))
-        apply(further, clients=clients, files=files, report=report)
+        apply(further, clients=clients, files=files, report=report, is_down=True)
         plans.append(further)
         found = _find_leftovers(clients, request, timeout_s=LEFTOVERS_TIMEOUT_S)
     kept = tuple(volume for one in found for volume in one.kept)

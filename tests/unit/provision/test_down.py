@@ -1,9 +1,11 @@
+import errno
 from typing import Any
 
 import pytest
 
 from foundation.errors import AwsError
 from foundation.progress import Event
+from provision import files
 from provision.down import ForgetFiles, deleted_by, plan_down, render_receipt
 from provision.resources.instance_profile import KIND as ROLE
 from provision.resources.instance_profile import DeleteInstanceProfile, InstanceProfile
@@ -113,6 +115,19 @@ def test_deletes_what_users_have_protected(world: World) -> None:
     assert not world.resources()
     assert [each.resource_id for each in receipt.deleted if each.kind == "volume"] == list(first.volume_ids)
     assert "found more of the cluster: deleting it as well" in [event.what for event in events]
+    assert not world.files.root.exists()
+
+
+def test_works_on_a_full_disk_after_a_killed_up(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.kill_up("launch 2 nodes")
+    assert world.files.launches()
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(files, "write_whole", fail)
+    assert world.down().leftovers == ()
+    assert not world.resources()
     assert not world.files.root.exists()
 
 
