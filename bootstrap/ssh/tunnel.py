@@ -64,30 +64,39 @@ def find_free(port: int) -> int:
     return port
 
 
-def keep_open(line: Sequence[str], *, opened: Callable[[], None], report: Report) -> NoReturn:
+def keep_open(
+    line: Sequence[str], *, find_line: Callable[[], Sequence[str]], opened: Callable[[], None], report: Report
+) -> NoReturn:
     """Runs an ssh command that forwards ports and prints OPENED, again whenever it ends. KeyboardInterrupt ends it.
 
-    opened: called once, when the ports are forwarded. Raises ClusterError if they cannot be.
+    find_line: returns the command anew, since a node that was stopped and started has another address; may raise
+    ClusterError. opened: called once, when the ports are forwarded. Raises ClusterError if they cannot be.
     """
     failed = _hold(line, opened, report)
     if failed is not None:
         raise ClusterError(f"ssh cannot forward the port: {failed}", hint="cluster status")
     while True:
         report(Event(kind="warn", what="the connection is lost: connecting again, until Ctrl-C"))
-        _connect_again(line, report)
+        line = _connect_again(line, find_line, report)
 
 
-def _connect_again(line: Sequence[str], report: Report) -> None:
-    """Runs the command until it has forwarded the ports once, and ended. Shows an error when it changes."""
+def _connect_again(line: Sequence[str], find_line: Callable[[], Sequence[str]], report: Report) -> Sequence[str]:
+    """Runs the command until it has forwarded the ports once, and ended. Returns it. Shows an error when it changes."""
     shown = None
     for delay_s in chain(_DELAYS_S, repeat(_LONGEST_DELAY_S)):
         time.sleep(delay_s)
         failed = _hold(line, lambda: report(Event(kind="done", what="connected again")), report)
         if failed is None:
-            return
+            break
+        failed = f"ssh: {failed}"
+        try:
+            line = find_line()
+        except ClusterError as error:
+            failed = error.message
         if failed != shown:
-            report(Event(kind="info", what=f"ssh: {failed}"))
+            report(Event(kind="info", what=failed))
         shown = failed
+    return line
 
 
 def _hold(line: Sequence[str], opened: Callable[[], None], report: Report) -> str | None:

@@ -120,7 +120,8 @@ def attach(app: App, nodes: Nodes, node: str, server: Server, *, opens: bool) ->
     line = render_forward_command(host, {port: server.port}, options=find_options(app, host))
     try:
         with suppress(KeyboardInterrupt):  # the usual end
-            keep_open(line, opened=show, report=app.report)
+            # A node that was stopped has another address, but no notebook.
+            keep_open(line, find_line=lambda: line, opened=show, report=app.report)
     finally:
         page.unlink(missing_ok=True)
     app.message(f"the notebook keeps running: cluster notebook {node} attaches to it, --stop ends it")

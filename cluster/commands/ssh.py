@@ -107,6 +107,10 @@ def forward(app: App, *, words: tuple[str, ...]) -> None:
     check_free(ports)
     [host] = find_hosts(app, [node] if node else None)
 
+    def find_line() -> tuple[str, ...]:
+        [now] = find_hosts(app, [host.name])
+        return render_forward_command(now, ports, options=find_options(app, now))
+
     def show() -> None:
         app.print("\n".join(f"http://{LOCAL}:{here}/" for here in ports), wrapped=False)
         sys.stdout.flush()
@@ -114,7 +118,7 @@ def forward(app: App, *, words: tuple[str, ...]) -> None:
 
     line = render_forward_command(host, ports, options=find_options(app, host))
     with suppress(KeyboardInterrupt):  # the usual end
-        keep_open(line, opened=show, report=app.report)
+        keep_open(line, find_line=find_line, opened=show, report=app.report)
 
 
 def read_ports(words: Sequence[str]) -> tuple[dict[int, int], str | None]:

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from bootstrap.ssh.host import render_editor_links, render_scp_command
-from bootstrap.ssh.tunnel import check_free
+from bootstrap.ssh.tunnel import OPENED, check_free, keep_open
 from cluster.commands.ssh import read_paths, read_ports
 from foundation.errors import ClusterError, UsageError
+from foundation.progress import Event
 from node_facts import HOST
 
 
@@ -44,11 +45,34 @@ def test_a_port_in_use_is_an_error_with_another_port() -> None:
 def test_ssh_ends_when_the_command_is_killed(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "held")
     ssh = ("sh", "-c", f"exec 9>{tmp_path}/held; echo begun >&9; exec sleep 600")
-    program = f"from bootstrap.ssh.tunnel import keep_open; keep_open({ssh}, opened=print, report=print)"
+    given = f"{ssh}, find_line=print, opened=print, report=print"
+    program = f"from bootstrap.ssh.tunnel import keep_open; keep_open({given})"
     with subprocess.Popen([sys.executable, "-c", program]) as command, (tmp_path / "held").open() as held:
         assert held.readline() == "begun\n"
         command.kill()
         assert held.read() == ""  # at the end of the last process that has it open
+
+
+def test_a_tunnel_finds_the_new_address_of_its_node(tmp_path: Path) -> None:
+    """After `cluster stop --nodes` and `cluster start`; until then the reason is shown."""
+    words: list[str] = []
+    found = iter([False, True])
+
+    def find_line() -> tuple[str, ...]:
+        if next(found):
+            return ("echo", OPENED)
+        raise ClusterError("node-0 is stopped")
+
+    def report(event: Event) -> None:
+        words.append(event.what)
+        if event.what == "connected again":
+            raise KeyboardInterrupt
+
+    old = ("sh", "-c", f"mkdir {tmp_path}/once && echo {OPENED}")
+    with pytest.raises(KeyboardInterrupt):
+        keep_open(old, find_line=find_line, opened=lambda: None, report=report)
+    lost = "the connection is lost: connecting again, until Ctrl-C"
+    assert [word for word in words if not word.startswith("ssh: ")] == [lost, "node-0 is stopped", "connected again"]
 
 
 @pytest.mark.parametrize(("user", "home"), [("ubuntu", "/home/ubuntu"), ("root", "/root")])
