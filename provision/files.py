@@ -284,7 +284,7 @@ class ClusterFiles:
 
     def note_copied(self, job: str) -> None:
         """Records that a job's files have been copied. Raises ClusterError."""
-        self._write(self.copied_jobs, "".join(f"{one}\n" for one in {*self.find_copied(), job}).encode())
+        self._append(self.copied_jobs, job)
 
     def _read_words(self, path: Path) -> tuple[str, ...]:
         try:
@@ -314,13 +314,8 @@ class ClusterFiles:
         return {words[0]: words[1] for words in lines if len(words) == 2}
 
     def note_order(self, job: str, digest: str) -> None:
-        """Adds the digest of a job's order. Commands may do so at the same time. Raises ClusterError."""
-        self._make_root()
-        try:
-            with self.orders.open("a") as stream:
-                stream.write(f"\n{job}={digest}\n")  # the line before may be incomplete
-        except OSError as error:
-            _cannot(error, "write", self.orders)
+        """Adds the digest of a job's order. Raises ClusterError."""
+        self._append(self.orders, f"{job}={digest}")
 
     def note_folder(self, folder: Path) -> None:
         """Records the folder from which the cluster is launched. Raises ClusterError."""
@@ -379,6 +374,15 @@ class ClusterFiles:
             path.unlink(missing_ok=True)
         except OSError as error:
             _cannot(error, "remove", path)
+
+    def _append(self, path: Path, word: str) -> None:
+        """Adds a line to a file. Commands may do so at the same time."""
+        self._make_root()
+        try:
+            with path.open("a") as stream:
+                stream.write(f"\n{word}\n")  # the line before may be incomplete
+        except OSError as error:
+            _cannot(error, "write", path)
 
     def _write(self, path: Path, content: bytes) -> None:
         """Writes a file (0600), atomically even across a crash."""

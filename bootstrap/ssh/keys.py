@@ -17,7 +17,7 @@ import shlex
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import paramiko
@@ -44,7 +44,10 @@ RECHECK_S = 3.0
 
 
 class HostKeyPins:
-    """Instance id -> (key type, base64 key), kept in one file. Safe to use from several threads of one process."""
+    """Instance id -> (key type, base64 key), kept in one file. Safe to use from several threads of one process.
+
+    Those of ended instances stay until `down`: another command may know of more instances than this one.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -65,14 +68,6 @@ class HostKeyPins:
                     hint=REPIN_HINT.format(path=self.path),
                 )
             self._write(pins)
-
-    def keep_only(self, instance_ids: Iterable[str]) -> None:
-        """Forgets the keys of all other instances, which are gone."""
-        wanted = set(instance_ids)
-        with self._lock:
-            pins = self.find_all()
-            if set(pins) - wanted:
-                self._write({key: value for key, value in pins.items() if key in wanted})
 
     def find_all(self) -> dict[str, tuple[str, str]]:
         """The keys of all instances that have one."""

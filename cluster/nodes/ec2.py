@@ -110,9 +110,9 @@ class Ec2Source(NodeSource):
         """Returns the cluster's nodes as EC2 shows them. Raises AwsError."""
         return Ec2Nodes(describe_state(self._app), self._app.config.provision)
 
-    def connect(self, nodes: Nodes, host: Host, *, wait_s: float) -> NodeConnection:
+    def connect(self, nodes: Nodes, host: Host, *, wait_s: float) -> NodeConnection:  # noqa: ARG002 - for hosts
         """Connects to a node. Raises ConnectError, AwsError, ClusterError."""
-        access = self._access(nodes)
+        access = self._access()
         return wait_for_connection(
             host, private_key=access.private_key, pins=access.pins, console=access.console, timeout_s=wait_s
         )
@@ -129,10 +129,10 @@ class Ec2Source(NodeSource):
         return self.connect(nodes, nodes.find_host(node.name), wait_s=ANSWER_TIMEOUT_S)
 
     @contextmanager
-    def open_connections(self, nodes: Nodes, *, wait_s: float) -> Iterator[Connections]:
+    def open_connections(self, nodes: Nodes, *, wait_s: float) -> Iterator[Connections]:  # noqa: ARG002 - for hosts
         """Yields connections to the nodes. Raises ClusterError when the private key cannot be used."""
         load_private_key(self._app.files.private_key)
-        with Connections(instances=self._access(nodes), wait_s=wait_s) as connections:
+        with Connections(instances=self._access(), wait_s=wait_s) as connections:
             yield connections
 
     @contextmanager
@@ -165,11 +165,6 @@ class Ec2Source(NodeSource):
 
         connections.begin(last, python=self._app.config.bootstrap.python, ask=ask)
 
-    def settle(self, hosts: tuple[Host, ...], connections: Connections) -> tuple[Host, ...]:
-        """Returns the hosts unchanged, since EC2 supplies the addresses. Forgets the host keys of other instances."""
-        connections.pins.keep_only(host.instance_id for host in hosts)
-        return hosts
-
     def describe_mounts(self, nodes: Nodes) -> tuple[MountSource, ...]:
         """Returns the mounts in cluster.toml, as found in AWS.
 
@@ -189,13 +184,12 @@ class Ec2Source(NodeSource):
         kept = [*hosts, *(host for host in left_out if host.instance_id in known)]
         files.keep_addresses({host.instance_id: host.address for host in kept if not host.spec})
 
-    def _access(self, nodes: Nodes | None = None) -> InstanceAccess:
-        """Returns the cluster's keys. nodes: if given, forgets the host keys of all other instances."""
-        pins = HostKeyPins(self._app.files.known_hosts)
-        if isinstance(nodes, Ec2Nodes):
-            pins.keep_only(node.instance_id for node in nodes.state.nodes)
+    def _access(self) -> InstanceAccess:
+        """Returns the cluster's keys."""
         return InstanceAccess(
-            private_key=self._app.files.private_key, pins=pins, console=open_console(lambda: self._app.clients)
+            private_key=self._app.files.private_key,
+            pins=HostKeyPins(self._app.files.known_hosts),
+            console=open_console(lambda: self._app.clients),
         )
 
 

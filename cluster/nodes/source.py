@@ -133,9 +133,9 @@ class NodeSource(ABC):
         ask_head: called with a connection to the last known head, if it is as this version has set it up.
         """
 
-    @abstractmethod
-    def settle(self, hosts: tuple[Host, ...], connections: Connections) -> tuple[Host, ...]:
+    def settle(self, hosts: tuple[Host, ...], connections: Connections) -> tuple[Host, ...]:  # noqa: ARG002 - for hosts
         """Returns the hosts with the addresses at which the nodes reach each other. Raises ClusterError."""
+        return hosts
 
     def let_head_in(self, nodes: Sequence[ReadyNode]) -> None:  # noqa: B027 - not all sources need it
         """Lets the head log in to the nodes, unless their set-up has done so. Raises ClusterError or a subclass."""

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from foundation.errors import ClusterError
+from foundation.thread_pool import map_in_threads
 from provision.files import TOKEN_LIFETIME_S, ClusterFiles
 from provision.membership import derive_launch_key
 
@@ -86,6 +87,12 @@ with ClusterFiles(Path(sys.argv[1])).locked():
     print("locked", flush=True)
     time.sleep(60)
 """
+
+
+def test_commands_note_jobs_at_the_same_time(files: ClusterFiles) -> None:
+    jobs = [f"job-{n}" for n in range(40)]
+    map_in_threads(lambda job, _: files.note_copied(job), jobs, threads=20)
+    assert sorted(set(files.find_copied())) == sorted(jobs)
 
 
 def test_the_lock_names_its_holder_and_ends_with_it(files: ClusterFiles) -> None:
