@@ -5,8 +5,8 @@ from __future__ import annotations
 import fcntl
 import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
@@ -22,6 +22,13 @@ def locked(path: Path, *, wait: bool = True, make: bool = True) -> Iterator[int]
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+def remove_unheld(paths: Iterable[Path]) -> None:
+    """Deletes the files that nobody holds locked: they are unfinished, and who wrote them was killed."""
+    for path in paths:
+        with suppress(OSError), locked(path, wait=False, make=False):
+            path.unlink()
 
 
 class FileLock:

@@ -1,11 +1,12 @@
 """Bounded reads, atomic writes, and a lock that lets one command at a time work in a folder."""
 
 import errno
+import fcntl
 import os
 import stat
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from foundation.file_lock import locked
@@ -61,15 +62,20 @@ def write_whole(path: Path, data: bytes, *, to_disk: bool = False, mode: int = 0
 
 @contextmanager
 def written_whole(path: Path) -> Iterator[Path]:
-    """Yields a file to write. It becomes `path` if the block succeeds, and is removed if not. Creates the folder."""
+    """Yields a file to write. It becomes `path` if the block succeeds, and is removed if not. Creates the folder.
+
+    It is locked meanwhile: see remove_unheld.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, new = tempfile.mkstemp(dir=path.parent, prefix=UNFINISHED)
-    os.close(descriptor)
     try:
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield Path(new)
         Path(new).replace(path)
     finally:
         Path(new).unlink(missing_ok=True)
+        os.close(descriptor)
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from bootstrap.environment.file_cache import (
+    FETCHING,
     BundleFile,
     cached_path,
     describe_file,
@@ -257,7 +258,7 @@ def fetch_python(version: Version, *, machine: str, cache: Path, report: Report)
     key = recorded.removeprefix("pythons/")
 
     def fetch(directory: Path) -> None:
-        with tempfile.TemporaryDirectory(dir=cache, prefix=".fetching-") as temporary:
+        with tempfile.TemporaryDirectory(dir=cache, prefix=FETCHING) as temporary:
             installed = _install(key, Path(temporary))
             pack(installed, directory / f"python-{installed.name.removeprefix('cpython-')}.tar.gz")
 

@@ -12,7 +12,8 @@ from pathlib import Path
 from bootstrap.environment.file_cache import BundleFile, find_digest, is_here
 from bootstrap.environment.uv import open_url
 from foundation.errors import ClusterError
-from foundation.files import written_whole
+from foundation.file_lock import remove_unheld
+from foundation.files import UNFINISHED, written_whole
 from foundation.progress import Event, Report
 from foundation.thread_pool import run_in_thread
 
@@ -107,6 +108,7 @@ def bring_here(file: BundleFile, *, grew: Callable[[int], None] = lambda _: None
     """
     if is_here(file):
         return
+    remove_unheld(file.path.parent.glob(f"{UNFINISHED}*"))  # a killed command may have left gigabytes
     why = "it is no longer on this machine, and has no URL"
     for number, url in enumerate(url for url in file.urls for _ in range(TRIES)):
         if number:

@@ -26,6 +26,9 @@ from foundation.errors import ClusterError
 from foundation.files import one_at_a_time, write_whole, written_whole
 from foundation.progress import Event, Report
 
+FETCHING = ".fetching-"
+"""Prefix of the folders of a fetch_once."""
+
 
 class BundleFile(Struct, frozen=True, kw_only=True):
     """A file that nodes need; `sha256` is in lower-case hexadecimal.
@@ -92,10 +95,12 @@ def fetch_once(
         kept = find_kept(cache, key, report=report)
         if kept is not None:
             return kept
+        for left in (*cache.glob(f"{FETCHING}*"), *wheels.glob(f"{FETCHING}*")):  # by killed commands
+            shutil.rmtree(left, ignore_errors=True)
         started = time.monotonic()
         report(Event(kind="start", what=what))
         try:
-            with tempfile.TemporaryDirectory(dir=wheels, prefix=".fetching-") as temporary:
+            with tempfile.TemporaryDirectory(dir=wheels, prefix=FETCHING) as temporary:
                 fetch(Path(temporary))
                 files = tuple(_move(path, cache) for path in sorted(Path(temporary).iterdir()))
         except ClusterError:

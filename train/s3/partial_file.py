@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from foundation.errors import ClusterError
-from foundation.file_lock import locked
+from foundation.file_lock import remove_unheld
 from train.s3.transfer_plan import Download
 
 PREFIX, _SUFFIX = ".cluster-get-", ".part"
@@ -59,12 +59,9 @@ class PartialFile:
 
 
 def remove_unfinished(folders: Iterable[Path]) -> None:
-    """Deletes the temporary files of killed runs in these folders. Raises OSError."""
+    """Deletes the temporary files of killed runs in these folders."""
     for folder in folders:
-        for path in folder.glob(f"{PREFIX}*{_SUFFIX}"):
-            # Another run holds it, or has just finished; or it is not a file of ours.
-            with suppress(BlockingIOError, FileNotFoundError, PermissionError), locked(path, wait=False, make=False):
-                path.unlink()
+        remove_unheld(folder.glob(f"{PREFIX}*{_SUFFIX}"))
 
 
 def refuse_links(folder: Path, files: Iterable[Path]) -> None:

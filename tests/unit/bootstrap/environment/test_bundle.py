@@ -129,7 +129,10 @@ def test_damaged_files_are_fetched_again(tmp_path: Path, damage: Callable[[Path,
     def fetch(folder: Path) -> None:
         make_wheel(folder, "thing-1.0-py3-none-any.whl", {"thing.py": b"x = 1\n"})
 
+    for left in (".fetching-killed", "wheels/.fetching-killed"):
+        (tmp_path / left).mkdir(parents=True)
     whole = fetch_once(tmp_path, "some/key", fetch, what="fetching", report=silent)
+    assert not list(tmp_path.rglob(".fetching-*"))
     damage(whole[0].path, tmp_path / "some" / "key.json")
     events: list[Event] = []
     assert fetch_once(tmp_path, "some/key", fetch, what="fetching", report=events.append) == whole
