@@ -21,9 +21,9 @@ from foundation.user_folders import cache_folder, home_folder, state_folder
 if TYPE_CHECKING:
     from pathspec.pattern import RegexPattern
 
-# The first three are useless on a node; the others contain private keys and passwords.
+# The first three are useless on a node; the others contain private keys and passwords, or what a command is writing.
 REPORTS = ("report-20[0-9][0-9][0-9][0-9][0-9][0-9]-*.html", "*.capsule", "cluster-debug.tar.gz")  # of our commands
-ALWAYS_LEFT_OUT = (".git", "__pycache__", "*.pyc", ".ssh", ".aws", ".cluster", *REPORTS)
+ALWAYS_LEFT_OUT = (".git", "__pycache__", "*.pyc", ".ssh", ".aws", ".cluster", ".cluster-*", *REPORTS)
 # Private keys and passwords, unless they are named: an entry of `sync`, or a pattern of `exclude` such as "!.env".
 SECRETS = (".env", ".env.*", "*.pem", "id_*")
 NOT_SECRETS = ("*.pub", ".env.example", ".env.sample", ".env.template", "id_*.*")

@@ -48,7 +48,7 @@ def write(path: Path, files: Sequence[TreeFile], missing: Sequence[str], folders
     listed = {file.path: (file.size_bytes, file.sha256) for file in files}
     manifest = file_of_bytes(MANIFEST, encode(Manifest(missing=tuple(missing), files=listed)))
     try:
-        with TemporaryDirectory(dir=path.parent, prefix=".capsule-") as folder:
+        with TemporaryDirectory(dir=path.parent, prefix=".cluster-capsule-") as folder:
             write_archive(make_tree([manifest, *files], folders), Path(folder)).path.replace(path)
     except OSError as error:
         raise ClusterError(f"cannot write {path}: {error.strerror}", hint="-o FILE names another place") from error

@@ -33,6 +33,7 @@ def fill(root: Path, *paths: str) -> Path:
 def project(tmp_path: Path) -> Path:
     paths = ["cluster.toml", "train.py", "my/train.py", "my/net/model.py", "my/data/a.rec", "my/data/b.txt", "my/logs/"]
     paths += ["data/big.rec", "my/.git/config", "my/net/__pycache__/model.pyc", "my/x.pyc", "my/sub/.git"]
+    paths += ["my/data/.cluster-get-1.part", "data/.cluster-pack/a.rec"]  # of commands at work, or killed
     paths += ["report-20261129-101320-81bbe2.html", "run.capsule", "cluster-debug.tar.gz"]
     return fill(tmp_path / "project", *paths, ".ssh/id_rsa", ".aws/credentials", ".cluster/ssh/id_ed25519")
 
@@ -78,7 +79,7 @@ def test_patterns_match_as_in_git(project: Path) -> None:
     subprocess.run(("git", "init", "-q", "."), cwd=project, check=True)
     left_out = {"my/net/__pycache__/model.pyc", "my/x.pyc", ".ssh/id_rsa", ".aws/credentials"}
     left_out |= {".cluster/ssh/id_ed25519", "report-20261129-101320-81bbe2.html", "run.capsule"}
-    left_out |= {"cluster-debug.tar.gz", ""}
+    left_out |= {"cluster-debug.tar.gz", "my/data/.cluster-get-1.part", "data/.cluster-pack/a.rec", ""}
     exclude = project.parent / "exclude"
     command = ("git", "ls-files", "-o", "-z", f"--exclude-from={exclude}")
     for first, second in itertools.product(PATTERNS, ("", "!*.rec", "my/**")):
