@@ -31,6 +31,8 @@ NOT_SECRETS = ("*.pub", ".env.example", ".env.sample", ".env.template", "id_*.*"
 BELOW = "ps_d"
 SHOWN = 5
 WORTH_TELLING_BYTES = 200_000_000
+SMALL_BYTES = 1 << 20
+MOST_KEPT_BYTES = 32 << 20
 GIT_IGNORE = ".gitignore"
 MOST_COUNTED = 10_000
 Reason = Literal["never", "exclude", "gitignore", "secret"]
@@ -99,21 +101,32 @@ def read_sync_files(found: SyncFiles, *, project_dir: Path, report: Report) -> T
     size_bytes = sum(status.st_size for _, status in found.files.values())
     if size_bytes > WORTH_TELLING_BYTES:
         report(Event(kind="info", what=f"reading {size_bytes / 1e6:.0f} MB of files in {project_dir}"))
-    return make_tree((_read_file(path, file) for path, (file, _) in found.files.items()), found.folders)
+    files, kept_bytes = [], 0
+    for path, (file, status) in found.files.items():
+        keeps = status.st_size <= SMALL_BYTES and kept_bytes + status.st_size <= MOST_KEPT_BYTES
+        kept_bytes += status.st_size if keeps else 0
+        files.append(_read_file(path, file, keeps=keeps))
+    return make_tree(files, found.folders)
 
 
-def _read_file(path: str, file: Path) -> TreeFile:
-    """Hashes one file. Raises ClusterError if the file cannot be read."""
+def _read_file(path: str, file: Path, *, keeps: bool) -> TreeFile:
+    """Hashes one file. Raises ClusterError if the file cannot be read.
+
+    keeps: keep its content, since `up` may send it minutes later, when a script has been edited.
+    """
     try:
         with file.open("rb") as stream:
-            digest = hashlib.file_digest(stream, "sha256").hexdigest()
-            size_bytes, status = stream.tell(), os.fstat(stream.fileno())  # a log may have grown since
+            status = os.fstat(stream.fileno())
+            content = stream.read(2 * SMALL_BYTES) if keeps else None
+            digest = hashlib.file_digest(stream, "sha256") if content is None else hashlib.sha256(content)
+            size_bytes = stream.tell()  # it may have grown since
     except OSError as error:
         raise ClusterError(
             f"{str(file)!r} cannot be read: {error.strerror}", hint=f"fix that, or {EXCLUDE_HINT}"
         ) from error
     mode = EXECUTABLE if status.st_mode & 0o111 else PLAIN
-    return TreeFile(path=path, sha256=digest, size_bytes=size_bytes, mode=mode, source=file)
+    source = file if content is None else content
+    return TreeFile(path=path, sha256=digest.hexdigest(), size_bytes=size_bytes, mode=mode, source=source)
 
 
 def _report_left_out(left_out: Sequence[str], report: Report) -> None:

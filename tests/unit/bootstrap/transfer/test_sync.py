@@ -5,6 +5,7 @@ import itertools
 import os
 import shutil
 import subprocess
+import tarfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from bootstrap.transfer.sync import Size, SyncFiles, find_below, find_files, measure_ignored, read_sync_files
-from bootstrap.transfer.tree import Tree
+from bootstrap.transfer.tree import Tree, write_archive
 from foundation.errors import ClusterError, ConfigError
 from foundation.progress import Event, silent
 from node_dir import NodeDir, content_of, start_placer, wanted_content
@@ -119,8 +120,8 @@ def test_links_are_followed_within_the_project(project: Path) -> None:
     (project / "my" / "latest").symlink_to("net", target_is_directory=True)
     tree = read(project, "my/link.py", "my/latest")
     assert [(file.path, file.source) for file in tree.files] == [
-        ("my/latest/model.py", project / "my/net/model.py"),
-        ("my/link.py", project / "train.py"),
+        ("my/latest/model.py", b"my/net/model.py"),
+        ("my/link.py", b"train.py"),
     ]
 
 
@@ -183,6 +184,16 @@ def test_unusual_names_arrive_unchanged(project: Path) -> None:
         assert node.send(tree) == {}
     assert content_of(node.path(tree)) == wanted_content(tree)
     assert {file.path for file in tree.files if file.mode == 0o755} == {"odd/it's"}
+
+
+def test_scripts_may_be_edited_once_they_are_read(project: Path, tmp_path: Path) -> None:
+    """`up` sends them when the nodes have started."""
+    tree = read(project, "my")
+    (project / "my" / "train.py").write_text("edited")
+    with tarfile.open(write_archive(tree, tmp_path).path) as archive:
+        sent = archive.extractfile("my/train.py")
+        assert sent is not None
+        assert sent.read() == b"my/train.py"
 
 
 def test_a_vanished_file_is_an_error(project: Path) -> None:
