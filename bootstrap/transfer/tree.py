@@ -15,6 +15,7 @@ import threading
 import time
 import zipfile
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Self
 
@@ -155,8 +156,9 @@ def _make_folder(root: Path) -> Path:
     """Creates a folder for this command. Removes old folders that killed commands have left. Raises OSError."""
     root.mkdir(parents=True, exist_ok=True)
     for path in root.iterdir():
-        if time.time() - path.stat().st_mtime > FORGOTTEN_AFTER_S:
-            shutil.rmtree(path, ignore_errors=True)
+        with suppress(FileNotFoundError):  # another command has just ended
+            if time.time() - path.stat().st_mtime > FORGOTTEN_AFTER_S:
+                shutil.rmtree(path, ignore_errors=True)
     return Path(tempfile.mkdtemp(dir=root))
 
 

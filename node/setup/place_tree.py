@@ -118,7 +118,11 @@ def remove_forgotten_archives(files):
     """Removes archives that killed commands have left; only after a while, since the next command may want them."""
     folder = os.path.join(glob.escape(files), "*")
     for path in glob.glob(os.path.join(folder, "tree-*.tar*")) + glob.glob(os.path.join(folder, "image-*.tar")):
-        if time.time() - os.stat(path).st_mtime > ARCHIVE_LIFETIME_S:
+        try:
+            age_s = time.time() - os.stat(path).st_mtime
+        except FileNotFoundError:  # the agent of another command has just removed it
+            continue
+        if age_s > ARCHIVE_LIFETIME_S:
             remove_archive(path)
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -123,7 +124,11 @@ def kept(node: NodeDir, made: list[Tree]) -> list[int]:
 
 def test_archives_are_removed_after_use(node: NodeDir) -> None:
     task = node.accept(tree_of({"a": b"1"}))
+    leaving = node.home / "files" / "other" / "tree-1.tar.gz"  # of another command, whose agent removes it now
+    leaving.parent.mkdir()
+    leaving.symlink_to("nowhere")
     assert node.placer.place(node.home, task) == {}
+    shutil.rmtree(leaving.parent)
     assert (node.home / task["archive"]).exists()  # other nodes may still be reading it
     remove = "import sys, json; sys.path.insert(0, sys.argv[1]); import place_tree; "
     remove += "place_tree.remove_archives(sys.argv[2], [{'kind': 'script'}, json.loads(sys.argv[3])])"

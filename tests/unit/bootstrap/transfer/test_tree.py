@@ -76,11 +76,12 @@ def test_archives_are_shared_and_removed_at_the_end(tmp_path: Path) -> None:
     for name, age_s in (("of one that was killed", 90_000), ("of another command", 10)):
         (folder / name).mkdir(parents=True)
         os.utime(folder / name, (time.time() - age_s,) * 2)
+    (folder / "of one that has just ended").symlink_to("nowhere")
     with TreeArchives([tree, other], cache=tmp_path) as archives:
         with ThreadPoolExecutor(8) as pool:
             asked = list(pool.map(archives.write, [tree, other] * 4))
         assert len({file.path for file, _ in asked}) == len({file.sha256 for file, _ in asked}) == 2
         assert all(task["keep"] == sorted([tree.digest, other.digest]) for _, task in asked)
         assert all(task["newest"] >= QUEUED for _, task in asked)
-        assert len(list(folder.iterdir())) == 2
-    assert [path.name for path in folder.iterdir()] == ["of another command"]
+        assert len(list(folder.iterdir())) == 3
+    assert sorted(path.name for path in folder.iterdir()) == ["of another command", "of one that has just ended"]
