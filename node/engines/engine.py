@@ -114,8 +114,6 @@ class Engine(ABC):
     """The values of [bootstrap] framework that it works with."""
     uses_slots = False
     """Whether a node runs as many processes as [train] processes sets; otherwise one, or as many as -n distributes."""
-    shares_gpus = True
-    """Whether each process sees only its share of its node's GPUs; otherwise all of them."""
     variables: tuple[str, ...] = ()
     """The names, or their prefixes, of the variables by which the launcher identifies a process."""
     ports: range | None = None

@@ -36,7 +36,6 @@ class TorchEngine(Engine):
     """The base class of both engines: each node's processes have consecutive ranks, in the order of the hosts."""
 
     uses_slots = True
-    shares_gpus = False  # PyTorch programs choose their GPU by LOCAL_RANK
     idle_cpu_share = 0.02  # Gloo's thread polls: about 0.005
     ports = PORTS
 

@@ -220,7 +220,7 @@ def _gpus(job: ProposedJob) -> Iterator[Problem]:
 
 
 def _do_not_share(job: ProposedJob) -> bool:
-    if not ENGINES[job.config.launcher].shares_gpus:
+    if job.config.kv_store == "none":  # each process sees all GPUs of its node
         return False
     return bool(job.fewest_gpus) and not share_gpus(job.fewest_gpus, job.placement.most_workers)
 
@@ -272,7 +272,8 @@ def _gpu_warnings(job: ProposedJob) -> Iterator[str]:
 
 def _not_passed_on(job: ProposedJob) -> Iterator[str]:
     config = job.config
-    keys = ["gc_type"] * (config.gc_type != "none") + ["gpus"] * isinstance(config.gpus, tuple)
+    has_option = config.kv_store != "none" and isinstance(config.gpus, tuple)  # otherwise, a variable
+    keys = ["gc_type"] * (config.gc_type != "none") + ["gpus"] * has_option
     if job.command and keys:
         yield f"train.{' and train.'.join(keys)} not passed on: a command runs word for word"
 

@@ -149,7 +149,7 @@ def plan_job(
         placement = replace(placement, nodes=(*placement.nodes, *(one for one in nodes if one not in placement.nodes)))
     threads = choose_threads(placement)
     gpus, shares = choose_gpus(config, proposed.gpus, most_workers=placement.most_workers)
-    if not engine.shares_gpus:
+    if config.kv_store == "none":  # its programs choose their GPU by their local rank
         gpus, shares = None, ()
     options = script_options(config, gpus=gpus, shipped=is_shipped)
 
@@ -304,7 +304,7 @@ def _environment(
         del env["PATH"]  # the image has its own Python
     if config.kv_store != "none":
         env["CLUSTER_KV_STORE"] = config.kv_store
-    if not ENGINES[config.launcher].shares_gpus and config.gpus != "auto":
+    if config.kv_store == "none" and config.gpus != "auto":
         env["CUDA_VISIBLE_DEVICES"] = "" if config.gpus == "none" else ",".join(map(str, config.gpus))
     if config.p3:
         env["MXNET_UPDATE_ON_KVSTORE"] = "0"  # P3's servers only add up gradients, and cannot update the model

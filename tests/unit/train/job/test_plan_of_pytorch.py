@@ -52,9 +52,13 @@ def test_the_script_gets_no_option_of_mxnets_and_sees_all_gpus() -> None:
     assert render_settings(job)[0].startswith("job j: 4 processes on 2 nodes, launcher torchrun: ")
 
 
-@pytest.mark.parametrize(("chosen", "visible"), [((1, 3), "1,3"), ("none", "")])
-def test_chosen_gpus_are_the_only_visible_ones(chosen: Any, visible: str) -> None:
-    assert plan_torch(TrainConfig(gpus=chosen), gpus(4, 4)).order.env["CUDA_VISIBLE_DEVICES"] == visible
+@pytest.mark.parametrize(("chosen", "visible"), [((1, 3), "1,3"), ("none", ""), ("auto", None)])
+@pytest.mark.parametrize("launcher", ["auto", "mpi"])
+def test_chosen_gpus_are_the_only_visible_ones(launcher: str, chosen: Any, visible: str | None) -> None:
+    """Without a kv-store, a program chooses among them by its local rank, with mpi as with torchrun."""
+    job = plan_torch(TrainConfig(gpus=chosen, launcher=launcher, kv_store="none"), gpus(4, 4), command=("python", "x"))
+    assert job.order.env.get("CUDA_VISIBLE_DEVICES") == visible
+    assert (job.order.gpus_per_worker, job.gpus, job.warnings) == ((), None, ())
 
 
 @pytest.mark.parametrize(
