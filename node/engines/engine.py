@@ -157,6 +157,10 @@ class Engine(ABC):
         hosts = hosts_by_rank(order) or tuple(host for host in order.hosts if host.workers)
         return tuple(host.ip for host in hosts for _ in range(host.workers))
 
+    def render_hostfile(self, order: Order) -> tuple[str, ...]:
+        """The lines of the launcher's hostfile."""
+        return order.hostfile
+
     def find_rendezvous(self, role: str, launched: Mapping[str, str]) -> Rendezvous | None:
         """The rendezvous that a process must reach before it starts, or None."""
         return None

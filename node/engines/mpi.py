@@ -24,10 +24,11 @@ from node.protocol import Order
 
 
 class MpiEngine(LaunchPy):
-    """Places processes by node, with any number on each; the workers start again at the first host.
+    """With MXNet's kv-store, launch.py starts one mpirun for the servers and another for the workers.
 
-    With MXNet's kv-store, launch.py starts one mpirun for the servers and another for the workers. Without servers,
-    mpirun starts only the workers, which find each other through Open MPI's variables.
+    Both place processes by node, with any number on each; the workers start again at the first host. Without servers,
+    mpirun starts only the workers, which find each other through Open MPI's variables: those of a node have consecutive
+    ranks.
     """
 
     name = "mpi"
@@ -51,15 +52,17 @@ class MpiEngine(LaunchPy):
         return framework == "mxnet"
 
     def place(self, hosts: Sequence[str], *, head: str, workers: int, servers: int) -> Started:
-        """Places processes as Open MPI does with the mapping policy below."""
+        """Places processes as Open MPI does with the hostfile and the mapping policy below."""
+        if not servers:
+            return take_turns(hosts, workers, role="worker")
         once = list(dict.fromkeys(hosts))
         return take_turns(once, servers, role="server") + take_turns(once, workers, role="worker")
 
-    def list_addresses(self, order: Order) -> tuple[str, ...]:
-        """Consecutive ranks are on different hosts, by the mapping policy below."""
-        hosts = hosts_by_rank(order)
-        turns = range(max((host.workers for host in hosts), default=0))
-        return tuple(host.ip for turn in turns for host in hosts if host.workers > turn)
+    def render_hostfile(self, order: Order) -> tuple[str, ...]:
+        """Each host once, with its slots: otherwise Open MPI counts its cores, and may use it more than others."""
+        if order.spec.servers:
+            return tuple(f"{address} slots=1" for address in dict.fromkeys(order.hostfile))
+        return tuple(f"{host.ip} slots={host.workers}" for host in hosts_by_rank(order))
 
     def plan_launches(self, order: Order, head: Head) -> tuple[Launch, ...]:
         """The launch of launch.py for MXNet's kv-store, else of mpirun itself."""
@@ -78,7 +81,7 @@ class MpiEngine(LaunchPy):
             "CLUSTER_MPI_SSH": head.mpi_ssh,
             "OMPI_MCA_plm_rsh_no_tree_spawn": "1",  # only the head has a key for the others
             "OMPI_MCA_orte_leave_session_attached": "1",  # its daemons stay where their end is noticed
-            "OMPI_MCA_rmaps_base_mapping_policy": "node",
+            "OMPI_MCA_rmaps_base_mapping_policy": "node" if order.spec.servers else "slot",
             "OMPI_MCA_rmaps_base_oversubscribe": "1",
             "OMPI_MCA_hwloc_base_binding_policy": "none",
         }

@@ -30,6 +30,7 @@ def environment(order: Order) -> dict[str, str]:
 
 def _write_files(order: Order, port: int) -> Head:
     """Writes the hostfile, and the stand-in for mpirun's ssh. port: the job's port. Raises OSError."""
+    engine = ENGINES[order.train.launcher]
     folder = job_folder.path(order.spec.id, "bin")
     os.makedirs(folder, mode=0o700, exist_ok=True)
     mpi_ssh = os.path.join(folder, "mpi-ssh")
@@ -38,8 +39,8 @@ def _write_files(order: Order, port: int) -> Head:
     os.chmod(mpi_ssh, 0o700)
     hostfile = job_folder.path(order.spec.id, "hosts")
     with open(hostfile, "w") as stream:
-        stream.write("".join(line + "\n" for line in order.hostfile))
-    role_words = tuple(shim_words(ENGINES[order.train.launcher].variables, python=order.spec.python))
+        stream.write("".join(line + "\n" for line in engine.render_hostfile(order)))
+    role_words = tuple(shim_words(engine.variables, python=order.spec.python))
     return Head(hostfile=hostfile, mpi_ssh=mpi_ssh, role_words=role_words, port=port)
 
 

@@ -14,6 +14,7 @@ from node.protocol import HostSettings, JobHost
 
 HEAD = Head("/jobs/j/hosts", mpi_ssh="/jobs/j/bin/mpi-ssh", role_words=("python", "role", "launched"), port=29500)
 HOSTS = tuple(JobHost(name=f"node-{index}", ip=f"10.0.0.{4 + index}") for index in range(3))
+HOSTFILE = ("10.0.0.4", "10.0.0.5", "10.0.0.5")
 PLACE = HostSettings(user="me", port=22, python="/e/bin/python", code_dir="/c", cwd="/p", command=("train",))
 TORCHRUN = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "10.0.0.4", "MASTER_PORT": "29500"}
 PS_LITE = {"DMLC_PS_ROOT_URI": "10.0.0.4", "DMLC_PS_ROOT_PORT": "9091"}
@@ -30,7 +31,8 @@ def test_unknown_and_broken_launchers_are_refused(name: str) -> None:
     [
         ("ssh", "aab", 3, 1, {"server a": 1, "worker a": 2, "worker b": 1}),
         ("mpi", "ab", 2, 1, {"server a": 1, "worker a": 1, "worker b": 1}),
-        ("mpi", "aab", 2, 0, {"worker a": 1, "worker b": 1}),
+        ("mpi", "aab", 3, 2, {"server a": 1, "server b": 1, "worker a": 2, "worker b": 1}),
+        ("mpi", "abb", 3, 0, {"worker a": 1, "worker b": 2}),
         ("torchrun", "aab", 3, 0, {"worker a": 2, "worker b": 1}),
         ("env", "ab", 3, 0, {"worker a": 2, "worker b": 1}),
     ],
@@ -75,6 +77,17 @@ def test_mpirun_starts_programs_without_servers_itself() -> None:
     assert launch.env["OMPI_MCA_plm_rsh_agent"] == HEAD.mpi_ssh
 
 
+@pytest.mark.parametrize(("servers", "policy", "slots"), [(0, "slot", (1, 2)), (2, "node", (1, 1))])
+def test_mpirun_places_processes_as_planned(servers: int, policy: str, slots: tuple[int, int]) -> None:
+    """Measured with Open MPI 4.1.8, which takes a host's cores for its slots if a hostfile names it only once."""
+    order = make_order(launcher="mpi", hosts=HOSTS[:2], hostfile=HOSTFILE, workers=3, servers=servers)
+    (launch,) = ENGINES["mpi"].plan_launches(order, HEAD)
+    assert isinstance(launch, HeadLaunch)
+    assert launch.env["OMPI_MCA_rmaps_base_mapping_policy"] == policy
+    lines = tuple(f"10.0.0.{4 + index} slots={count}" for index, count in enumerate(slots))
+    assert ENGINES["mpi"].render_hostfile(order) == lines
+
+
 def order_of_three(launcher: str) -> Any:
     """An order for one process on node-1, which comes first, and two on node-2. The head, node-0, has none."""
     lines = ("10.0.0.5", "10.0.0.6:2222", "10.0.0.6:2222")
@@ -110,7 +123,7 @@ def test_without_a_launcher_each_process_knows_its_rank() -> None:
     [
         ("env", "10.0.0.5,10.0.0.6,10.0.0.6"),
         ("torchrun", "10.0.0.5,10.0.0.6,10.0.0.6"),
-        ("mpi", "10.0.0.5,10.0.0.6,10.0.0.5"),  # consecutive ranks are on different hosts
+        ("mpi", "10.0.0.5,10.0.0.6,10.0.0.6"),
         ("ssh", "10.0.0.5,10.0.0.6,10.0.0.6"),
     ],
 )

@@ -15,7 +15,7 @@ MPIRUN = """
 import os, subprocess, sys, time
 _, count, _, hostfile, *shim = sys.argv[1:]
 with open(hostfile) as stream:
-    hosts = stream.read().split()
+    hosts = [line.split()[0] for line in stream]
 codes = os.path.join(os.environ["HOME"], "codes")
 os.makedirs(codes)
 for rank, host in enumerate(hosts):
