@@ -50,11 +50,7 @@ def read_words(words: Sequence[str], *, is_command: bool, here: Path, project_di
             "the first word is empty: it names neither a script nor a command", hint="cluster train SCRIPT"
         )
     if is_command or (runs_others(words[0]) and not (here / words[0]).is_file()):
-        found = _read_command(words, here)
-        absent = words[1] if found.command and len(words) > 1 and words[1].endswith(".py") else ""
-        if is_command or not absent or (here / absent).is_file():
-            return found
-        raise UsageError(f"{absent}: there is no such script in {here}", hint=_suggest(words[1:], here))
+        return _read_command(words, here)
     # `own.py -- --epochs 3`, as other programs want it; a script gets a second "--".
     name, args = words[0], tuple(words[2:] if len(words) > 1 and words[1] == "--" else words[1:])
     path = here / name
@@ -121,6 +117,16 @@ def check_first_line(command: Sequence[str], *, folder: Path) -> None:
             refuse_windows_lines(file.readline(200), name=command[0])
 
 
+def check_script(command: Sequence[str], *, folder: Path) -> None:
+    """Raises UsageError for `python SCRIPT` without that script in the folder where it runs.
+
+    An absolute path is the nodes' or the image's.
+    """
+    script = command[1] if len(command) > 1 and runs_others(command[0]) else ""
+    if script.endswith(".py") and not script.startswith("/") and not (folder / script).is_file():
+        raise UsageError(f"{script}: there is no such script in {folder}", hint=_suggest(command[1:], folder))
+
+
 def _suggest(words: Sequence[str], here: Path) -> str:
     """Returns the hint for a first word that is not a script: the command that the user may have meant."""
     if (here / f"{words[0]}.py").is_file():
@@ -167,7 +173,9 @@ def read(options: Mapping[str, Any], command: Sequence[str]) -> TrainRequest:
     if options["image"] is not None:
         of_file["container.image"] = options["image"]
     if options["nodes"] is not None:
-        given["nodes"] = parse_nodes(options["nodes"])
+        given = {"hosts": [], **given, "nodes": parse_nodes(options["nodes"])}
+    if options["workers"] is not None:
+        given["processes"] = "auto"
     if options["gpus"] is not None:
         given["gpus"] = parse_gpus(options["gpus"])
     if options["max_duration"] is not None:

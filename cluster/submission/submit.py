@@ -24,7 +24,15 @@ from cluster.session import describe, ready_nodes, warn
 from cluster.submission.attach import attend, show_check, start
 from cluster.submission.launchers import replace_launcher
 from cluster.submission.preparation import Preparation, Submission
-from cluster.submission.request import TrainRequest, check_first_line, find_cwd, read, read_store, read_words
+from cluster.submission.request import (
+    TrainRequest,
+    check_first_line,
+    check_script,
+    find_cwd,
+    read,
+    read_store,
+    read_words,
+)
 from foundation.errors import UsageError
 from foundation.progress import Event
 from node.engines import find_engine
@@ -130,7 +138,10 @@ def read_request(app: App, words: Sequence[str], options: Mapping[str, Any], *, 
     app.override("train.cwd", find_cwd(options["cwd"], configured, here=here, project_dir=app.project_dir))
     train = app.config.train
     if request.command:
-        check_first_line(request.command, folder=app.project_dir / train.subfolder)
+        folder = app.project_dir / train.subfolder
+        if chosen.command and not is_command:
+            check_script(request.command, folder=folder)
+        check_first_line(request.command, folder=folder)
         return request
     command = find_command(train.script, train.args, project_dir=app.project_dir, subfolder=train.subfolder)
     return replace(request, command=command)
@@ -144,6 +155,12 @@ def _replace_launcher(app: App, request: TrainRequest) -> TrainRequest:
     )
     if found is None:
         return request
+    wanted, configured = found.settings.get("launcher"), config.train.launcher
+    if wanted is not None and configured in SCHEDULERS:  # otherwise, it would run on nodes that are not assigned
+        raise UsageError(
+            f'{found.words}: on nodes from {SCHEDULERS[configured].title}, nothing starts processes as "{wanted}" does',
+            hint=f"cluster train --launcher {wanted}, which uses nodes without {SCHEDULERS[configured].title}",
+        )
     for key, value in found.settings.items():
         if key == "env":
             app.override("train.env", {**value, **request.overrides.get("train.env", {})})

@@ -105,6 +105,14 @@ def test_a_job_file_overrides_cluster_toml_and_the_command_line_both(given: Give
     assert train.env_worker == {"D": "job", "E": "line"}
 
 
+def test_options_override_the_keys_that_contradict_them(given: Given) -> None:
+    train = given("-n", "4", "--nodes", "2", toml='processes = 2\nhosts = ["node-1"]\n')[0].train
+    assert (train.workers, train.processes, train.nodes, train.hosts) == (4, "auto", 2, ())
+    Path("hosts").write_text("node-1\n")
+    with pytest.raises(ConfigError, match="hosts and nodes both select"):
+        given("-H", "hosts", "--nodes", "2")
+
+
 def test_every_key_of_train_is_a_key_of_a_job_file() -> None:
     assert set(describe_settings(JobFile)) == {*describe_settings(TrainConfig), "command"}
 

@@ -1,0 +1,42 @@
+"""The request that `cluster train` makes of its words, its options and cluster.toml together."""
+
+from pathlib import Path
+
+import pytest
+
+from cluster.app import App
+from cluster.commands.job.train import train
+from cluster.submission.request import TrainRequest
+from cluster.submission.submit import read_request
+from foundation.errors import UsageError
+
+
+@pytest.fixture
+def project(app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> App:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "own.py").touch()
+    monkeypatch.chdir(tmp_path)
+    return app
+
+
+def request(app: App, line: str, settings: str = "") -> TrainRequest:
+    app.config_path.write_text(f'name = "c"\ncloud = "sandbox"\n[train]\n{settings}\n')
+    options = train.make_context("cluster train", line.split()).params
+    words, is_command = options.pop("words"), options.pop("is_command")
+    return read_request(app, words, options, is_command=is_command)
+
+
+@pytest.mark.parametrize(
+    ("line", "settings"),
+    [("--cwd sub python own.py", ""), ("--cwd sub torchrun own.py", ""), ("python own.py", 'cwd = "sub"')],
+)
+def test_a_commands_script_is_in_the_folder_of_the_job(project: App, line: str, settings: str) -> None:
+    assert request(project, line, settings).command == ("python", "own.py")
+    assert project.config.train.cwd == "sub"
+
+
+@pytest.mark.parametrize("line", ["mpirun -np 2 python sub/own.py", "torchrun sub/own.py"])
+def test_a_launcher_that_no_batch_scheduler_has(project: App, line: str) -> None:
+    """Its processes would run on nodes that the scheduler has not assigned."""
+    with pytest.raises(UsageError, match="on nodes from Slurm, nothing starts processes as "):
+        request(project, line, 'launcher = "slurm"')
