@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
 
 from bootstrap.apply import ReadyNode
+from bootstrap.container.reference import parse_reference
 from bootstrap.ssh.connections import Connections
 from bootstrap.ssh.host import Host
 from bootstrap.ssh.other_hosts import check_paths
@@ -126,7 +127,7 @@ def read_request(app: App, words: Sequence[str], options: Mapping[str, Any], *, 
     app.job_file = options["job"]
     if request.command and (chosen.script or chosen.args):
         raise UsageError(f"{options['job']} has a command; remove the script and arguments from the command line")
-    app.overrides |= request.overrides
+    app.overrides |= {**_find_registry(app, options["image"] or ""), **request.overrides}
     if chosen.script is not None:
         app.overrides |= {"train.script": chosen.script, "train.args": list(chosen.args)}
         if find_script(chosen.script, project_dir=app.project_dir) is None:
@@ -145,6 +146,15 @@ def read_request(app: App, words: Sequence[str], options: Mapping[str, Any], *, 
         return request
     command = find_command(train.script, train.args, project_dir=app.project_dir, subfolder=train.subfolder)
     return replace(request, command=command)
+
+
+def _find_registry(app: App, image: str) -> dict[str, Any]:
+    """Returns the overrides that leave out [container] registry if --image is not there, but elsewhere."""
+    registry = load_config(app.config_path, app.overrides).container.registry if image else None
+    with suppress(ValueError):  # checked with all other settings
+        if registry and parse_reference(image).server != registry.server:
+            return {"container.registry": dict.fromkeys(registry.__struct_fields__, "")}
+    return {}
 
 
 def _replace_launcher(app: App, request: TrainRequest) -> TrainRequest:

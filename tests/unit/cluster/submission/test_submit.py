@@ -35,6 +35,13 @@ def test_a_commands_script_is_in_the_folder_of_the_job(project: App, line: str, 
     assert project.config.train.cwd == "sub"
 
 
+@pytest.mark.parametrize(("image", "server"), [("localhost/one", ""), ("r.example.com/two", "r.example.com")])
+def test_another_image_needs_no_login_for_the_registry_of_the_usual_one(project: App, image: str, server: str) -> None:
+    registry = '{ server = "r.example.com", username = "me", password_env = "P" }'
+    request(project, f"--image {image} sub/own.py", f'[container]\nimage = "r.example.com/one"\nregistry = {registry}')
+    assert (project.config.container.image, project.config.container.registry.server) == (image, server)
+
+
 @pytest.mark.parametrize("line", ["mpirun -np 2 python sub/own.py", "torchrun sub/own.py"])
 def test_a_launcher_that_no_batch_scheduler_has(project: App, line: str) -> None:
     """Its processes would run on nodes that the scheduler has not assigned."""
