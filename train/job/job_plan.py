@@ -304,7 +304,7 @@ def _environment(
         del env["PATH"]  # the image has its own Python
     if config.kv_store != "none":
         env["CLUSTER_KV_STORE"] = config.kv_store
-    if config.kv_store == "none" and config.gpus != "auto":
+    if config.gpus == "none" or (config.kv_store == "none" and config.gpus != "auto"):
         env["CUDA_VISIBLE_DEVICES"] = "" if config.gpus == "none" else ",".join(map(str, config.gpus))
     if config.p3:
         env["MXNET_UPDATE_ON_KVSTORE"] = "0"  # P3's servers only add up gradients, and cannot update the model

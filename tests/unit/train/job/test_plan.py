@@ -100,6 +100,7 @@ def test_gpus_are_divided_among_the_workers_of_a_node(
 ) -> None:
     job = plan(TrainConfig(**keys), with_files(nodes), script=script)
     assert (job.gpus, job.order.gpus_per_worker) == (options, shares)
+    assert job.order.env.get("CUDA_VISIBLE_DEVICES") == ("" if job.config.gpus == "none" else None)
     ours = job.order.spec.command[2 + len(job.config.args) :]
     assert ours == ("--kv-store", "dist_sync", *(("--gpus", options) if options else ()))
 
