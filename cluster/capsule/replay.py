@@ -21,7 +21,7 @@ from cluster.capsule.archive import ALL_FILES, PROGRAM, open_capsule
 from cluster.capsule.contents import Ingredients, compare, render_command, render_rows
 from cluster.capsule.describe import list_data
 from cluster.submission.request import TrainRequest
-from cluster.submission.submit import submit
+from cluster.submission.submit import find_registry, submit
 from foundation.errors import ClusterError
 from node.job_folder import HIDDEN
 from node.protocol import JobSpec, Order
@@ -43,7 +43,7 @@ def replay(app: App, path: Path, *, dry_run: bool) -> int:
         for text in (*(f"not in the capsule: {one}" for one in manifest.missing), *warnings):
             app.message(text, style="yellow")
         app.job_dir = folder
-        for key, value in choose_settings(spec, train).items():
+        for key, value in {**choose_settings(spec, train), **find_registry(app, spec.image or "")}.items():
             app.override(key, value)
 
         def show(order: Order, _nodes: Sequence[ReadyNode]) -> None:

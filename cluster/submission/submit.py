@@ -127,7 +127,7 @@ def read_request(app: App, words: Sequence[str], options: Mapping[str, Any], *, 
     app.job_file = options["job"]
     if request.command and (chosen.script or chosen.args):
         raise UsageError(f"{options['job']} has a command; remove the script and arguments from the command line")
-    app.overrides |= {**_find_registry(app, options["image"] or ""), **request.overrides}
+    app.overrides |= {**find_registry(app, options["image"] or ""), **request.overrides}
     if chosen.script is not None:
         app.overrides |= {"train.script": chosen.script, "train.args": list(chosen.args)}
         if find_script(chosen.script, project_dir=app.project_dir) is None:
@@ -148,8 +148,8 @@ def read_request(app: App, words: Sequence[str], options: Mapping[str, Any], *, 
     return replace(request, command=command)
 
 
-def _find_registry(app: App, image: str) -> dict[str, Any]:
-    """Returns the overrides that leave out [container] registry if --image is not there, but elsewhere."""
+def find_registry(app: App, image: str) -> dict[str, Any]:
+    """Returns the overrides that leave out [container] registry if the job's image is elsewhere."""
     registry = load_config(app.config_path, app.overrides).container.registry if image else None
     with suppress(ValueError):  # checked with all other settings
         if registry and parse_reference(image).server != registry.server:
