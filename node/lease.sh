@@ -80,7 +80,7 @@ find_use() {
     ours=" $(find_ours)"
     if grep -qszx supervise /proc/[0-9]*/cmdline; then  # a job that waits for nodes does not count
         for home in $(homes); do
-            job=$(grep -lsE '"state": ?"(queued|pending|starting|running)"' "$home"/.cluster/jobs/*/record.json |
+            job=$(grep -lsE '"state": ?"(queued|pending|starting|running|ending)"' "$home"/.cluster/jobs/*/record.json |
                 xargs -r grep -LE '"beside": ?true')  # a notebook counts while it computes
             [ -z "$job" ] || { job=$(dirname "${job%%.json*}"); echo "job ${job##*/} has not ended"; return; }
         done
@@ -196,7 +196,7 @@ warn() {
         for job in $(grep -lsE '"state": ?"(starting|running|waiting)"' "$home"/.cluster/jobs/*/record.json); do
             job=${job%/*}
             HOME=$home timeout 60 runuser -u "$(stat -c %U "$home")" -- \
-                "$runtime/bin/python" -Es "$runtime/node" jobs say "${job##*/}" "$text" >/dev/null 2>&1
+                "$runtime/bin/python" -Es "$runtime/node" jobs message "${job##*/}" "$text" >/dev/null 2>&1
         done
     done &
 }

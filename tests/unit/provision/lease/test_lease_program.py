@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from node import jobs
 from project import REPOSITORY
 from provision.lease.terms import Lease, render_lease
 from provision.lease.user_data import MAX_BYTES, render_user_data
@@ -194,13 +195,19 @@ def test_a_later_lease_in_the_tag_counts_at_the_deadline(nodes: Nodes) -> None:
 
 
 def test_a_warning_comes_once_for_each_end(nodes: Nodes) -> None:
-    node = nodes.make()
+    """The head's own program adds it to the log of a running job."""
+    node = nodes.make(runuser='echo "$*" >>"$ROOT/told"')
+    node.add_job("running")
     nodes.start(node, lease_in(300))
     events = node.root / "run/events"
     until(lambda: events.is_dir() and list(events.iterdir()), "the event")
     (event,) = (json.loads(path.read_text()) for path in events.iterdir())
     assert (event["event"], event["cluster"]) == ("lease-ending", "demo")
     assert "all nodes end in 5 minutes, because its lifetime ends (cluster lease +4h changes it)" in event["text"]
+    until((node.root / "told").exists)
+    verb, *words = (node.root / "told").read_text().partition("/node jobs ")[2].split()
+    assert words == ["20261128-000000-abcdef", *event["text"].split()]
+    assert verb in jobs.VERBS
     node.call("set", render_lease(lease_in(400)._replace(set_at=time.time() + 1, then="stop")))
     until(lambda: len(list(events.iterdir())) == 2, "the second event")
     assert any("all nodes stop in" in path.read_text() for path in events.iterdir())
@@ -226,6 +233,7 @@ SUPERVISOR = "/r/bin/python\0-Es\0/r/node\0supervise"
         (None, "slurmstepd: [4.0]", None, "a batch job runs"),
         ("running", SUPERVISOR, None, JOB),
         ("running", "sleep 5", None, ""),  # its supervisor was killed
+        ("ending", SUPERVISOR, None, JOB),  # its last files are copied to S3
         ("waiting", SUPERVISOR, None, ""),
         (None, "sleep 5", "echo 0; echo 4", ""),
         (None, "sleep 5", "echo 0; echo 93", "a GPU is busy: 93 %"),
