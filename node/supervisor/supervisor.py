@@ -282,7 +282,7 @@ class Supervisor:
     def note_ended(self, attempt: RunningAttempt) -> None:
         """Adds an attempt that has ended to the record, before the next one."""
         self.ended.append(attempt.record())
-        self.done = attempt.done or self.done
+        self.done = attempt.done or attempt.resumed or self.done
         self.unhealthy = ""
         self.ran_s += (attempt.ended_at or 0.0) - (attempt.started_at or 0.0)
         self.record.stall, self.record.stacks = None, ()

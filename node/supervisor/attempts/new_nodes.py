@@ -43,7 +43,7 @@ class Replacement:
     async def wait(self) -> None:
         """Has the nodes replaced, or tells the user what will replace them. Returns once none is missing."""
         names = restarts.join(self.waiting_for)
-        if self._order.replace_command:
+        if self._order.replace_command and self._head not in self.waiting_for:
             self._message(f"waiting for {names}: the head replaces {'it' if self._is_one else 'them'}")
             self._tasks.begin(self._run_command())
         else:
@@ -60,11 +60,18 @@ class Replacement:
         self._message(f"waiting for {names}: `cluster up` replaces {them}, or the `cluster train` that is attached")
 
     @property
+    def _head(self) -> str:
+        return self._order.hosts[0].name
+
+    @property
     def _is_one(self) -> bool:
         return len(self.waiting_for) == 1
 
     def take(self, hosts: tuple[JobHost, ...]) -> Reply:
         """Uses new hosts for nodes that the job waits for. An empty list means that a client begins to replace them."""
+        if self._head in self.waiting_for:  # nobody ends it while the job's record is copied to S3
+            end = f"the job waits for the end of its head, {self._head}"
+            return Reply(error=f"{end}; then cluster up continues it on a new one (cluster stop ends the job)")
         refusal = restarts.find_refused(hosts, self.waiting_for, [host.name for host in self._order.hosts[1:]])
         if refusal is not None:
             return Reply(error=refusal, waiting_for=self.waiting_for)

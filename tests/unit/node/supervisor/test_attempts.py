@@ -224,6 +224,28 @@ def test_while_the_heads_own_command_runs_nobody_else_replaces_the_node(job_host
     assert replace(job_host, NEW) == job_host.ask("message", JOB, "words")[0] == {"error": f"job {JOB} has ended"}
 
 
+def test_a_head_does_not_replace_itself(job_host: LocalHead) -> None:
+    """It would terminate itself while the job's record is copied to S3, and launch a head that nobody sets up."""
+    with noticed_once_here(job_host) as env:
+        env |= {"FIRST": "wait_for_notice; save"}
+        order = make_order(job_host, env=env, replace_command=["/bin/sh", "-c", "echo replaced"])
+        order["hosts"][0]["instance_id"] = order["hosts"][1].pop("instance_id")
+        submit(job_host, order)
+        assert wait_for_state(job_host, "waiting")["waiting_for"] == ["node-0"]
+        job_host.wait_for("waiting for node-0: `cluster up` replaces it")
+        assert replace(job_host)["error"].startswith("the job waits for the end of its head, node-0; then cluster up")
+        job_host.ask("stop", JOB)
+    assert "replaced" not in job_host.events()
+
+
+def test_batches_that_an_attempt_before_has_lost_do_not_count_again(job_host: LocalHead) -> None:
+    """Such as of an attempt that fails before it has finished a batch of its own."""
+    order = make_order(job_host, restarts_on_error=2, env={"FIRST": "progress 9; sleep 1; exit 7"})
+    order["command"][2] = order["command"][2].replace('eval "$SECOND"', "[ $CLUSTER_ATTEMPT = 3 ] || exit 7")
+    assert job_host.run(order)[0]["state"] == "done"
+    assert [attempt["lost_batches"] for attempt in job_host.record()["attempts"]] == [5, 0, None]
+
+
 def test_a_supervisor_that_is_killed_while_the_job_waits(job_host: LocalHead) -> None:
     submit(job_host, make_order(job_host))
     lose_node_1(job_host)
