@@ -234,7 +234,8 @@ def test_a_head_does_not_replace_itself(job_host: LocalHead) -> None:
         assert wait_for_state(job_host, "waiting")["waiting_for"] == ["node-0"]
         job_host.wait_for("waiting for node-0: `cluster up` replaces it")
         assert replace(job_host)["error"].startswith("the job waits for the end of its head, node-0; then cluster up")
-        job_host.ask("stop", JOB)
+        job_host.kill_supervisor()  # as by the end of the head
+        assert job_host.ask("list")[0]["jobs"][0]["error"] == "node-0 was shut down"  # it has booted again
     assert "replaced" not in job_host.events()
 
 
