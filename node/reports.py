@@ -12,6 +12,7 @@ PyTorch's examples and tutorials, torchvision's references and Hugging Face's Tr
     Train Epoch: 1 [640/60000 (1%)]  Loss: 1.234567    Test set: Average loss: 0.0543, Accuracy: 9812/10000 (98%)
     Epoch: [0][ 10/1252]  Time  0.345 ( 0.512)  Loss 6.9012e+00 (7.0e+00)  Acc@1   0.00 (  0.10)
     Epoch: [0]  [ 10/5005]  eta: 0:10:00  lr: 0.1  img/s: 250.1  loss: 6.9 (7.0)  acc1: 0.0 (0.1)
+    | epoch   1 |   200/ 2983 batches | lr 20.00 | ms/batch 12.30 | loss  7.62 | ppl  2042.33
     Epoch [1/10], Step [100/600], Loss: 0.2345    {'loss': 0.6, 'learning_rate': 5e-05, 'epoch': 0.5}
     iter 10: loss 4.2, time 300.12ms, mfu 1.00%    step 250: train loss 2.5, val loss 2.6    step 10 loss 0.5
 
@@ -35,10 +36,10 @@ LONGEST = 2000  # characters of a line that are examined
 SPEED_PATTERN = re.compile(
     r"\bspeed:?\s*(\d[\d.]*(?:e[+-]?\d+)?|inf)\s*samples/s|\b(?:img|images|samples)/s(?:ec)?[:=]\s*(\d[\d.]*)", FLAGS
 )
-EPOCH_PATTERN = re.compile(r"\b(?:epoch|Iter\[)[:\s\['\"]*(\d+)(?=[\]\s,:/}.'\"]|$)", FLAGS)
+EPOCH_PATTERN = re.compile(r"\b(?:epoch|Iter\[)[=:\s\['\"]*(\d+)(?=[\]\s,:/}.'\"]|$)", FLAGS)
 BATCH_PATTERN = re.compile(
-    r"(?<![\w(])(?:(?:(?:global[_ ])?step|batch)[=:#\s]*\[?|iter(?:ation)?)\s*(?:\d+-)?(\d+)"
-    r"|\bepoch:? \[\d+\]\s*\[\s*(\d+)/",
+    r"(?<![\w(/])(?:(?:(?:global[_ ])?step|batch)[=:#\s]*\[?|iter(?:ation)?)\s*(?:\d+-)?(\d+)(?!\d|\.\d)"
+    r"|\bepoch:? \[\d+\]\s*\[\s*(\d+)/|\b(\d+)/ *\d+ batches\b",
     FLAGS,
 )
 EPOCH_LINE = re.compile(r"\s*Epoch \d+/\d+\s*")
@@ -57,16 +58,17 @@ COST_PATTERN = re.compile(r"\b(?:(?:time|training) cost[=:]|Finished in)\s*(\d[\
 NUMBER = r"([-+]?(?:\d[\d.]*(?:e[-+]?\d+)?|inf|nan)\b)"
 METRIC_PATTERN = re.compile(r"(?<![\w@.-])([A-Za-z_][\w@.-]*)=" + NUMBER, FLAGS)
 ESTIMATOR_PATTERN = re.compile(r"\b(training|validation) ([a-z][\w -]*?): " + NUMBER, FLAGS)
+HELD_OUT = r"(?:test(?:ing)?|val(?:id(?:at(?:ion|ing))?)?|eval(?:uat(?:e|ion|ing))?)"
 LOSS_PATTERN = re.compile(
-    r"(?<![\w@.=-])((?:[a-z]+[ _])?loss|acc(?:uracy)?(?:@?\d)?)['\"]?(?:\s*[:=]\s*['\"]?|\s+)"
-    + NUMBER
-    + r"(?:/(\d+)(?= ))?",
+    rf"(?<![\w@.=-])((?:[a-z]+[ _])?loss|(?:(?:train|{HELD_OUT})[ _])?acc(?:uracy)?(?:@?\d)?)['\"]?"
+    r"(?:\s*[:=]\s*['\"]?|\s+)" + NUMBER + r"(?:/(\d+)(?= ))?",
     FLAGS,
 )
-HELD_OUT_PATTERN = re.compile(r"^\W*(?:\w+:)*(?:test|val|validation)\b", FLAGS)
-HELD_OUT_NAME = re.compile(r"(?:val|valid|validation|eval|test)[_ ](?=.)", FLAGS)
+HELD_OUT_PATTERN = re.compile(rf"^\W*(?:\w+:)*{HELD_OUT}\b", FLAGS)
+HELD_OUT_BAR = re.compile(rf"\b{HELD_OUT}\b", FLAGS)
+HELD_OUT_NAME = re.compile(rf"{HELD_OUT}[_ ](?=.)", FLAGS)
 NO_METRICS = frozenset(
-    {"lr", "cost", "throughput", "learning_rate", "v_num", "step", "global_step", "iter", "batch", "epoch"}
+    {"lr", "eta", "cost", "throughput", "learning_rate", "v_num", "step", "global_step", "iter", "batch", "epoch"}
 )
 
 
@@ -95,7 +97,8 @@ class Report(Struct, frozen=True, kw_only=True):
 def parse_report(text: str) -> Report | None:
     """The report in a line of a worker's output; None for other lines. Pure."""
     # Most lines have no report, and there may be very many lines.
-    if not any(word in text for word in ("poch", "samples/s", "oss", "%|", "━", "/step", "it [")):
+    words = ("poch", "samples/s", "oss", "%|", "━", "/step", "it [")
+    if not any(word in text for word in words) or "Namespace(" in text:  # argparse's, of a program's options
         return None
     text = COLOURS.sub("", text[:LONGEST])
     bar = TQDM_PATTERN.match(text) or BAR_PATTERN.match(text) or KERAS_PATTERN.match(text)
@@ -106,7 +109,7 @@ def parse_report(text: str) -> Report | None:
     metrics = _metrics(text)
     cost = COST_PATTERN.search(text)
     is_held_out = HELD_OUT_PATTERN.search(text) is not None
-    batch = _integer(BATCH_PATTERN.search(text)) if "Namespace(" not in text else None
+    batch = _integer(BATCH_PATTERN.search(text))
     has_numbers = bool(metrics) and (epoch is not None or batch is not None or is_held_out)
     is_of_epoch = epoch is not None and (cost is not None or EPOCH_LINE.fullmatch(text) is not None)
     if speed_match is None and not has_numbers and not is_of_epoch:
@@ -141,7 +144,8 @@ def _parse_bar(text: str, bar: re.Match[str]) -> Report | None:
     """The report of a progress bar; None for a bar of something else, such as a download."""
     name, rest = bar["name"].strip(), text[bar.end() - 1 :]
     named = [*METRIC_PATTERN.findall(rest), *KERAS_METRIC.findall(rest)]
-    metrics = _name_metrics(("", title, words) for title, words in named) or _losses(rest, "")
+    which = "validation" if HELD_OUT_BAR.search(name) is not None else ""
+    metrics = _name_metrics((which, title, words) for title, words in named) or _losses(rest, which)
     if name and not metrics and TRAINING_NAME.search(name) is None:
         return None
     done = int((bar["done"] or bar["seen"])[:12]) if "seen" in bar.re.groupindex else int(bar["done"][:12])
@@ -149,7 +153,7 @@ def _parse_bar(text: str, bar: re.Match[str]) -> Report | None:
     speed = BAR_SPEED.search(rest)
     return Report(
         epoch=done if counts_epochs else _integer(EPOCH_PATTERN.search(text)),
-        batch=None if counts_epochs or HELD_OUT_PATTERN.search(text) is not None else done,
+        batch=None if counts_epochs or which else done,
         samples_per_s=_finite(speed[1]) if speed else None,
         metrics=metrics,
         epoch_s=None,

@@ -53,21 +53,26 @@ class Numbers:
 
 
 class Steps:
-    """Counts the steps of one worker, in all attempts: its batches may start again with each epoch."""
+    """Counts the steps of one worker, in all attempts: its batches may start again with each epoch.
+
+    A report without an epoch, as of Keras' bars, belongs to the one that was reported last.
+    """
 
     def __init__(self) -> None:
         self._before: dict[int | None, int] = {}  # the steps before each epoch
         self._base = self._last = 0
+        self._epoch: int | None = None
 
     def find(self, report: Report) -> int:
         """Returns the step of the worker's next report."""
         at = report.samples if report.batch is None else report.batch
+        self._epoch = self._epoch if report.epoch is None else report.epoch
         if at is None:
-            return self._base + self._last if self._before else report.epoch or 0
-        if report.epoch not in self._before:
+            return self._base + self._last if self._before else self._epoch or 0
+        if self._epoch not in self._before:
             has_restarted = bool(self._before) and at <= self._last
-            self._before[report.epoch] = self._base + (self._last + 1 if has_restarted else 0)
-        self._base, self._last = self._before[report.epoch], at
+            self._before[self._epoch] = self._base + (self._last + 1 if has_restarted else 0)
+        self._base, self._last = self._before[self._epoch], at
         return self._base + at
 
 

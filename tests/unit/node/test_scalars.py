@@ -27,6 +27,10 @@ SCALARS = bytes.fromhex(
         (["epoch: 0 step 90 loss: 1", "epoch: 1 step 180 loss: 1"], [90, 180]),  # its steps go on
         (["iter 10: loss 4.2, time 1ms", "iter 20: loss 4.1, time 1ms"], [10, 20]),
         (["Train Epoch: 1 [640/60000 (1%)]\tLoss: 1.2", "Train Epoch: 2 [0/60000 (0%)]\tLoss: 1.1"], [640, 641]),
+        (
+            ["Epoch 1/2", " 9/9 ━━ 3s 1ms/step - loss: 1", "Epoch 2/2", " 9/9 ━━ 3s 1ms/step - loss: 1"],
+            [1, 9, 9, 19],
+        ),  # Keras
         (["Epoch[3] Train-accuracy=0.9", "Epoch[4] Train-accuracy=0.9"], [3, 4]),
     ],
 )

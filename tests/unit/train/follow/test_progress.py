@@ -70,6 +70,15 @@ def report(
         ("iter 10: loss 4.2000, time 300.12ms, mfu 1.00%", report(None, batch=10, loss=4.2)),
         ("step 250: train loss 2.5000, val loss 2.6000", report(None, batch=250, loss=2.5, validation_loss=2.6)),
         ("[rank0]: global_step=10, loss = 0.5", report(None, batch=10, loss=0.5)),
+        ("epoch=3 step=10 loss=0.5", report(3, batch=10, loss=0.5)),
+        ("Epoch 3: time per batch 0.35, loss 0.5", report(3, loss=0.5)),
+        ("Epoch 3 train acc 0.9, val acc 0.5", report(3, acc=0.9, validation_acc=0.5)),
+        (
+            "{'eval_loss': 1.25, 'eval_accuracy': 0.5, 'epoch': 2.0}",
+            report(2, validation_loss=1.25, validation_accuracy=0.5),
+        ),
+        # PyTorch's word_language_model
+        ("| epoch   1 |   200/ 2983 batches | lr 20.00 | ms/batch 12.30 | loss  7.62", report(1, batch=200, loss=7.62)),
         ("Epoch 1/5", report(1)),
         ("Epoch[3] Train-accuracy=0.970000", report(3, accuracy=0.97)),
         ("Epoch[3] Validation-accuracy=0.980000", report(3, validation_accuracy=0.98)),
@@ -102,6 +111,7 @@ def test_reports_are_read(text: str, expected: Report) -> None:
         'Saved checkpoint to "mnist-0001.params" after epoch 1',
         "read 3000 samples/sec",
         "Namespace(batch=64, step=10, loss=0.5)",
+        "Namespace(epoch=3, loss=0.5)",
         "batch size 64, loss ce",
         "Downloading data: 40%|####      | 40/100 [00:04<00:06,  9.93MB/s]",
     ],
@@ -117,6 +127,8 @@ def test_other_lines_are_not_reports(text: str) -> None:
         ("100%|██████████| 500/500 [01:40<00:00,  5.00img/s, loss=0.5]", None, 500, 5.0, {"loss": 0.5}),
         ("Epochs:  33%|███▎      | 1/3 [00:10<00:20, 10.0s/it]", 1, None, None, {}),
         ("train: 40it [00:04,  9.93it/s, loss=nan]", None, 40, None, {"loss": math.nan}),
+        ("Validation:  50%|##   | 4/8 [00:01<00:01,  4.0it/s, loss=0.5]", None, None, None, {"validation-loss": 0.5}),
+        ("Epoch 2 [val]:  50%|##   | 4/8 [00:01<00:01,  4.0it/s, acc=0.5]", 2, None, None, {"validation-acc": 0.5}),
         # Lightning 2, with tqdm and with rich
         (
             "Epoch 3:  40%|████      | 40/100 [00:04<00:06,  9.93it/s, v_num=0, train_loss=1.230, val_loss=2.5]",
@@ -135,7 +147,7 @@ def test_other_lines_are_not_reports(text: str) -> None:
             *(None, 10, None, {"accuracy": 0.5, "loss": 1.2}),
         ),
         (
-            " 10/100 [==>.......] - ETA: 3s - loss: 0.5000 - val_accuracy: 0.25",
+            " 10/100 [==>.......] - ETA: 1:03 - loss: 0.5000 - val_accuracy: 0.25",
             *(None, 10, None, {"loss": 0.5, "validation-accuracy": 0.25}),
         ),
     ],
