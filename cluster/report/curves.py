@@ -32,9 +32,9 @@ class Curve:
         self._add(Point(at, value, value, value))
 
     def _add(self, point: Point) -> None:
-        self.points.append(point)
-        if len(self.points) >= 2 * MOST_POINTS:
+        if len(self.points) == 2 * MOST_POINTS:  # before the new one, so that the last point is the newest value
             self.points = [merge(self.points[start : start + 2]) for start in range(0, len(self.points), 2)]
+        self.points.append(point)
 
     @property
     def mean(self) -> float | None:
@@ -88,7 +88,7 @@ def find_bin(at: float, start: float, end: float) -> int:
 def combine(
     curves: Sequence[Curve], start: float, end: float, of: Callable[[Sequence[float]], float]
 ) -> tuple[Point, ...]:
-    """One curve for several, with the least and the greatest of them. of: such as sum or the mean. Pure."""
+    """One curve for several, with the least and the greatest of them, but of a sum. of: sum or the mean. Pure."""
     if len(curves) == 1:
         return tuple(curves[0].points)
     rows = zip(*(curve.resample(start, end) for curve in curves), strict=True)
@@ -97,7 +97,9 @@ def combine(
         values = [value for value in row if value is not None]
         if values:
             at = start + (number + 0.5) / BINS * (end - start)  # the middle of the bin
-            points.append(Point(at, of(values), min(values), max(values), len(values)))
+            value = of(values)
+            low, high = (value, value) if of is sum else (min(values), max(values))
+            points.append(Point(at, value, low, high, len(values)))
     return tuple(_trim(points))
 
 

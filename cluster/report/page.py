@@ -10,6 +10,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from msgspec import to_builtins
+from msgspec.structs import replace
 
 from cluster.report.analysis import (
     NODE_NUMBERS,
@@ -31,7 +32,7 @@ from cluster.report.blocks import (
     render_number,
 )
 from cluster.report.charts import render_clock
-from cluster.report.curves import Curve, combine
+from cluster.report.curves import Curve, combine, merge
 from cluster.report.history import LARGEST, History, RankHistory
 from cluster.report.job import JobData
 from cluster.views.results import render_files
@@ -127,7 +128,7 @@ def _make_tiles(job: JobData, metrics: Sequence[Metric]) -> dict[str, str]:
     tiles = {"time": render_rounded(job.end - job.start) if job.record.started_at else "not started"}
     for metric in [metric for metric in metrics if metric.name != EPOCH_TIME][:4]:
         if metric.name == SPEED:
-            tiles["samples/s, mean"] = render_number(fmean(point.value for point in metric.together))
+            tiles["samples/s, mean"] = render_number(merge(metric.together).value)
         else:
             tiles[f"{metric.name}, last"] = render_number(metric.together[-1].value)
     nodes = job.record.nodes
@@ -333,8 +334,7 @@ def _compare_curves(
     for label, job, found in zip(labels, jobs, metrics, strict=True):
         for metric in found:
             of_all = curves.setdefault(metric.name, {one: Curve() for one in labels})  # each job keeps its colour
-            for point in metric.together:
-                of_all[label].add(point.at - job.start, point.value)
+            of_all[label] = Curve(replace(point, at=point.at - job.start) for point in metric.together)
     return [make_curves_figure(name, of_all, span=span, what="job") for name, of_all in curves.items()]
 
 

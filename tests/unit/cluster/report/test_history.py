@@ -24,7 +24,8 @@ def test_a_curve_keeps_its_mean_and_its_extremes() -> None:
     curve, count = Curve(), 10 * MOST_POINTS
     for at in range(count):
         curve.add(at, at % 10)
-    assert len(curve.points) < 2 * MOST_POINTS
+    assert len(curve.points) <= 2 * MOST_POINTS
+    assert curve.last == (count - 1) % 10
     assert curve.mean == pytest.approx(4.5)
     assert max(point.high for point in curve.points) == 9
     assert min(point.low for point in curve.points) == 0

@@ -187,6 +187,15 @@ def test_machines_and_samples_of_nodes() -> None:
     assert {"200 GB", "550.54", "torch==2.13.0 numpy==2.3"} <= set(page.text["dd"])
 
 
+def test_the_mean_of_a_thinned_curve_is_that_of_all_reports() -> None:
+    """Its older points are means of two reports, the newer ones single reports."""
+    lines = [speed(n / 6, 0, 200.0 if n < 300 else 100.0, epoch=n) for n in range(600)]
+    job = make_job(*begin(1), *lines)
+    assert "150" in Page(render_report([job])).text["b"]
+    other = replace(job, record=replace(job.record, spec=replace(job.record.spec, id="20261127-000000-abc")))
+    assert Page(render_report([job, other])).text["td"].count("150") == 4  # both jobs' in the results and the curves
+
+
 def test_several_jobs_are_compared() -> None:
     first, second = (make_job(*speeds(10, value)) for value in (100.0, 200.0))
     spec = replace(second.record.spec, workers=4, train=replace(second.record.spec.train, kv_store="dist_async"))
@@ -212,7 +221,7 @@ def test_the_numbers_as_json() -> None:
     document = report_document(make_job(*speeds(3, 100.0, 50.0)))
     found = document["numbers"][SPEED]
     assert found["ranks"]["rank 0"]["points"] == [(0.0, 100.0), (33.333, 100.0), (66.667, 100.0)]
-    assert found["together"]["mean"] == 150
+    assert [found["together"][name] for name in ("mean", "least", "greatest")] == [150, 150, 150]
     assert document["slowest"]["rank"] == "rank 1"
     assert (document["lines"], document["examined"]) == (6, 6)
 
