@@ -5,6 +5,8 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
+# Warnings with another program's error in them: of torchvision's own image reader, and of a plan that cuDNN tries out.
+HARMLESS = re.compile(r"Failed to load image Python extension|Plan failed with an? \w+: ")
 _RANK = re.compile(r"^\[rank\d+\]:\s?")
 
 
@@ -23,11 +25,11 @@ class Mistake(Struct, frozen=True):
 
 
 def find_mistake(text: str, mistakes: Iterable[Mistake]) -> tuple[Mistake, dict[str, str]] | None:
-    """The first mistake that a line shows, and the named groups of its pattern."""
+    """The first mistake that a line shows, and the named groups of its pattern; None for harmless lines."""
     for mistake in mistakes:
         groups = find_groups(mistake, text) if mistake.needle in text else None
         if groups is not None:
-            return mistake, groups
+            return None if HARMLESS.search(text) else (mistake, groups)
     return None
 
 
