@@ -23,8 +23,8 @@ class Goal(Struct, frozen=True):
 
 
 def find_epochs(words: Sequence[str]) -> int | None:
-    """The number of epochs in a command line; the last one counts, as for argparse."""
-    found = None
+    """The number of epochs in a command line, or in a line for a shell; the last one counts, as for argparse."""
+    found, words = None, " ".join(words).split()
     for word, following in zip(words, [*words[1:], ""], strict=False):
         match = OPTION.fullmatch(word)
         value = (match[1] or following) if match is not None else ""

@@ -24,6 +24,7 @@ from train.follow.progress import Progress
 )
 def test_epochs_of_a_command_line(words: str, epochs: int | None) -> None:
     assert find_epochs(words.split()) == epochs
+    assert find_epochs(("", "bash", "-c", f"python {words}")) == epochs
 
 
 @pytest.mark.parametrize(
