@@ -30,7 +30,7 @@ OUTPUT_WITHIN = 80  # bytes, where a line of output says so
 LONGEST_LINE = 400  # characters of a line that the report shows
 _OUTPUT = b', "line": "'  # as node/wire.py writes it, after the time and the process
 _SECOND = slice(6, 16)  # of the time of a line
-_HELD_OUT = (b"alid", b"est set")
+_HELD_OUT = (b"alid", b"est set", b"val_", b"val ", b"Val ", b"eval")
 
 
 class Mark(Struct, frozen=True, kw_only=True):

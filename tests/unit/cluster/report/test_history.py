@@ -79,13 +79,13 @@ def test_marks_on_the_axis_of_time() -> None:
     ]
 
 
-def long_log(each: int) -> Iterator[bytes]:
-    """Two ranks; one line in a thousand has the result of a validation."""
+def long_log(each: int, tested: str) -> Iterator[bytes]:
+    """Two ranks; one line in a thousand has the result of a validation: tested."""
     yield from begin(2)
     for step in range(each):
         for rank in range(2):
             if step % 1000 == 999:
-                yield entry(step, p=rank, line=f"Epoch[{step // 1000}] Validation-accuracy=0.5")
+                yield entry(step, p=rank, line=tested.format(step // 1000))
             else:
                 yield speed(step, rank, 100 + rank)
     yield entry(each, p=0, line="RuntimeError: CUDA out of memory")
@@ -93,11 +93,19 @@ def long_log(each: int) -> Iterator[bytes]:
     yield entry(each, result={"state": "failed", "exit_code": 1})
 
 
-def test_of_a_very_long_log_a_part_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("tested", "name"),
+    [
+        ("Epoch[{}] Validation-accuracy=0.5", "validation-accuracy"),
+        ("step {}: train loss 2.5, val loss 2.6", "validation-loss"),
+        ("Epoch {} val_loss: 2.6", "validation-loss"),
+    ],
+)
+def test_of_a_very_long_log_a_part_is_read(monkeypatch: pytest.MonkeyPatch, tested: str, name: str) -> None:
     """Its means, rare numbers, error and result are those of the whole."""
     each = 10_000
     monkeypatch.setattr("cluster.report.history.EXACT_LINES", each)
-    history = read(*long_log(each))
+    history = read(*long_log(each, tested))
     assert history.is_sampled
     assert history.lines == 2 * each + 1
     assert history.examined < each
@@ -105,7 +113,7 @@ def test_of_a_very_long_log_a_part_is_read(monkeypatch: pytest.MonkeyPatch) -> N
         curves = history.ranks[f"rank {rank}"].curves
         assert curves[SPEED].mean == pytest.approx(100 + rank)
         assert each - curves[SPEED].points[-1].at + START < each / 100
-        assert sum(point.count for point in curves["validation-accuracy"].points) == each // 1000
+        assert sum(point.count for point in curves[name].points) == each // 1000
     assert history.first_error.lines[-1] == "RuntimeError: CUDA out of memory"
     assert history.result.exit_code == 1
 
