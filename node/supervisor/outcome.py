@@ -84,9 +84,10 @@ class Outcome:
         """Ends the attempt because these nodes will end."""
         self.decide(AttemptEnd("failed", 1, error, "notice", lost=hosts))
 
-    def lose(self, hosts: tuple[str, ...], error: str) -> None:
-        """Ends the attempt because these nodes are lost, even if an error of its processes was noticed first."""
-        self.decide(AttemptEnd("failed", 1, error, "lost", lost=hosts))
+    def lose(self, host: str, why: str) -> None:
+        """Ends the attempt because a node is lost, even if an error of its processes was noticed first."""
+        self.lost_hosts[host] = f"it {why}"
+        self.decide(AttemptEnd("failed", 1, f"{host} {why}", "lost", lost=(host,)))
 
     # -- start ---------------------------------------------------------------------------------------------------
 

@@ -155,7 +155,7 @@ class Supervisor:
         if self.copying is None or not continues or order.hosts[0].own_host is not None:
             self.stop()
         elif self.attempt.started_at is not None:
-            self.attempt.outcome.lose((self.head,), f"{self.head} shuts down")
+            self.attempt.outcome.lose(self.head, "shuts down")
         else:  # it waits already
             self.copying.hurry()
 

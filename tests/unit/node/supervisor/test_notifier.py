@@ -1,5 +1,7 @@
 """The events that a job's supervisor sends to [notify]. The webhook's URL is stored nowhere."""
 
+import os
+import signal
 from typing import Any
 
 from http_server import answer_status, serve_webhook
@@ -47,3 +49,17 @@ def test_a_lost_node_is_reported(job_host: LocalHead) -> None:
     assert lost["text"].startswith(
         f"job {job_id(1)} (name) has lost node-1: ssh to it failed: ssh: connect to host 127.0.0.2"
     )
+
+
+def test_a_head_that_shuts_down_is_reported(job_host: LocalHead) -> None:
+    """Its job waits for another head, because its record outlives this one."""
+    with serve_webhook(answer_status(200), f"/services/{SECRET}") as (url, events):
+        order = notified(job_host, url, on_node_loss="requeue", output_url=f"{job_host.home}/volume/")
+        order["command"] = ["sleep", "100"]
+        job_host.ask("submit", order=order)
+        job_host.wait_for('"state": "running"')
+        os.kill(job_host.record()["supervisor"]["pid"], signal.SIGTERM)
+        until(lambda: job_host.record()["state"] == "waiting", "it does not wait")
+        [(_, lost)] = until(lambda: events, "the event")
+        job_host.ask("stop", job_id(1))
+    assert lost["text"] == f"job {job_id(1)} (name) has lost node-0: it shuts down"
