@@ -75,7 +75,7 @@ class Supervisor:
         self.state: JobState | None = None
         self.is_stopped = False  # the job was stopped by a request
         self.files: dict[str, NewFiles] = {}  # by the host's name
-        self.unhealthy = ""  # nodes of the current attempt, once it has failed
+        self.unhealthy: dict[str, list[str]] = {}  # nodes of the current attempt, once it has failed, and the reasons
         self.ended = list(order.attempts)  # the attempts before the current one
         # The time for which they have run.
         self.ran_s = sum((one.ended_at or one.started_at) - one.started_at for one in self.ended)
@@ -283,15 +283,17 @@ class Supervisor:
         """Adds an attempt that has ended to the record, before the next one."""
         self.ended.append(attempt.record())
         self.done = attempt.done or attempt.resumed or self.done
-        self.unhealthy = ""
         self.ran_s += (attempt.ended_at or 0.0) - (attempt.started_at or 0.0)
         self.record.stall, self.record.stacks = None, ()
         self.log.end_all_output()
 
     async def start_again(self) -> None:
         """Waits for the replacement of lost nodes, if there are any, and starts the next attempt. Raises OSError."""
-        if self.record.waiting_for:
+        replaced, unhealthy, self.unhealthy = self.record.waiting_for, self.unhealthy, {}
+        if replaced:
             await self.wait_for_nodes()
+            left = {name: reasons for name, reasons in unhealthy.items() if name not in replaced}
+            self.warn("health", unhealthy_nodes.render(left) or None)
         self.record.waiting_for = ()
         self.set_state("starting")
         self.message(f"starting attempt {self.attempt.number}")
@@ -432,8 +434,8 @@ class Supervisor:
         except OSError as error:  # such as a full disk
             self.message(f"cannot check the nodes' health: {job_folder.describe(error)}")
             return
-        self.unhealthy = unhealthy_nodes.render(found)
-        self.warn("health", self.unhealthy or None)
+        self.unhealthy = found
+        self.warn("health", unhealthy_nodes.render(found) or None)
         for name, reasons in found.items():
             self.notifier.send("unhealthy", unhealthy_nodes.render({name: reasons}), node=name)
         attempt.unhealthy = restarts.find_replaceable(order, found)
@@ -449,7 +451,7 @@ class Supervisor:
         if left and state == "done":
             state, exit_code, error = "failed", 1, "the job succeeded, but left processes behind"
         if state == "failed":
-            error = "\n".join(filter(None, [error, self.unhealthy])) or None
+            error = "\n".join(filter(None, [error, unhealthy_nodes.render(self.unhealthy)])) or None
         record = self.record
         record.state, record.exit_code, record.error, record.left = state, exit_code, error, left
         record.ended_at, record.stall, record.waiting_for = time.time(), None, ()

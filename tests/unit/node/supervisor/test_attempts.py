@@ -9,7 +9,10 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
+
+import pynvml
 
 from http_server import serve_metadata
 from job_host import LocalHead, job_host, job_id, lines_of
@@ -245,6 +248,19 @@ def test_batches_that_an_attempt_before_has_lost_do_not_count_again(job_host: Lo
     order["command"][2] = order["command"][2].replace('eval "$SECOND"', "[ $CLUSTER_ATTEMPT = 3 ] || exit 7")
     assert job_host.run(order)[0]["state"] == "done"
     assert [attempt["lost_batches"] for attempt in job_host.record()["attempts"]] == [5, 0, None]
+
+
+def test_a_new_node_is_not_called_unhealthy(job_host: LocalHead) -> None:
+    [site] = Path(job_host.python).parents[1].glob("lib/python*/site-packages")
+    (site / "pynvml.py").symlink_to(pynvml.__file__)  # for health_report.py
+    order = make_order(job_host, env={"FIRST": "exit 5"})
+    order["hosts"][0]["memory_mib"], order["hosts"][1]["memory_mib"] = 1, 1 << 30
+    submit(job_host, order)
+    record = wait_for_state(job_host, "waiting")
+    assert (record["waiting_for"], len(record["warnings"])) == (["node-1"], 1)
+    replace(job_host, NEW)
+    assert job_host.result()["state"] == "done"
+    assert job_host.record()["warnings"] == []
 
 
 def test_a_supervisor_that_is_killed_while_the_job_waits(job_host: LocalHead) -> None:
