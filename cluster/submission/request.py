@@ -36,12 +36,12 @@ class Words(Struct, frozen=True, kw_only=True):
     args: tuple[str, ...] = ()
 
 
-def read_words(words: Sequence[str], *, is_command: bool, here: Path, project_dir: Path) -> Words:
+def read_words(words: Sequence[str], *, is_command: bool, here: Path, project_dir: Path, folder: Path) -> Words:
     """Distinguishes a script with its arguments, arguments for [train] script, and a command.
 
     is_command: whether `--` precedes the words; before `python`, a shell or a launcher, it may be left out, as with
-    launch.py. A `--` after the script is left out. here: the current folder. Raises UsageError if the script does not
-    exist.
+    launch.py. A `--` after the script is left out. here: the current folder. folder: where commands run.
+    Raises UsageError if the script does not exist.
     """
     if not words:
         return Words()
@@ -50,7 +50,7 @@ def read_words(words: Sequence[str], *, is_command: bool, here: Path, project_di
             "the first word is empty: it names neither a script nor a command", hint="cluster train SCRIPT"
         )
     if is_command or (runs_others(words[0]) and not (here / words[0]).is_file()):
-        return _read_command(words, here)
+        return _read_command(words, folder)
     # `own.py -- --epochs 3`, as other programs want it; a script gets a second "--".
     name, args = words[0], tuple(words[2:] if len(words) > 1 and words[1] == "--" else words[1:])
     path = here / name
@@ -66,12 +66,12 @@ def read_words(words: Sequence[str], *, is_command: bool, here: Path, project_di
     raise UsageError(f"{name}: there is no such script in {here}", hint=_suggest(words, here))
 
 
-def _read_command(words: Sequence[str], here: Path) -> Words:
+def _read_command(words: Sequence[str], folder: Path) -> Words:
     """A command, options, or `python SCRIPT ARGS...` with a script that ships with this project, as guides have it."""
     if words[0].startswith("-"):
         return Words(args=tuple(words))
     is_python = len(words) > 1 and re.fullmatch("python[0-9.]*", words[0]) is not None
-    if is_python and words[1] in shipped_scripts() and not (here / words[1]).is_file():
+    if is_python and words[1] in shipped_scripts() and not (folder / words[1]).is_file():
         return Words(script=words[1], args=tuple(words[2:]))
     return Words(command=as_command(words))
 

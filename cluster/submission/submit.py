@@ -121,8 +121,10 @@ def read_request(app: App, words: Sequence[str], options: Mapping[str, Any], *, 
     words, options: those of the command line. Raises UsageError, also for a script that cannot run: before anything is
     sent.
     """
-    here = Path.cwd()
-    chosen = read_words(words, is_command=is_command, here=here, project_dir=app.project_dir)
+    here, configured = Path.cwd(), load_config(app.config_path, app.overrides).train.cwd
+    is_configured = options["cwd"] is None and configured != "auto"
+    folder = app.project_dir / configured if is_configured else here / (options["cwd"] or ".")
+    chosen = read_words(words, is_command=is_command, here=here, project_dir=app.project_dir, folder=folder)
     request = read(options, chosen.command)
     app.job_file = options["job"]
     if request.command and (chosen.script or chosen.args):

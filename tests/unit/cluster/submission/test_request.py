@@ -40,7 +40,7 @@ def test_an_unknown_option_may_be_the_scripts() -> None:
 )
 def test_what_the_words_name(tmp_path: Path, words: tuple[str, ...], *, is_command: bool, expected: Words) -> None:
     here = make_files(tmp_path)
-    assert read_words(words, is_command=is_command, here=here, project_dir=tmp_path) == expected
+    assert read_words(words, is_command=is_command, here=here, project_dir=tmp_path, folder=here) == expected
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_what_the_words_name(tmp_path: Path, words: tuple[str, ...], *, is_comma
 def test_a_script_that_is_not_there(tmp_path: Path, words: tuple[str, ...], hint: str) -> None:
     here = make_files(tmp_path)
     with pytest.raises(UsageError, match="there is no such script in ") as raised:
-        read_words(words, is_command=False, here=here, project_dir=tmp_path)
+        read_words(words, is_command=False, here=here, project_dir=tmp_path, folder=here)
     assert (raised.value.hint or "").startswith(hint)
 
 

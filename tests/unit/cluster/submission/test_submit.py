@@ -35,6 +35,14 @@ def test_a_commands_script_is_in_the_folder_of_the_job(project: App, line: str, 
     assert project.config.train.cwd == "sub"
 
 
+@pytest.mark.parametrize(("line", "settings"), [("--cwd sub -- python {}", ""), ("python {}", 'cwd = "sub"')])
+def test_an_own_script_in_the_folder_of_the_job_precedes_a_shipped_one(project: App, line: str, settings: str) -> None:
+    name = "train_mnist.py"
+    assert request(project, line.format(name), settings).command == ()
+    (project.project_dir / "sub" / name).touch()
+    assert request(project, line.format(name), settings).command == ("python", name)
+
+
 @pytest.mark.parametrize(("image", "server"), [("localhost/one", ""), ("r.example.com/two", "r.example.com")])
 def test_another_image_needs_no_login_for_the_registry_of_the_usual_one(project: App, image: str, server: str) -> None:
     registry = '{ server = "r.example.com", username = "me", password_env = "P" }'
