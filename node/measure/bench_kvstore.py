@@ -1,7 +1,7 @@
 """A worker of `cluster bench`: pushes arrays to MXNet's kv-store, pulls their sums, and prints the rate.
 
-Arguments: the kv-store, [train] gc_type, and the number of batches. Every process of the job runs it; servers and the
-scheduler never return from `import mxnet`.
+Arguments: the kv-store, [train] gc_type, the number of batches, and the most GPUs that a worker uses: as many as every
+node has. Every process of the job runs it; servers and the scheduler never return from `import mxnet`.
 """
 
 import json
@@ -16,11 +16,11 @@ def main() -> None:
     """Prints the bytes that this worker sends and receives per second, in the median of the batches."""
     import mxnet as mx  # noqa: PLC0415 - does not return in a server or scheduler
 
-    name, compression, batches = sys.argv[1], sys.argv[2], int(sys.argv[3])
+    name, compression, batches, gpus = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
     store = mx.kv.create(name)
     if compression != "none":
         store.set_gradient_compression({"type": compression})
-    devices = [mx.gpu(i) for i in range(mx.context.num_gpus())] or [mx.cpu()]
+    devices = [mx.gpu(i) for i in range(min(gpus, mx.context.num_gpus()))] or [mx.cpu()]
     pushed = [[mx.nd.ones(count, device) for device in devices] for count in COUNTS]
     pulled = [[mx.nd.zeros(count, device) for device in devices] for count in COUNTS]
     store.init(list(range(len(COUNTS))), [mx.nd.zeros(count) for count in COUNTS])

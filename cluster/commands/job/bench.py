@@ -62,14 +62,16 @@ def plan_kv_store(
     """Plans the job: a worker and a server on each node, with the user's environment and compression. Pure."""
     kv_store = kv_store or (config.kv_store if config.kv_store in DIST_STORES else "dist_sync")
     program = f"{nodes[0].code_dir}/node/measure/bench_kvstore.py"
-    usual = {"args": (), "hosts": (), "servers": "auto", "launcher": "ssh", "gpus": "auto", "sync_dst_dir": ""}
+    fewest = min(len(node.facts.gpus) for node in nodes)  # the sums are only known if all workers use as many
+    usual = {"args": (), "hosts": (), "servers": "auto", "launcher": "ssh", "sync_dst_dir": "", "ends_with": "all"}
+    usual["gpus"] = "auto" if fewest else "none"
     own = {"kv_store": kv_store, "workers": len(nodes), "name": "bench-kvstore", "queue": False, "max_duration": "none"}
     return plan_job(
         replace(config, **{**usual, **own}),
         nodes,
         job_id=new_job_id(),
         script=program,
-        command=(nodes[0].python, program, kv_store, config.gc_type, str(batches)),
+        command=(nodes[0].python, program, kv_store, config.gc_type, str(batches), str(fewest)),
         data=DataConfig(),
         access=S3Access(env={}, secrets={}),
         mxnet=mxnet,
