@@ -55,7 +55,7 @@ def notebook(app: App, *, opens: bool, stops: bool, node: str | None) -> None:
         app.print(f"the notebook on {name} has ended: job {job.id}")
         return
     if job is None:
-        start(app, name)
+        start(app, nodes, name)
     server = wait_for_server(app, nodes, name)
     attach(app, nodes, name, server, opens=opens)
 
@@ -71,8 +71,10 @@ def find_notebook(records: Iterable[JobRecord], node: str) -> JobRecord | None:
     return next((one for one in found if any(host.name == node and host.workers for host in one.nodes)), None)
 
 
-def start(app: App, node: str) -> None:
+def start(app: App, nodes: Nodes, node: str) -> None:
     """Submits the job. Raises ClusterError or a subclass."""
+    if not app.has_instances:  # without [hosts] names, those in [train] hosts would become the cluster's
+        app.override("hosts.names", list(nodes.job_hosts))
     for key, value in {**SETTINGS, "hosts": [node]}.items():
         app.override(f"train.{key}", value)
     app.override("container.image", "")

@@ -7,6 +7,7 @@ import pytest
 
 from bootstrap.ssh.host import Host, render_scp_command, render_ssh_command
 from cluster.app import App
+from cluster.commands import notebook
 from cluster.nodes.hosts import HostSource, parse_own_address
 from cluster.nodes.other_hosts import memory_of
 from cluster.session import describe
@@ -77,6 +78,17 @@ def test_without_names_the_hosts_of_the_last_command_count(hosts_app: App, proje
     assert describe(hosts_app).names == ("gpu1",)
     memory_of(hosts_app).forget(())
     assert not hosts_app.files.root.exists()
+
+
+def test_a_notebook_on_one_host_keeps_the_others(
+    hosts_app: App, project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    list_hosts(project)
+    memory_of(hosts_app).keep_nodes(["gpu2", "me@gpu1"])
+    monkeypatch.setattr(notebook, "submit", lambda *_words, **_options: 0)
+    notebook.start(hosts_app, describe(hosts_app), "gpu1")
+    assert hosts_app.config.train.hosts == ("gpu1",)
+    assert describe(hosts_app).job_hosts == ("gpu2", "me@gpu1")
 
 
 def test_one_unknown_name_leaves_the_other_hosts_usable(hosts_app: App, project: Project) -> None:
