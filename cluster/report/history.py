@@ -42,7 +42,7 @@ class Mark(Struct, frozen=True, kw_only=True):
 
 
 class FirstError(Struct, frozen=True, kw_only=True):
-    """The first process that failed, and its last lines."""
+    """The first process of the newest attempt that failed, and its last lines."""
 
     process: Process
     at: float
@@ -176,6 +176,7 @@ class History:
         if event.state is not None and (not self.states or self.states[-1][1] != event.state):
             self.states.append((event.at, event.state))
             self._mark(event.at, "state", event.state)
+            self.first_error = None if event.state == "starting" else self.first_error  # an attempt may go well
         if event.result is not None:
             self.result = event.result
             self._find_culprit(event.result.culprit)

@@ -61,6 +61,11 @@ def test_no_error_is_what_the_supervisor_ended() -> None:
     assert history.first_error is None
 
 
+def test_no_error_is_that_of_an_attempt_before() -> None:
+    history = read(*begin(1), entry(5, p=0, exit=1), *begin(1, first=5), entry(9, p=5, exit=0))
+    assert history.first_error is None
+
+
 def test_marks_on_the_axis_of_time() -> None:
     history = read(
         *begin(1),
