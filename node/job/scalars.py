@@ -99,8 +99,8 @@ class ScalarReader:
         if event.kind != "line" or process is None or process.role != "worker":
             return None
         report = parse_report(event.text)
-        if report is None:
-            return None
+        if report is None or (report.is_bar and not report.metrics and report.samples_per_s is None):
+            return None  # a bar without numbers may count batches of an evaluation
         worker = process.number if process.rank is None else process.rank
         return Row(
             at=event.at,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from node.job.event_files import EventFiles
-from node.job.scalars import Steps
+from node.job.scalars import ScalarReader, Steps
 from node.reports import parse_report
 
 # Written by the package tensorboard 2.21, whose own reader checks them: (its version, two scalars of step 300).
@@ -42,6 +42,12 @@ def test_steps_go_on_over_epochs(lines: list[str], steps: list[int]) -> None:
 
 def log(*lines: dict[str, Any]) -> list[bytes]:
     return [json.dumps({"t": 1764273817.5, **line}).encode() + b"\n" for line in lines]
+
+
+def test_bars_without_numbers_do_not_count() -> None:
+    bars = ("Epoch {}: 100%|##| 9/9 [00:01<00:00, 9it/s, loss=0.5]", "100%|##| 2/2 [00:01<00:00, 9it/s]")
+    lines = [{"p": 2, "line": bar.format(epoch)} for epoch in (1, 2) for bar in bars]
+    assert [row.step for row in ScalarReader().read(log(*WORKER, *lines))] == [9, 19]
 
 
 WORKER = ({"p": 2, "role": "worker", "host": "node-1"}, {"p": 2, "rank": 1})
