@@ -15,11 +15,16 @@ PACKAGES = {
     "PIL": "pillow",
     "bs4": "beautifulsoup4",
     "dateutil": "python-dateutil",
+    "dotenv": "python-dotenv",
+    "faiss": "faiss-cpu",
+    "git": "gitpython",
+    "hydra": "hydra-core",
     "skimage": "scikit-image",
     "sklearn": "scikit-learn",
+    "umap": "umap-learn",
     "yaml": "pyyaml",
 }
-"""Modules whose package has a different name."""
+"""Modules whose package has a different name; packages of some of these names are others'."""
 
 
 class Nearby(Struct, frozen=True, kw_only=True):

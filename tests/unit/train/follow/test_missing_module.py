@@ -13,6 +13,7 @@ from train.follow.missing_module import Nearby, advise, find_nearby
     [
         ("pandas", Nearby(), 'set `[bootstrap] packages = ["pandas"]`, then `cluster up`'),
         ("sklearn.svm", Nearby(), '`[bootstrap] packages = ["scikit-learn"]`'),
+        ("hydra", Nearby(), '`[bootstrap] packages = ["hydra-core"]`'),
         ("pandas", Nearby(requirements="r.txt"), 'to install r.txt there, set `[bootstrap] packages = ["-r r.txt"]`'),
         ("a.b", Nearby(requirements="r.txt", is_used=True), "add its package to r.txt, then `cluster up`"),
         ("mine.x", Nearby(folder="code", is_beside=True, requirements="r.txt"), "name it in `[bootstrap] sync`"),
