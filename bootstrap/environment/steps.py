@@ -127,6 +127,7 @@ class MakeEnvironment(Struct, frozen=True, kw_only=True):
         install = f"{tool} pip install --quiet --offline --no-index --no-deps --python {env}/bin/python"
         lines, env_python = self._find_python(python)
         return [
+            f"if [ ! -f {env}/.complete ]; then",  # another command may have made it, whose job runs in it
             f"mkdir -p {root} tools",
             *lines,
             f"if [ ! -x {tool} ]; then",
@@ -141,6 +142,7 @@ class MakeEnvironment(Struct, frozen=True, kw_only=True):
             *([f"{install} {shlex.join(map(_place, bundle.wheels))}"] if bundle.wheels else []),
             *self._write_pth(env),
             f"rm -rf {root}/cache",
+            "fi",
             f"touch {env}/.complete",
         ]
 
@@ -221,10 +223,12 @@ class MakeClusterKey(Struct, frozen=True, kw_only=True):
         """This step's lines of the script."""
         comment = shlex.quote(f"cluster-internal {self.cluster}")
         return [
+            "if [ ! -f ssh/id_ed25519.pub ]; then",  # as above
             "rm -f ssh/new ssh/new.pub",
             f"ssh-keygen -q -t ed25519 -N '' -C {comment} -f ssh/new",
             "mv ssh/new ssh/id_ed25519",
             "mv ssh/new.pub ssh/id_ed25519.pub",
+            "fi",
         ]
 
 

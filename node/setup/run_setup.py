@@ -92,6 +92,8 @@ def main():
     with open(base + ".json", encoding="utf-8") as stream:
         commands = json.load(stream)
     os.unlink(base + ".json")  # it may contain secrets
+    if os.path.exists(base + ".done"):  # by another command, meanwhile
+        return
     if shutil.which("bash") is None:
         sys.exit("setup commands need bash, which this node does not have")
     with tempfile.TemporaryDirectory(prefix=".run-", dir=folder) as work:

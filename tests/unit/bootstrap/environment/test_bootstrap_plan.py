@@ -1,6 +1,7 @@
 """The plan for the missing parts of a node, and its script."""
 
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +129,18 @@ def test_a_home_without_programs_is_named(tmp_path: Path) -> None:
     done = run_shell(script, tmp_path, path=f"{programs}:/usr/bin:/bin")
     assert done.returncode == 1
     assert f"{tmp_path}/.cluster: programs cannot run there: its file system is mounted noexec" in done.stderr
+
+
+def test_what_another_command_has_made_meanwhile_stays(tmp_path: Path) -> None:
+    """This command gathered the facts before; the other one's job runs already."""
+    made = [f"env/{BUNDLE.digest}/.complete", f"env/{BUNDLE.digest}/bin/python", "ssh/id_ed25519", "ssh/id_ed25519.pub"]
+    for path in made:
+        (tmp_path / ".cluster" / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / ".cluster" / path).write_text("in use")
+    steps = (MakeEnvironment(bundle=BUNDLE, python=None), MakeClusterKey(cluster="demo"))
+    done = run_shell(render_script(steps, python=sys.executable), tmp_path, path="/usr/bin:/bin")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [(tmp_path / ".cluster" / path).read_text() for path in made] == ["in use"] * 4
 
 
 MISSING = "MXNet or PyTorch needs {}, which could not be installed"
