@@ -141,6 +141,9 @@ class Node:
                 plain = [one for one in packed.getmembers() if one.isfile() and is_inside(one.name)]
                 packed.extractall(draft, plain)  # noqa: S202 - only plain files inside the folder
             os.rename(draft, folder)
+        except OSError:
+            if not os.path.isdir(folder):  # another command, which has the same image, has just taken them
+                raise
         finally:
             shutil.rmtree(draft, ignore_errors=True)
         return {"taken": folder}
