@@ -76,7 +76,7 @@ class Report(Struct, frozen=True, kw_only=True):
     """The report in one line. Metrics of the training set have their own names, others "validation-NAME".
 
     epoch_s: the duration of a whole epoch. samples: read by the worker in this epoch, if the line has no speed.
-    is_bar: it is the state of a progress bar.
+    is_bar: it is the state of a progress bar. counts_epochs: epoch is how many are done, as transformers prints 1.5.
     """
 
     epoch: int | None
@@ -86,12 +86,18 @@ class Report(Struct, frozen=True, kw_only=True):
     epoch_s: float | None
     samples: int | None = None
     is_bar: bool = False
+    counts_epochs: bool = False
 
     @property
     def is_passing(self) -> bool:
         """Whether the report covers only some batches, so that a later report replaces it."""
         has_tested = any(name.startswith("validation-") for name in self.metrics)
         return not self.is_bar and not has_tested and (self.batch is not None or self.samples is not None)
+
+    @property
+    def is_of_epoch(self) -> bool:
+        """Whether it covers more than some batches: if it is the first one of an epoch, that has ended."""
+        return self.batch is None and self.samples is None and (bool(self.metrics) or self.epoch_s is not None)
 
 
 def parse_report(text: str) -> Report | None:
@@ -104,7 +110,8 @@ def parse_report(text: str) -> Report | None:
     bar = TQDM_PATTERN.match(text) or BAR_PATTERN.match(text) or KERAS_PATTERN.match(text)
     if bar is not None:
         return _parse_bar(text, bar)
-    epoch = _integer(EPOCH_PATTERN.search(text))
+    epoch_match = EPOCH_PATTERN.search(text)
+    epoch = _integer(epoch_match)
     speed_match = SPEED_PATTERN.search(text)
     metrics = _metrics(text)
     cost = COST_PATTERN.search(text)
@@ -121,6 +128,7 @@ def parse_report(text: str) -> Report | None:
         metrics=metrics,
         epoch_s=_number(cost[1]) if cost else None,
         samples=_integer(SAMPLES_PATTERN.search(text)),
+        counts_epochs=epoch_match is not None and re.match(r"\.\d", text[epoch_match.end() :]) is not None,
     )
 
 

@@ -29,6 +29,7 @@ class RankProgress(Struct, kw_only=True):
 
     epoch_s: the duration of its last whole epoch. bar: the rows of its current progress bar. epochs: how many there
     will be. first_epoch: the first one that it reported. epoch_at: when it first reported the current one.
+    has_ended_epoch: it did so at its end. counts_epochs: as in Report.
     """
 
     process: Process
@@ -43,6 +44,8 @@ class RankProgress(Struct, kw_only=True):
     epochs: int | None = None
     first_epoch: int = 0
     epoch_at: float = 0.0
+    has_ended_epoch: bool = False
+    counts_epochs: bool = False
 
     @property
     def has_ended(self) -> bool:
@@ -57,10 +60,12 @@ class RankProgress(Struct, kw_only=True):
     def take(self, report: Report) -> None:
         """Updates the progress with a report."""
         same_batch = report.epoch == self.epoch and report.batch is not None and report.batch == self.batch
+        self.counts_epochs = self.counts_epochs or report.counts_epochs
         if report.epoch is not None and report.epoch != self.epoch:
             self._take_epoch(report.epoch)
+            self.has_ended_epoch = report.is_of_epoch and not self.counts_epochs
         if report.batch is not None:
-            self.batch = report.batch
+            self.batch, self.has_ended_epoch = report.batch, False
         numbers = self.numbers.read(report, self.received_at)
         speed, self.epoch_s = numbers.pop(SPEED, None), numbers.pop(EPOCH_TIME, self.epoch_s)
         if speed is not None and not same_batch:
@@ -72,7 +77,7 @@ class RankProgress(Struct, kw_only=True):
 
     def _take_epoch(self, epoch: int) -> None:
         if self.epoch is None:
-            self.first_epoch = epoch
+            self.first_epoch = 0 if self.counts_epochs else epoch
         elif epoch == self.epoch + 1:
             self.epoch_s = self.received_at - self.epoch_at
         self.epoch, self.batch, self.epoch_at = epoch, None, self.received_at
@@ -85,7 +90,8 @@ class RankProgress(Struct, kw_only=True):
         if self.process.exit_code == 0:
             return Goal(1.0, None)
         elapsed_s = (self.received_at if self.has_ended else now) - self.epoch_at
-        goal = describe_goal(epochs, self.epoch, first=self.first_epoch, epoch_s=self.epoch_s, elapsed_s=elapsed_s)
+        epoch = self.epoch + self.has_ended_epoch
+        goal = describe_goal(epochs, epoch, first=self.first_epoch, epoch_s=self.epoch_s, elapsed_s=elapsed_s)
         return Goal(goal.share, None) if self.has_ended else goal
 
     def take_bar(self, text: str, at: float) -> None:

@@ -77,3 +77,18 @@ def test_a_rank_measures_its_epochs() -> None:
     assert rank.find_goal(8, now=130.0) == Goal(0.1875, 130.0)
     progress.take(Event(kind="process", at=200.0, process=worker(0, exit_code=0)))
     assert rank.find_goal(None, now=210.0) == Goal(1.0, None)
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ("Epoch 1/4, loss 0.5", "Epoch 2/4, loss 0.4"),
+        ("Epoch[0] Time cost=10", "Epoch[1] Time cost=10"),
+        ("{'loss': 0.5, 'epoch': 1.0}", "{'loss': 0.4, 'epoch': 2.0}"),
+    ],
+)
+def test_a_report_at_the_end_of_an_epoch(texts: tuple[str, str]) -> None:
+    progress = Progress(epochs=4)
+    for at, text in zip((110.0, 120.0), texts, strict=True):
+        progress.take(line(text, at=at))
+    assert progress.ranks[0].find_goal(4, now=125.0) == Goal(0.625, 15.0)

@@ -20,10 +20,14 @@ def report(
     speed: float | None = None,
     epoch_s: float | None = None,
     samples: int | None = None,
+    counts_epochs: bool = False,
     **metrics: float,
 ) -> Report:
     named = {name.replace("_", "-"): value for name, value in metrics.items()}
-    return Report(epoch=epoch, batch=batch, samples_per_s=speed, metrics=named, epoch_s=epoch_s, samples=samples)
+    return Report(
+        epoch=epoch, batch=batch, samples_per_s=speed, metrics=named, epoch_s=epoch_s, samples=samples,
+        counts_epochs=counts_epochs,
+    )  # fmt: skip
 
 
 # A comment names the origin of a line if that is MXNet's own source or a log in an issue.
@@ -60,11 +64,14 @@ def report(
             report(2, batch=10, speed=250.1, loss=6.9, acc1=0.5),
         ),
         ("Epoch [1/10], Step [100/600], Loss: 0.2345", report(1, batch=100, loss=0.2345)),
-        ("{'loss': 0.6, 'learning_rate': 5e-05, 'epoch': 2.5}", report(2, loss=0.6)),
+        ("{'loss': 0.6, 'learning_rate': 5e-05, 'epoch': 2.5}", report(2, loss=0.6, counts_epochs=True)),
         ("Epoch 3 | train loss: 0.25", report(3, loss=0.25)),
         (f"Epoch 3 | loss: 8/{'4' * 400} ", report(3, loss=8 / 444444444444)),  # larger than a float
         # transformers 5
-        ("{'loss': '1.385', 'grad_norm': '2.1', 'learning_rate': '4.9e-05', 'epoch': '1.5'}", report(1, loss=1.385)),
+        (
+            "{'loss': '1.385', 'grad_norm': '2.1', 'learning_rate': '4.9e-05', 'epoch': '1.5'}",
+            report(1, loss=1.385, counts_epochs=True),
+        ),
         ("{'eval_loss': '1.25', 'eval_runtime': '0.5', 'epoch': '2'}", report(2, validation_loss=1.25)),
         # nanoGPT
         ("iter 10: loss 4.2000, time 300.12ms, mfu 1.00%", report(None, batch=10, loss=4.2)),
@@ -75,7 +82,7 @@ def report(
         ("Epoch 3 train acc 0.9, val acc 0.5", report(3, acc=0.9, validation_acc=0.5)),
         (
             "{'eval_loss': 1.25, 'eval_accuracy': 0.5, 'epoch': 2.0}",
-            report(2, validation_loss=1.25, validation_accuracy=0.5),
+            report(2, validation_loss=1.25, validation_accuracy=0.5, counts_epochs=True),
         ),
         # PyTorch's word_language_model
         ("| epoch   1 |   200/ 2983 batches | lr 20.00 | ms/batch 12.30 | loss  7.62", report(1, batch=200, loss=7.62)),
