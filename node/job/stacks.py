@@ -126,14 +126,16 @@ def describe_locations(locations: Mapping[str, Location]) -> str:
 
 
 def list_locations(locations: Mapping[str, Location], *, most: int) -> list[str]:
-    """Describes the groups of group_locations, one by one, and the last one instead of those beyond `most`."""
+    """Describes the groups of group_locations, one by one; of more than `most`, how many processes the others have."""
     groups = group_locations(locations)
     if len(groups) == 1 < len(locations) == len(groups[0][1]):
         location = groups[0][0]
         return [f"all {len(locations)} {'wait' if location.waits else 'are'} at {location.text.partition(' (')[0]}"]
     shown = groups if len(groups) <= most else [*groups[: most - 1], groups[-1]]
     last = groups[-1][1] if len(groups) > 1 else ()
-    return [describe_group(location, names, is_last=names is last) for location, names in shown]
+    hidden = sum(len(names) for _, names in groups) - sum(len(names) for _, names in shown)
+    lines = [describe_group(location, names, is_last=names is last) for location, names in shown]
+    return [*lines, f"{hidden} more {'is' if hidden == 1 else 'are'} at other lines"] if hidden else lines
 
 
 def describe_group(location: Location, names: Sequence[str], *, is_last: bool) -> str:
