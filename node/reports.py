@@ -38,7 +38,7 @@ SPEED_PATTERN = re.compile(
 )
 EPOCH_PATTERN = re.compile(r"\b(?:epoch|Iter\[)[=:\s\['\"]*(\d+)(?=[\]\s,:/}.'\"]|$)", FLAGS)
 BATCH_PATTERN = re.compile(
-    r"(?<![\w(/])(?:(?:(?:global[_ ])?step|batch)[=:#\s]*\[?|iter(?:ation)?)\s*(?:\d+-)?(\d+)(?!\d|\.\d)"
+    r"(?<![\w(/])(?:(?:(?:global[_ ])?step|batch)[=:#\s]*\[?|iter(?:ation)?)\s*(?:\d+-)?(\d+)(?!\d|[.,]\d)"
     r"|\bepoch:? \[\d+\]\s*\[\s*(\d+)/|\b(\d+)/ *\d+ batches\b",
     FLAGS,
 )
@@ -56,19 +56,19 @@ BAR_SPEED = re.compile(r"(\d[\d.]*) ?(?:imgs?|images?|samples?|ex|examples)/s\b"
 SAMPLES_PATTERN = re.compile(r"\bepoch: \d+ \[(\d+)/\d+ \(", FLAGS)
 COST_PATTERN = re.compile(r"\b(?:(?:time|training) cost[=:]|Finished in)\s*(\d[\d.]*)", FLAGS)
 NUMBER = r"([-+]?(?:\d[\d.]*(?:e[-+]?\d+)?|inf|nan)\b)"
-METRIC_PATTERN = re.compile(r"(?<![\w@.-])([A-Za-z_][\w@.-]*)=" + NUMBER, FLAGS)
+METRIC_PATTERN = re.compile(r"(?<![\w@./-])([A-Za-z_][\w@./-]*)=" + NUMBER, FLAGS)
 ESTIMATOR_PATTERN = re.compile(r"\b(training|validation) ([a-z][\w -]*?): " + NUMBER, FLAGS)
 HELD_OUT = r"(?:test(?:ing)?|val(?:id(?:at(?:ion|ing))?)?|eval(?:uat(?:e|ion|ing))?)"
 LOSS_PATTERN = re.compile(
-    rf"(?<![\w@.=-])((?:[a-z]+[ _])?loss|(?:(?:train|{HELD_OUT})[ _])?acc(?:uracy)?(?:@?\d)?)['\"]?"
+    rf"(?<![\w@./=-])((?:[a-z]+[ _/])?loss|(?:(?:train|{HELD_OUT})[ _/])?acc(?:uracy)?(?:@?\d)?)['\"]?"
     r"(?:\s*[:=]\s*['\"]?|\s+)" + NUMBER + r"(?:/(\d+)(?= ))?",
     FLAGS,
 )
 HELD_OUT_PATTERN = re.compile(rf"^\W*(?:\w+:)*{HELD_OUT}\b", FLAGS)
 HELD_OUT_BAR = re.compile(rf"\b{HELD_OUT}\b", FLAGS)
-HELD_OUT_NAME = re.compile(rf"{HELD_OUT}[_ ](?=.)", FLAGS)
+HELD_OUT_NAME = re.compile(rf"{HELD_OUT}[_ /](?=.)", FLAGS)
 NO_METRICS = frozenset(
-    {"lr", "eta", "cost", "throughput", "learning_rate", "v_num", "step", "global_step", "iter", "batch", "epoch"}
+    {"lr", "eta", "cost", "throughput", "learning_rate", "v_num", "step", "global_step", "iter", "batch", "epoch", "s"}
 )
 
 
@@ -181,7 +181,7 @@ def _name_metrics(named: Iterable[tuple[str, str, str]]) -> dict[str, float]:
     metrics = {}
     for which, name, words in named:
         value = _number(words)
-        if value is not None and name.lower() not in NO_METRICS:
+        if value is not None and name.rpartition("/")[2].lower() not in NO_METRICS:
             metrics[_metric_name(which, name)] = value
     return metrics
 
@@ -202,7 +202,7 @@ def _metric_name(which: str, name: str) -> str:
     held_out = HELD_OUT_NAME.match(name)
     if which.lower() == "validation" or held_out is not None:
         return f"validation-{name[held_out.end() :] if held_out is not None else name}"
-    if name.lower().startswith(("train_", "train ")):
+    if name.lower().startswith(("train_", "train ", "train/")):
         return name[len("train_") :]
     kind, dash, rest = name.partition("-")
     if dash and kind.lower() == "train":

@@ -79,6 +79,8 @@ def report(
         ("[rank0]: global_step=10, loss = 0.5", report(None, batch=10, loss=0.5)),
         ("epoch=3 step=10 loss=0.5", report(3, batch=10, loss=0.5)),
         ("Epoch 3: time per batch 0.35, loss 0.5", report(3, loss=0.5)),
+        ("Epoch 3 train/loss=0.5 val/loss=0.25 img/s=90.5", report(3, speed=90.5, loss=0.5, validation_loss=0.25)),
+        ("Epoch 3 | train/loss 0.5 | val/acc 0.25", report(3, loss=0.5, validation_acc=0.25)),
         ("Epoch 3 train acc 0.9, val acc 0.5", report(3, acc=0.9, validation_acc=0.5)),
         (
             "{'eval_loss': 1.25, 'eval_accuracy': 0.5, 'epoch': 2.0}",
@@ -120,6 +122,7 @@ def test_reports_are_read(text: str, expected: Report) -> None:
         "Namespace(batch=64, step=10, loss=0.5)",
         "Namespace(epoch=3, loss=0.5)",
         "batch size 64, loss ce",
+        "step 1,000 | loss 0.5",
         "Downloading data: 40%|####      | 40/100 [00:04<00:06,  9.93MB/s]",
     ],
 )
