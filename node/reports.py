@@ -76,7 +76,8 @@ class Report(Struct, frozen=True, kw_only=True):
     """The report in one line. Metrics of the training set have their own names, others "validation-NAME".
 
     epoch_s: the duration of a whole epoch. samples: read by the worker in this epoch, if the line has no speed.
-    is_bar: it is the state of a progress bar. counts_epochs: epoch is how many are done, as transformers prints 1.5.
+    is_bar: it is the state of a progress bar. counts_epochs: epoch is how many are done, as transformers prints 1.5,
+    and as in a bar of epochs.
     """
 
     epoch: int | None
@@ -97,7 +98,8 @@ class Report(Struct, frozen=True, kw_only=True):
     @property
     def is_of_epoch(self) -> bool:
         """Whether it covers more than some batches: if it is the first one of an epoch, that has ended."""
-        return self.batch is None and self.samples is None and (bool(self.metrics) or self.epoch_s is not None)
+        covers_some = self.is_bar or self.batch is not None or self.samples is not None
+        return not covers_some and (bool(self.metrics) or self.epoch_s is not None)
 
 
 def parse_report(text: str) -> Report | None:
@@ -166,6 +168,7 @@ def _parse_bar(text: str, bar: re.Match[str]) -> Report | None:
         metrics=metrics,
         epoch_s=None,
         is_bar=True,
+        counts_epochs=counts_epochs,
     )
 
 

@@ -92,3 +92,11 @@ def test_a_report_at_the_end_of_an_epoch(texts: tuple[str, str]) -> None:
     for at, text in zip((110.0, 120.0), texts, strict=True):
         progress.take(line(text, at=at))
     assert progress.ranks[0].find_goal(4, now=125.0) == Goal(0.625, 15.0)
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_bar_of_epochs_counts_those_that_have_ended(first: int) -> None:
+    progress = Progress(epochs=4)
+    for done in range(first, 3):
+        progress.take(line(f"Epochs:  50%|##  | {done}/4 [00:10<00:10, loss=0.5]", at=100.0 + 10 * done))
+    assert progress.ranks[0].find_goal(4, now=125.0) == Goal(0.625, 15.0)
