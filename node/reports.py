@@ -38,8 +38,8 @@ SPEED_PATTERN = re.compile(
 )
 EPOCH_PATTERN = re.compile(r"\b(?:epoch|Iter\[)[=:\s\['\"]*(\d+)(?=[\]\s,:/}.'\"]|$)", FLAGS)
 BATCH_PATTERN = re.compile(
-    r"(?<![\w(/])(?:(?:(?:global[_ ])?step|batch)[=:#\s]*\[?|iter(?:ation)?)\s*(?:\d+-)?(\d+)(?!\d|[.,]\d)"
-    r"|\bepoch:? \[\d+\]\s*\[\s*(\d+)/|\b(\d+)/ *\d+ batches\b",
+    r"(?<![\w(/])(?:(?:(?:global[_ ])?step|batch)[=:#\s]*\[?|iter(?:ation)?)\s*(?:\d+-)?(\d{1,3}(?:,\d{3})+|\d+)"
+    r"(?!\d|[.,]\d)|\bepoch:? \[\d+\]\s*\[\s*(\d+)/|\b(\d+)/ *\d+ batches\b",
     FLAGS,
 )
 EPOCH_LINE = re.compile(r"\s*Epoch \d+/\d+\s*")
@@ -60,7 +60,8 @@ METRIC_PATTERN = re.compile(r"(?<![\w@./-])([A-Za-z_][\w@./-]*)=" + NUMBER, FLAG
 ESTIMATOR_PATTERN = re.compile(r"\b(training|validation) ([a-z][\w -]*?): " + NUMBER, FLAGS)
 HELD_OUT = r"(?:test(?:ing)?|val(?:id(?:at(?:ion|ing))?)?|eval(?:uat(?:e|ion|ing))?)"
 LOSS_PATTERN = re.compile(
-    rf"(?<![\w@./=-])((?:[a-z]+[ _/])?loss|(?:(?:train|{HELD_OUT})[ _/])?acc(?:uracy)?(?:@?\d)?)['\"]?"
+    rf"(?<![\w@./=-])((?:(?:train|{HELD_OUT})/)?(?:[a-z]+[ _])?loss|[a-z]+/loss"
+    rf"|(?:(?:train|{HELD_OUT})[ _/])?acc(?:uracy)?(?:@?\d)?)['\"]?"
     r"(?:\s*[:=]\s*['\"]?|\s+)" + NUMBER + r"(?:/(\d+)(?= ))?",
     FLAGS,
 )
@@ -214,7 +215,7 @@ def _metric_name(which: str, name: str) -> str:
 
 
 def _integer(match: re.Match[str] | None) -> int | None:
-    return int(next(group for group in match.groups() if group is not None)[:12]) if match else None
+    return int(next(group for group in match.groups() if group is not None).replace(",", "")[:12]) if match else None
 
 
 def _finite(text: str) -> float | None:

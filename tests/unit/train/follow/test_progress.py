@@ -81,6 +81,7 @@ def report(
         ("Epoch 3: time per batch 0.35, loss 0.5", report(3, loss=0.5)),
         ("Epoch 3 train/loss=0.5 val/loss=0.25 img/s=90.5", report(3, speed=90.5, loss=0.5, validation_loss=0.25)),
         ("Epoch 3 | train/loss 0.5 | val/acc 0.25", report(3, loss=0.5, validation_acc=0.25)),
+        ("step 12,000/20,000 | loss 0.5", report(None, batch=12000, loss=0.5)),
         ("Epoch 3 train acc 0.9, val acc 0.5", report(3, acc=0.9, validation_acc=0.5)),
         (
             "{'eval_loss': 1.25, 'eval_accuracy': 0.5, 'epoch': 2.0}",
@@ -122,7 +123,7 @@ def test_reports_are_read(text: str, expected: Report) -> None:
         "Namespace(batch=64, step=10, loss=0.5)",
         "Namespace(epoch=3, loss=0.5)",
         "batch size 64, loss ce",
-        "step 1,000 | loss 0.5",
+        "step 1,00 | loss 0.5",
         "Downloading data: 40%|####      | 40/100 [00:04<00:06,  9.93MB/s]",
     ],
 )
@@ -169,6 +170,12 @@ def test_bars_are_reports(
     assert (found.epoch, found.batch, found.samples_per_s) == (epoch, batch, speed)
     assert found.metrics == pytest.approx(metrics, nan_ok=True)
     assert not found.is_passing  # the last state of a bar is printed
+
+
+def test_the_name_of_a_loss_of_one_kind() -> None:
+    found = parse_report("Epoch 3 train/box_loss: 0.5 val/box_loss: 0.25")
+    assert found is not None
+    assert found.metrics == {"box_loss": 0.5, "validation-box_loss": 0.25}
 
 
 def test_of_several_bars_only_named_ones_count_batches() -> None:
