@@ -26,8 +26,9 @@ MOUNT_FOLDERS = ("data", "env", "jobs", "tree")
 """The folders of ~/.cluster whose folders and files are mounted in containers."""
 SEARCH_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 ANSWER_TIMEOUT_S = 30
+AUTH_FILE = "REGISTRY_AUTH_FILE"  # podman does not run without the file that it names
 # Variables that change how the engine itself works. The engine gets the node's values; the container's values are words
-# of the command line. None of them holds a secret. All other variables, such as DOCKER_PASSWORD, go through the
+# of the command line. All other variables, and those that are named like secrets, such as LD_SDK_KEY, go through the
 # environment.
 _OF_ENGINE = re.compile(
     "PATH|HOME|USER|LOGNAME|SHELL|TMPDIR|TZ|SUDO_(USER|UID|GID|COMMAND)|LD_[A-Z_]+|XDG_[A-Z_]+|SSL_CERT_(FILE|DIR)|"
@@ -155,7 +156,8 @@ def _pass_on(env: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
     words: list[str] = []
     passed: dict[str, str] = {}
     for name in sorted(env):
-        if _OF_ENGINE.fullmatch(name) and not SECRET.search(name):
+        is_secret = SECRET.search(name) is not None and name != AUTH_FILE
+        if _OF_ENGINE.fullmatch(name) and not is_secret:
             words += ["--env", f"{name}={env[name]}"]
         else:
             words += ["--env", name]
