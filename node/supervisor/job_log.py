@@ -44,7 +44,7 @@ class Share:
         self._is_said = False
 
     def put(self, line: bytes, now: float) -> list[bytes]:
-        """Adds a line. Returns the lines to write: without any, nobody calls `write`."""
+        """Adds a line. Returns the lines to write, also kept ones: if no process has any, nobody calls `write`."""
         size = len(line) + TIME_BYTES
         if not self._kept and self._has_room(size, now):
             self._written += size

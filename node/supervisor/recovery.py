@@ -84,7 +84,7 @@ async def _complete(job: str, record: Record) -> Record:
 
 
 def find_last_write(job: str) -> float:
-    """Returns when a job's supervisor has last written to its folder: every few seconds, as long as it lived."""
+    """Returns when a job's supervisor has last written to its folder: every few seconds while the job runs."""
     paths = [job_folder.path(job, name) for name in ("record.json", "events", "samples")]
     return max(os.path.getmtime(path) for path in paths if os.path.exists(path))
 
