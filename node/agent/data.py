@@ -27,6 +27,7 @@ class JobData:
         self._data: LocalData | None = None
         self._outputs: Outputs | None = None
         self._beginning: asyncio.Task[None] | None = None  # to copy outputs
+        self._is_copying = asyncio.Event()  # the rest of them
         self._is_late = asyncio.Event()  # to copy more of them
         self.is_finishing = False  # the rest of them is to be copied
         self.paths: dict[str, str] = {}
@@ -105,9 +106,14 @@ class JobData:
         return self.is_finishing
 
     def limit_copy(self, copy_s: float | None) -> None:
-        """Limits how long `finish` takes from now on; None: it may take as long as S3 answers."""
+        """Limits how long the copy of `finish` takes, from now on if it has begun; None: as long as S3 answers."""
         if copy_s is not None:
-            asyncio.get_running_loop().call_later(copy_s, self._is_late.set)
+            self._tasks.begin(self._limit_copy(copy_s))
+
+    async def _limit_copy(self, copy_s: float) -> None:
+        await self._is_copying.wait()
+        await asyncio.sleep(copy_s)
+        self._is_late.set()
 
     async def finish(self) -> None:
         """Copies the rest of the outputs, if any were to be copied."""
@@ -115,6 +121,7 @@ class JobData:
             return
         await asyncio.wait([self._beginning])
         if self._outputs is not None:
+            self._is_copying.set()
             copying = asyncio.ensure_future(asyncio.to_thread(self._outputs.finish))
             late = asyncio.ensure_future(self._is_late.wait())
             await asyncio.wait([copying, late], return_when=asyncio.FIRST_COMPLETED)
