@@ -88,6 +88,7 @@ def test_no_secret_is_on_a_command_line_and_the_engine_keeps_its_own_settings(wo
         "DOCKER_HOST": "tcp://elsewhere",
         "XDG_RUNTIME_DIR": "/elsewhere",
         "CONTAINERS_CONF": "/elsewhere",
+        "REGISTRY_AUTH_FILE": "/elsewhere",  # podman ends if it does not exist
     }
     line, passed = run(words, env)
     assert "hunter2" not in " ".join(line)
