@@ -223,7 +223,7 @@ class MakeClusterKey(Struct, frozen=True, kw_only=True):
         """This step's lines of the script."""
         comment = shlex.quote(f"cluster-internal {self.cluster}")
         return [
-            "if [ ! -f ssh/id_ed25519.pub ]; then",  # as above
+            "if [ ! -s ssh/id_ed25519.pub ]; then",  # as above; an empty one is made again
             "rm -f ssh/new ssh/new.pub",
             f"ssh-keygen -q -t ed25519 -N '' -C {comment} -f ssh/new",
             "mv ssh/new ssh/id_ed25519",

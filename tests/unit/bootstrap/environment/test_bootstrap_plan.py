@@ -143,6 +143,15 @@ def test_what_another_command_has_made_meanwhile_stays(tmp_path: Path) -> None:
     assert [(tmp_path / ".cluster" / path).read_text() for path in made] == ["in use"] * 4
 
 
+def test_an_empty_key_of_the_head_is_made_again(tmp_path: Path) -> None:
+    """A node that lost its power may have one; its facts have none."""
+    key = tmp_path / ".cluster" / "ssh" / "id_ed25519.pub"
+    key.parent.mkdir(parents=True)
+    key.touch()
+    done = run_shell(render_script([MakeClusterKey(cluster="demo")], python=sys.executable), tmp_path)
+    assert (done.returncode, key.read_text().split()[0]) == (0, "ssh-ed25519"), done.stderr
+
+
 MISSING = "MXNet or PyTorch needs {}, which could not be installed"
 
 
