@@ -357,7 +357,8 @@ def matches_filter(instance_value: Any, filter_values: Any) -> bool:
     """
     values = instance_value if isinstance(instance_value, list) else [instance_value]
     texts = [str(one).lower() if isinstance(one, bool) else str(one) for one in values if one is not None]
-    return any(fnmatchcase(text, pattern) for text in texts for pattern in filter_values)
+    patterns = [one.replace("[", "[[]") for one in filter_values]  # [ has no meaning for EC2
+    return any(fnmatchcase(text, pattern) for text in texts for pattern in patterns)
 
 
 def read_groups(backend: "Backend", wanted: Iterable[str]) -> tuple[Group, ...]:

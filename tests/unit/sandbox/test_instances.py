@@ -53,10 +53,12 @@ def test_an_error_has_the_code_of_ec2(world: World, call: Callable[[Any, list[st
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("instance-type", "t3.*"), ("instance-state-code", "16"), ("source-dest-check", "true")]
+    ("name", "value"),
+    [("instance-type", "t3.*"), ("instance-state-code", "16"), ("source-dest-check", "true"), ("key-name", "own [1]")],
 )
 def test_instances_are_found_by(world: World, name: str, value: str) -> None:
-    ids = launch(world)
+    world.clients.ec2.create_key_pair(KeyName="own [1]")
+    ids = launch(world, KeyName="own [1]")
     [reservation] = world.clients.ec2.describe_instances(Filters=[{"Name": name, "Values": [value, "none"]}])[
         "Reservations"
     ]
