@@ -253,10 +253,13 @@ def _describe(file: Mapping[str, Any], cache: Path) -> BundleFile:
         return copy_here(Path(urllib.parse.unquote(address.path)), cache)
     url = address._replace(netloc=address.netloc.rpartition("@")[2], fragment="").geturl()
     sha256, size_bytes = file["hashes"].get("sha256"), file.get("size") or find_size(url)
-    if sha256 is None or not size_bytes:  # an index that tells another digest, or none
+    if sha256 is None or not size_bytes:  # an index that tells another digest, or none, or a server that tells no size
         with tempfile.TemporaryDirectory(prefix="cluster-fetch-") as temporary:
             download(url, Path(temporary, name))
-            return replace(copy_here(Path(temporary, name), cache), urls=(url,))
+            here = copy_here(Path(temporary, name), cache)
+        if sha256 not in (None, here.sha256):
+            raise ClusterError(f"{url} has the SHA-256 {here.sha256}, not {sha256}", hint="run the command again")
+        return replace(here, urls=(url,))
     return BundleFile(
         path=cached_path(cache, sha256, name),
         sha256=sha256,

@@ -158,6 +158,17 @@ def test_an_index_without_sha256(tmp_path: Path, index: Index) -> None:
     assert found.urls == (f"{index.url}/files/{PART}",)
 
 
+def test_a_server_that_tells_no_size(tmp_path: Path, index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file is fetched for it, and checked like any other."""
+    monkeypatch.setattr("bootstrap.environment.lock.find_size", lambda _: 0)
+    target = replace(TARGET, requirements=("part",))
+    [found] = lock_wheels(target, ["part"], cache=tmp_path, report=silent)
+    assert found.size_bytes == (index.folder / PART).stat().st_size
+    index.flip = True
+    with pytest.raises(ClusterError, match="SHA-256"):
+        lock_wheels(target, ["part"], cache=tmp_path / "another", report=silent)
+
+
 def test_a_proxy_of_pips_settings(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_PROXY", index.url)
     with pytest.raises(OSError, match="404"):
