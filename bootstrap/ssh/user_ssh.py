@@ -11,6 +11,7 @@ import shlex
 import subprocess
 from collections.abc import Collection, Iterable, Sequence
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 import fabric
@@ -135,13 +136,13 @@ def find_route(spec: Spec) -> Route:
     return Route(hostname=connection.host, user=connection.user, port=connection.port, proxied=bool(connection.gateway))
 
 
-def find_known_keys(paths: Iterable[Path], name: str) -> tuple[paramiko.PKey, ...]:
-    """The keys that `ssh-keygen -F` finds for a name, "host" or "[host]:port", without revoked ones.
+def find_known_keys(paths: Iterable[Path], *names: str) -> tuple[paramiko.PKey, ...]:
+    """The keys that `ssh-keygen -F` finds for names, "host" or "[host]:port", without those revoked for any of them.
 
     paths: files of known hosts, of which some may not exist. Raises ClusterError.
     """
     found, revoked = [], set()
-    for path in paths:
+    for path, name in product(paths, names):
         if not path.is_file():
             continue
         for line in _run(["ssh-keygen", "-F", name, "-f", str(path)]).stdout.splitlines():
@@ -181,7 +182,7 @@ def _prepare(connection: fabric.Connection) -> None:
     files = "".join(f" {options.get(key, '')}" for key in ("userknownhostsfile", "globalknownhostsfile"))
     # `ssh -G` does not quote the paths, which are absolute and may contain blanks.
     paths, alias = [Path(path) for path in re.split(" +(?=/)", files)], options.get("hostkeyalias")
-    without_port = () if alias or connection.port == 22 else find_known_keys(paths, connection.host)
+    without_port = () if alias or connection.port == 22 else find_known_keys(paths, connection.host, name)
     policy = RefuseUnknown(without_port, is_kept=options.get("userknownhostsfile") not in ("none", os.devnull))
     connection.client.set_missing_host_key_policy(policy)  # Fabric's own policy adds unknown keys
     for key in find_known_keys(paths, alias or name):

@@ -86,14 +86,26 @@ def test_jump_hosts_are_visited_in_their_order(ssh_folder: Path, connections: li
 
 
 @pytest.mark.parametrize(
-    ("key", "config", "is_known"),
-    [(KEY, "", True), (OTHER, "", False), (KEY, ALIAS, False), (KEY, "UserKnownHostsFile /dev/null\n", False)],
+    ("key", "lines", "config", "is_known"),
+    [
+        (KEY, "", "", True),
+        (KEY, f"@revoked [lab]:2222 {SHOWN}\n", "", False),
+        (OTHER, "", "", False),
+        (KEY, "", ALIAS, False),
+        (KEY, "", "UserKnownHostsFile /dev/null\n", False),
+    ],
 )
 def test_a_key_that_is_known_without_the_port(
-    ssh_folder: Path, connections: list[fabric.Connection], key: paramiko.PKey, config: str, *, is_known: bool
+    ssh_folder: Path,
+    connections: list[fabric.Connection],
+    key: paramiko.PKey,
+    lines: str,
+    config: str,
+    *,
+    is_known: bool,
 ) -> None:
     """ssh accepts it without a word, and does not add it with the port."""
-    (ssh_folder / "known_hosts").write_text(f"lab {SHOWN}\n")
+    (ssh_folder / "known_hosts").write_text(f"lab {SHOWN}\n{lines}")
     (ssh_folder / "config").write_text(config)
     connect(LAB, spec=Spec(host="lab", port=2222))
     policy = connections[0].client._policy
