@@ -188,8 +188,11 @@ class NodeConnection:
             self._check_alive()
             with destination.open("wb") as file, closing(self._connection.client.open_sftp()) as session:
                 session.get_channel().settimeout(FILE_SILENCE_S)
-                with session.open(source, "rb") as remote:
-                    _copy(remote, file)
+                try:
+                    with session.open(source, "rb") as remote:
+                        _copy(remote, file)
+                except TimeoutError:  # not one of the connection, for which the firewall may be the reason
+                    raise OSError(f"nothing of ~/{source} has arrived for {FILE_SILENCE_S:.0f} s") from None
 
     def close(self) -> None:
         """Closes the connection."""
