@@ -121,7 +121,10 @@ def read_request(app: App, words: Sequence[str], options: Mapping[str, Any], *, 
     words, options: those of the command line. Raises UsageError, also for a script that cannot run: before anything is
     sent.
     """
-    here, configured = Path.cwd(), load_config(app.config_path, app.overrides).train.cwd
+    config = load_config(app.config_path, app.overrides)
+    if options["nodes"] is not None and config.cloud == "hosts":  # replaces [train] hosts, which may be all hosts
+        app.override("hosts.names", config.hosts.names or config.train.hosts)
+    here, configured = Path.cwd(), config.train.cwd
     is_configured = options["cwd"] is None and configured != "auto"
     folder = app.project_dir / configured if is_configured else here / (options["cwd"] or ".")
     chosen = read_words(words, is_command=is_command, here=here, project_dir=app.project_dir, folder=folder)

@@ -6,6 +6,7 @@ import pytest
 
 from cluster.app import App
 from cluster.commands.job.train import train
+from cluster.nodes.hosts import HostSource
 from cluster.submission.request import TrainRequest
 from cluster.submission.submit import read_request
 from foundation.errors import UsageError
@@ -48,6 +49,14 @@ def test_another_image_needs_no_login_for_the_registry_of_the_usual_one(project:
     registry = '{ server = "r.example.com", username = "me", password_env = "P" }'
     request(project, f"--image {image} sub/own.py", f'[container]\nimage = "r.example.com/one"\nregistry = {registry}')
     assert (project.config.container.image, project.config.container.registry.server) == (image, server)
+
+
+def test_nodes_of_hosts_that_only_train_lists(project: App) -> None:
+    project.config_path.write_text('name = "c"\ncloud = "hosts"\n[train]\nhosts = ["127.0.0.1", "127.0.0.2"]\n')
+    options = train.make_context("cluster train", ["--nodes", "1", "sub/own.py"]).params
+    read_request(project, options.pop("words"), options, is_command=options.pop("is_command"))
+    nodes = HostSource(project).describe()
+    assert nodes.select(project.config.train.nodes, requested=1) == ("127.0.0.1",)
 
 
 @pytest.mark.parametrize("line", ["mpirun -np 2 python sub/own.py", "torchrun sub/own.py"])
