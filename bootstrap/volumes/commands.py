@@ -7,6 +7,7 @@ others.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from provision.model import domain_of
 from provision.volumes.source import MountSource
 
 # The first wait, in tenths of a second, and the retries. Each wait is longer by the first: 2 + 4 + 6 s (nfs(5)).
@@ -63,7 +64,7 @@ def s3fs_words(source: MountSource, access: S3Access, *, uid: int, gid: int) -> 
     """
     where = f"{source.bucket}:/{source.prefix.rstrip('/')}" if source.prefix else source.bucket
     region = source.region or access.region
-    url = access.endpoint_url or f"https://s3.{region}.amazonaws.com{'.cn' if region.startswith('cn-') else ''}"
+    url = access.endpoint_url or f"https://s3.{region}.{domain_of(region)}"
     # No certificate of AWS is for BUCKET.s3.REGION.amazonaws.com if the bucket's name has dots.
     has_own_name = access.endpoint_url is None and "." not in source.bucket
     options = [
