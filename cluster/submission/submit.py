@@ -145,7 +145,7 @@ def read_request(app: App, words: Sequence[str], options: Mapping[str, Any], *, 
     train = app.config.train
     if request.command:
         folder = app.project_dir / train.subfolder
-        if chosen.command and not is_command:
+        if chosen.command and not is_command and not train.sync_dst_dir:  # where the nodes keep other files
             check_script(request.command, folder=folder)
         check_first_line(request.command, folder=folder)
         return request

@@ -36,6 +36,12 @@ def test_a_commands_script_is_in_the_folder_of_the_job(project: App, line: str, 
     assert project.config.train.cwd == "sub"
 
 
+def test_a_commands_script_may_be_only_on_the_nodes(project: App) -> None:
+    assert request(project, "python there.py", 'sync_dst_dir = "/srv/app"').command == ("python", "there.py")
+    with pytest.raises(UsageError, match=r"there\.py: there is no such script"):
+        request(project, "python there.py", 'sync_dst_dir = ""')
+
+
 @pytest.mark.parametrize(("line", "settings"), [("--cwd sub -- python {}", ""), ("python {}", 'cwd = "sub"')])
 def test_an_own_script_in_the_folder_of_the_job_precedes_a_shipped_one(project: App, line: str, settings: str) -> None:
     name = "train_mnist.py"
