@@ -90,7 +90,6 @@ def fetch_once(
     A killed process leaves no partial file. One process at a time. Raises OSError, and the errors of `fetch`.
     """
     wheels = cache / "wheels"
-    wheels.mkdir(parents=True, exist_ok=True)
     with one_at_a_time(wheels, does="is fetching files for the nodes", report=report):
         kept = find_kept(cache, key, report=report)
         if kept is not None:

@@ -43,7 +43,6 @@ def fetched(
     """
     sources = cache / "datasets"
     try:
-        sources.mkdir(parents=True, exist_ok=True)
         with one_at_a_time(sources, does="downloads a dataset", report=report):
             for source in dataset.sources:
                 download(source, sources, report=report, advance=advance)
