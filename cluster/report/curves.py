@@ -88,7 +88,7 @@ def find_bin(at: float, start: float, end: float) -> int:
 def combine(
     curves: Sequence[Curve], start: float, end: float, of: Callable[[Sequence[float]], float]
 ) -> tuple[Point, ...]:
-    """One curve for several, with the least and the greatest of them, but of a sum. of: sum or the mean. Pure."""
+    """One curve for several, with the least and the greatest of them, unless it is a sum. of: sum or the mean. Pure."""
     if len(curves) == 1:
         return tuple(curves[0].points)
     rows = zip(*(curve.resample(start, end) for curve in curves), strict=True)
