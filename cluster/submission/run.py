@@ -225,7 +225,10 @@ def _finish(app: App, job_id: str, *, down: bool) -> None:
 
 def _delete(app: App, *, is_new: bool = False) -> None:
     """Deletes the cluster, unless another job runs there. is_new: none can. Raises ClusterError."""
-    running = None if is_new else ask_for_job(app, describe(app))()
+    nodes = describe(app)
+    if is_new and not nodes.names:
+        return  # nothing was launched, and the volume of earlier nodes stays
+    running = None if is_new else ask_for_job(app, nodes)()
     why_not = None if running is None else render_interruption(running, now=datetime.now(UTC))
     if why_not is None:
         delete_cluster(app, yes=True, as_json=False)

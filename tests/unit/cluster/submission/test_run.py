@@ -76,6 +76,10 @@ def test_the_question_and_the_price_come_from_the_plan(world: World) -> None:
 OPTIONS = {"detach": False, "dry_run": False, "plain": True}
 
 
+def make_nodes(*names: str) -> Any:
+    return SimpleNamespace(names=names)
+
+
 @pytest.fixture
 def calls(app: App, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The steps that the command takes. `up` finds a complete cluster; the job ends well."""
@@ -97,7 +101,7 @@ def calls(app: App, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(run, "submit", submit)
     monkeypatch.setattr(run, "save_report", lambda *_: made.append("report"))
     monkeypatch.setattr(run, "copy_job", lambda *_: made.append("results"))
-    monkeypatch.setattr(run, "describe", lambda _: None)
+    monkeypatch.setattr(run, "describe", lambda _: make_nodes("node-0"))
     monkeypatch.setattr(run, "ask_for_job", lambda *_: HeadJob)
     monkeypatch.setattr(run, "delete_cluster", lambda *_args, **_options: made.append("down"))
     return made
@@ -175,6 +179,10 @@ def test_a_set_up_that_fails(
     with pytest.raises(ClusterError, match="no such package"):
         run_job(app, (), OPTIONS, choices, is_command=False)
     assert calls == steps
+    monkeypatch.setattr(run, "describe", lambda _: make_nodes())
+    with pytest.raises(ClusterError, match="no such package"):
+        run_job(app, (), OPTIONS, choices, is_command=False)
+    assert calls == (steps if is_new else 2 * steps)  # nothing was launched: a volume of earlier nodes stays
 
 
 def test_it_stays_without_down(app: App, calls: list[str]) -> None:
