@@ -95,8 +95,8 @@ def up_in_a_region(app: App, *, dry_run: bool, yes: bool, keep_failed: bool, agr
         elsewhere = regions[regions.index(region) + 1 :]
         if elsewhere and any(isinstance(step, LaunchNodes) for step in plan.steps):
             app.message(f"if {region} cannot give the nodes, then: {', '.join(elsewhere)}")
-        # Another region is tried only after the user has agreed, or without any plan for this one.
-        (has_agreed, agreed), (asks, agree) = (agreed, True), (agree, None)
+        has_agreed, asks = agreed, agree
+        agreed, agree = True, None  # for the next region: the user has agreed, or there was no plan for this one
         bring_up(app, prepare, plan=plan, dry_run=dry_run, yes=has_agreed, keep_failed=keep_failed, agree=asks)
 
     def leave(region: str) -> str | None:

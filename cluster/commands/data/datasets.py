@@ -103,10 +103,9 @@ def _fetched(app: App, dataset: Dataset, parent: Path, *, shards: int | None) ->
         app.message(f"{dataset.name}: {dataset.title}; a download of {decimal(dataset.size_bytes)}")
     with ExitStack() as stack:
         with counting_bar(app, dataset.name, dataset.size_bytes, "bytes") as bar:
-            dataset_folder = fetched(
-                dataset, parent, shards=shards, cache=cache_folder(), report=app.report, advance=bar
+            found = stack.enter_context(
+                fetched(dataset, parent, shards=shards, cache=cache_folder(), report=app.report, advance=bar)
             )
-            found = stack.enter_context(dataset_folder)
         yield found
 
 
