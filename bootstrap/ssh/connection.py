@@ -98,7 +98,7 @@ def _copy(remote: Any, file: IO[bytes]) -> None:
         file.write(data)
         left -= len(data)
     if left:
-        raise OSError(f"a file has {left} bytes less than before")
+        raise OSError(f"a file has {left} bytes less than at the start of the copy")
 
 
 # paramiko also logs tracebacks of the errors that it raises.

@@ -242,7 +242,10 @@ def find_baked(ec2: EC2Client, name: str) -> BakedImage | None:
     with aws_errors(f"looking for the image {name}"):
         filters: list[FilterTypeDef] = [{"Name": "name", "Values": [name]}]
         if found is None and ec2.describe_images(Owners=["self"], Filters=filters)["Images"]:
-            raise ClusterError(f"the account has another image {name}, which no bake has made", hint="another --name")
+            raise ClusterError(
+                f"the account already has an image {name}, which `cluster image bake` did not make",
+                hint="another --name",
+            )
     return found
 
 

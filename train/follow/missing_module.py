@@ -24,7 +24,7 @@ PACKAGES = {
     "umap": "umap-learn",
     "yaml": "pyyaml",
 }
-"""Modules whose package has a different name; packages of some of these names are others'."""
+"""Modules whose package has a different name; some of these names belong to other packages."""
 
 
 class Nearby(Struct, frozen=True, kw_only=True):

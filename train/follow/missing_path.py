@@ -30,7 +30,7 @@ def explain_missing(
         return None if found is None else _advise(path, *found, project_dir=project_dir, exclude=exclude)
     if folder != "." and _exists(project_dir / folder) and _find(folder, project_dir, sync, exclude) is not None:
         return f"the folder {folder} is not sent to the nodes: create it in the program, with os.makedirs"
-    return f"{path} is not on the nodes, nor in the folder of cluster.toml here"
+    return f"{path} exists neither on the nodes nor in the folder of cluster.toml"
 
 
 def _advise(path: str, left_out: str, why: str, *, project_dir: Path, exclude: Sequence[str]) -> str:

@@ -94,7 +94,7 @@ def test_a_name_that_another_image_has_is_refused(world: World, stopped: CreateI
     """Before a node is launched: `bake` would wait for hours for an image that is not its own."""
     assert find_baked(world.clients.ec2, "baked") is None
     world.clients.ec2.create_image(InstanceId=str(stopped.instance_id), Name="baked")
-    with pytest.raises(ClusterError, match="the account has another image baked"):
+    with pytest.raises(ClusterError, match="the account already has an image baked"):
         find_baked(world.clients.ec2, "baked")
 
 

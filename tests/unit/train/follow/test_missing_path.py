@@ -34,12 +34,12 @@ WORK = "/home/ubuntu/.cluster/jobs/20261127-225525-9be1a7/work"
         (".env", "auto", (), 'it may have a secret: to send it, set `[bootstrap] exclude = ["!.env"]`'),
         ("settings.yaml", ("train.py",), (), "name it or its folder in `[bootstrap] sync`"),
         ("data/train", ("data",), (), None),
-        ("data/new/model.pt", "auto", (), "data/new/model.pt is not on the nodes, nor in the folder of cluster.toml"),
+        ("data/new/model.pt", "auto", (), "data/new/model.pt exists neither on the nodes nor in"),
         ("data/model.pt", "auto", (), "the folder data is not sent to the nodes: create it in the program"),
-        ("nowhere", "auto", (), "nowhere is not on the nodes, nor in the folder of cluster.toml here"),
+        ("nowhere", "auto", (), "nowhere exists neither on the nodes nor in the folder of cluster.toml"),
         ("/etc/nowhere", "auto", (), None),
         ("s3://bucket/a.idx", "auto", (), None),
-        ("x" * 300, "auto", (), "x is not on the nodes, nor"),
+        ("x" * 300, "auto", (), "x exists neither on the nodes nor"),
     ],
 )
 def test_advice_depends_on_this_machine(
