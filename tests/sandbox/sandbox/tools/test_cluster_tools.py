@@ -133,7 +133,7 @@ def name():
     return socket.gethostname()
 
 with parsl.load(Config(executors=[executor])):
-    print("elsewhere:", name().result(timeout=240) != socket.gethostname())
+    print("elsewhere:", name().result(timeout=600) != socket.gethostname())
     blocks = [*provider.resources]
     print("at work:", [status.state.name for status in provider.status(blocks)])
 print("cancelled:", [status.state.name for status in provider.status(blocks)])
@@ -204,7 +204,7 @@ def test_parsl_runs_an_app_on_a_block(sandbox: RunningSandbox, home: Path, seen_
     programs = install(seen_by_hosts / "venv", "parsl==2026.10.26", "boto3", python="/usr/bin/python3")
     python = tool(sandbox, programs, "python", home)
     boto3.client("ec2").create_key_pair(KeyName="parsl")
-    output = python.run("-c", WITH_PARSL, find_image(), "parsl", own_address(python.env), str(programs), timeout_s=300)
+    output = python.run("-c", WITH_PARSL, find_image(), "parsl", own_address(python.env), str(programs), timeout_s=700)
     assert output.splitlines()[-3:] == ["elsewhere: True", "at work: ['RUNNING']", "cancelled: ['COMPLETED']"]
     assert not find_live(boto3.client("ec2"), LIVE_STATES)
 
