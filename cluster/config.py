@@ -20,7 +20,6 @@ from foundation.files import read_bounded
 from foundation.setting_types import Settings, Shape
 from foundation.settings import check
 from foundation.toml import MOST_BYTES, find_line, parse_toml
-from node.job_folder import SECRET
 from provision.config import NAME_PATTERN, ProvisionConfig
 from provision.lease.config import LeaseConfig
 from provision.lease.config import find_conflicts as find_lease_conflicts
@@ -112,7 +111,7 @@ def find_mistakes(path: Path) -> tuple[Mistake, ...]:
     try:
         found = settings.find_mistakes(ClusterConfig, parse_toml(text))
     except ValueError as error:
-        line, message = _explain_toml(text, str(error))[:2]
+        line, message = _explain_toml(str(error))
         return (Mistake(line=line, key="", message=message),)
     mistakes = [Mistake(line=find_line(text, key), key=key, message=words) for key, words in found]
     return tuple(sorted(mistakes, key=lambda one: one.line or 0))
@@ -124,9 +123,9 @@ def read_table(path: Path, *, hint: str = "") -> dict[str, Any]:
     try:
         return parse_toml(text)
     except ValueError as error:  # also Python's own error for a number with thousands of digits
-        line, message, remedy = _explain_toml(text, str(error))
+        line, message = _explain_toml(str(error))
         where = str(path) if line is None else f"{path}, line {line}"
-        raise ConfigError(f"{where}: {message}", hint=remedy or AGAIN.format(path=path)) from error
+        raise ConfigError(f"{where}: {message}", hint=AGAIN.format(path=path)) from error
 
 
 def _read_text(path: Path, *, hint: str = "") -> str:
@@ -149,44 +148,21 @@ def _read_text(path: Path, *, hint: str = "") -> str:
 
 AGAIN = "correct {path}, then run the command again"
 _POSITION = re.compile(r" \(at line (\d+), column \d+\)")
-_HEADING = re.compile(r"^\s*\[+\s*([\w.-]+)", re.MULTILINE)
-_KEY = re.compile(r"""(?:^|[{,])\s*["']?([\w.-]+)["']?\s*=?\s*""")
-_VARIABLES = {"env", "env_server", "env_worker"}
-_WORDS = {"true": "true", "yes": "true", "on": "true", "false": "false", "no": "false", "off": "false"}
-_BARE_WORD = re.compile(r"\s*([\w-]+)\s*=\s*([^\s\"'\[{#][^\"'\[{#]*?)\s*(?:#.*)?")
+_MEANINGS = {
+    "Invalid value": 'text needs quotes, as in name = "demo"; the words true and false do not',
+    "Cannot overwrite a value": "a key appears twice",
+}
 
 
-def _explain_toml(text: str, words: str) -> tuple[int | None, str, str | None]:
-    """Returns where a file is not valid TOML, what is wrong there, and the correction if it is known. Pure.
+def _explain_toml(words: str) -> tuple[int | None, str]:
+    """Returns the line that is not valid TOML, and what is wrong there. Pure. words: the message of tomllib.
 
-    message: the message of tomllib.
+    The line itself is not shown: it may have a secret.
     """
     match = _POSITION.search(words)
-    if match is None:
-        return None, f"not valid TOML: {words}", None
-    number = int(match[1])
-    *above, line = [*text.splitlines(), ""][:number]
-    line = _hide_values(line, table="".join(_HEADING.findall("\n".join(above))[-1:]))
-    shown, what = line.strip()[:80], words.replace(match[0], "")
-    bare = _BARE_WORD.fullmatch(line)
-    if bare is not None and what == "Invalid value" and (value := _WORDS.get(bare[2].lower())):
-        return number, f"{shown}: the words are true and false", f"{bare[1]} = {value}"
-    if bare is not None and what == "Invalid value":
-        return number, f"{shown}: text needs quotes", f'{bare[1]} = "{bare[2]}"'
-    if what == "Cannot overwrite a value":
-        return number, f"{shown}: this key appears twice", "remove one of the two lines"
-    return number, f"{shown}: not valid TOML: {what}", None
-
-
-def _hide_values(line: str, *, table: str) -> str:
-    """Returns the line up to the value of a variable, or of a key whose name suggests a secret. Pure."""
-    of_variables = False
-    for found in _KEY.finditer(line):
-        *tables, name = f"{table}.{found[1]}".split(".")
-        if of_variables or not _VARIABLES.isdisjoint(tables) or SECRET.search(name):
-            return f"{line[: found.end()]}..."
-        of_variables = name in _VARIABLES
-    return line
+    what = words if match is None else words.replace(match[0], "")
+    meaning = f" ({_MEANINGS[what]})" if what in _MEANINGS else ""
+    return None if match is None else int(match[1]), f"not valid TOML: {what}{meaning}"
 
 
 def parse_config(table: Mapping[str, Any], *, source: str, overrides: Mapping[str, Any] | None = None) -> ClusterConfig:

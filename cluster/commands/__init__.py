@@ -9,7 +9,6 @@ from click.core import ParameterSource
 
 from cluster.completion import load_command, load_shape
 from cluster.views.examples import render_examples
-from foundation.errors import UsageError
 
 # For each heading of `cluster --help`, in the order of use: name -> "module:attribute" and one line of help.
 # `cluster --help` shows this without importing boto3 and Fabric.
@@ -77,41 +76,6 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
 }
 COMMANDS = {name: entry for section in SECTIONS.values() for name, entry in section.items()}
 
-_JOB_OR_CLUSTER = "cluster stop stops a job, cluster down deletes the cluster"
-_LOGS = "cluster logs -f"
-HABITS = {
-    "attach": _LOGS,
-    "autostop": "cluster lease --idle 30m",
-    "cancel": "cluster stop",
-    "connect": "cluster ssh",
-    "copy-file": "cluster cp",
-    "create": "cluster up",
-    "delete": _JOB_OR_CLUSTER,
-    "describe": "cluster status",
-    "destroy": _JOB_OR_CLUSTER,
-    "get": "cluster status shows the nodes, cluster jobs the jobs",
-    "help": "cluster --help, or cluster COMMAND --help",
-    "kill": _JOB_OR_CLUSTER,
-    "launch": "cluster run launches the nodes and trains; cluster up only launches them",
-    "login": "cluster ssh",
-    "ls": "cluster list",
-    "port-forward": "cluster forward 6006",
-    "ps": "cluster jobs shows the jobs, cluster status the nodes",
-    "queue": "cluster jobs",
-    "rm": _JOB_OR_CLUSTER,
-    "rsync": "cluster cp",
-    "run-command": "cluster exec -- COMMAND",
-    "scale": "cluster resize",
-    "scp": "cluster cp",
-    "shell": "cluster ssh",
-    "submit": "cluster train --detach",
-    "tail": _LOGS,
-    "terminate": _JOB_OR_CLUSTER,
-    "top": "cluster watch shows a job, cluster status the nodes",
-    "version": "cluster --version",
-}
-"""Commands of docker, kubectl, SkyPilot and Flintrock, and the hint for each."""
-
 
 class OrderedGroup(click.Group):
     """A group that lists its commands in the order of their definition, which is the order of use.
@@ -164,14 +128,6 @@ class LazyGroup(OrderedGroup):
 
 class RootGroup(LazyGroup):
     """The command `cluster` itself, whose help has a heading for each kind of command."""
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Imports the command that is called. Raises UsageError for a command of another program."""
-        if args[0] in HABITS and not ctx.resilient_parsing:
-            raise UsageError(f"there is no command {args[0]}", hint=HABITS[args[0]])
-        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """Writes the list of commands."""

@@ -14,7 +14,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from cluster.commands import COMMANDS, HABITS, SECTIONS
+from cluster.commands import COMMANDS, SECTIONS
 from cluster.config import ClusterConfig, load_config
 from cluster.main import INTERRUPTED, cli
 from cluster.views.examples import EXAMPLES
@@ -208,13 +208,6 @@ def test_help_lists_the_commands_under_headings() -> None:
     shown = CliRunner().invoke(cli, ["--help"], terminal_width=80).output
     assert re.findall(r"^(\S.*):$", shown, re.MULTILINE) == ["Options", *SECTIONS]
     assert re.findall(r"^  ([a-z][a-z-]*)  ", shown, re.MULTILINE) == list(COMMANDS)
-
-
-@pytest.mark.parametrize("word", list(HABITS))
-def test_the_commands_of_other_programs_lead_to_ours(word: str) -> None:
-    assert word not in COMMANDS
-    for line in re.findall(r"cluster ([a-z-]+)", HABITS[word]):
-        assert line in COMMANDS or line.startswith("--"), line
 
 
 def test_every_command_has_examples() -> None:
