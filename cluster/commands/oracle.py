@@ -1,7 +1,6 @@
 """`cluster oracle`: shows the tables of GPUs and wheels."""
 
 import difflib
-from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -9,7 +8,7 @@ import click
 from cluster.app import App, pass_app
 from cluster.views.layout import render_table
 from foundation.errors import NotFoundError
-from provision.oracle.decide import Verdict, check_mxnet, find_gpu_wheels, judge_on, pick_for
+from provision.oracle.decide import Verdict, check_mxnet, judge_on, pick_for
 from provision.oracle.tables import (
     GPU_MACHINES,
     WHEELS,
@@ -46,7 +45,8 @@ def oracle(app: App, *, instance_type: str | None, framework: str, as_json: bool
 def render(framework: str, instance_type: str | None = None, *, columns: int | None = None) -> str:
     """Renders the tables of all GPUs and wheels, or the answer for one instance type. Raises NotFoundError."""
     if instance_type is None:
-        return _render_torch(columns) if framework == "pytorch" else _render_mxnet(columns)
+        wheels = _list_builds() if framework == "pytorch" else _list_wheels()
+        return "\n\n".join(render_table(rows, columns=columns, prose=True) for rows in (_list_gpus(framework), wheels))
     render_one = _render_torch_machine if framework == "pytorch" else _render_mxnet_machine
     machine = _find_machine(instance_type)
     return f"{instance_type}: {machine.label}\n{render_one(instance_type, machine, columns)}"
@@ -125,43 +125,33 @@ def _build_document(build: TorchBuild) -> dict[str, Any]:
     }
 
 
-# -- MXNet's wheels ----------------------------------------------------------------------------------------------------
+# -- as tables ---------------------------------------------------------------------------------------------------------
 
 
-def _render_mxnet(columns: int | None) -> str:
-    """Renders every GPU with its wheels, and every wheel with its code and its requirements. Pure."""
-    gpus = [("GPU", "CAPABILITY", "FAMILIES", '"auto" TAKES', "ALSO RUN, WITH THEIR CUDA IN THE IMAGE")]
-    for machine, cells in _group_machines():
-        auto = pick_for(machine)
-        is_x86 = machine.gpu is not None and machine.architecture == "x86_64"
-        others = [wheel for wheel in find_gpu_wheels(machine.gpu) if wheel != auto] if machine.gpu and is_x86 else []
-        also = ", ".join(
-            f"{wheel.name.removeprefix('mxnet-')} {wheel.version}{'*' if wheel.reads_s3 else ''}" for wheel in others
-        )
-        gpus.append((*cells, auto.requirement if auto else "-", also or "-"))
-    wheels = [("WHEEL", "MB", "CUDA", "MACHINE CODE (sm_)", "READS s3://", "CUDA'S LIBRARIES")]
-    for wheel in WHEELS:
-        cuda = show(wheel.cuda) if wheel.cuda is not None else "-"
-        code, s3 = show_code(wheel.code) or "-", _yes(wheel.reads_s3)
-        wheels.append((wheel.requirement, str(wheel.size_mb), cuda, code, s3, _libraries(wheel)))
-    tables = [render_table(rows, columns=columns, prose=True) for rows in (gpus, wheels)]
-    return "\n".join([tables[0], "* reads s3:// directly", "", tables[1]])
-
-
-def _group_machines() -> list[tuple[Machine, tuple[str, str, str]]]:
-    """Returns a machine of each GPU and architecture, with the cells of its GPU, capability and families."""
+def _list_gpus(framework: str) -> list[tuple[str, ...]]:
+    """Returns a row for each GPU and architecture, with the wheel of "auto"."""
     machines_of: dict[tuple[Gpu | None, str], list[Machine]] = {}
     for machine in GPU_MACHINES:
         machines_of.setdefault((machine.gpu, machine.architecture), []).append(machine)
-    grouped = []
+    rows: list[tuple[str, ...]] = [("GPU", "CAPABILITY", "FAMILIES", '"auto" TAKES')]
     for (gpu, architecture), machines in machines_of.items():
         name, capability = gpu.name if gpu is not None else "-", "-"
         if gpu is not None and gpu.capability is not None:
             capability = show(gpu.capability) + (" (arm64)" if architecture == "arm64" else "")
         elif gpu is not None:
             name = f"{gpu.maker} {gpu.name}"
-        grouped.append((machines[0], (name, capability, " ".join(each.family for each in machines))))
-    return grouped
+        families = " ".join(each.family for each in machines)
+        rows.append((name, capability, families, _machine_document(framework, machines[0])["auto"] or "-"))
+    return rows
+
+
+def _list_wheels() -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = [("WHEEL", "MB", "CUDA", "MACHINE CODE (sm_)", "READS s3://", "CUDA'S LIBRARIES")]
+    for wheel in WHEELS:
+        cuda = show(wheel.cuda) if wheel.cuda is not None else "-"
+        code, s3 = show_code(wheel.code) or "-", _yes(wheel.reads_s3)
+        rows.append((wheel.requirement, str(wheel.size_mb), cuda, code, s3, _libraries(wheel)))
+    return rows
 
 
 def _libraries(wheel: Wheel) -> str:
@@ -202,28 +192,6 @@ def _judge(machine: Machine) -> list[Verdict]:
 
 def _leaves_gpu_unused(wheel: Wheel, machine: Machine) -> bool:
     return wheel.cuda is None and machine.gpu is not None and machine.architecture == "x86_64"
-
-
-# -- PyTorch's wheels --------------------------------------------------------------------------------------------------
-
-
-def _render_torch(columns: int | None) -> str:
-    """Renders every GPU with the wheel of "auto" and the versions that run on it, and every build. Pure."""
-    gpus = [("GPU", "CAPABILITY", "FAMILIES", '"auto" TAKES', "VERSIONS ON PYPI", "OTHERS")]
-    for machine, cells in _group_machines():
-        fitting = [build for build in TORCH_BUILDS if _runs_torch(build, machine)]
-        on_pypi = _show_range([build for build in fitting if build.on_pypi])
-        elsewhere = ", ".join(f"{build.versions} +{build.label}" for build in fitting if not build.on_pypi)
-        gpus.append((*cells, _pick_torch(machine) or "-", on_pypi or "-", elsewhere or "-"))
-    return "\n\n".join(render_table(rows, columns=columns, prose=True) for rows in (gpus, _list_builds()))
-
-
-def _show_range(builds: Sequence[TorchBuild]) -> str:
-    """Renders the versions of consecutive builds as a range: "2.8 to 2.15". builds: newest first. Pure."""
-    if not builds:
-        return ""
-    first, last = builds[-1].first, builds[0].last
-    return show(first) if first == last else f"{show(first)} to {show(last)}"
 
 
 def _list_builds() -> list[tuple[str, ...]]:

@@ -104,9 +104,6 @@ def test_a_wheel_is_compared_with_the_table() -> None:
 def test_the_tables_are_shown() -> None:
     rows = {line.partition("  ")[0]: line for line in render("pytorch").splitlines()}
     assert "torch==2.8.0" in rows["V100"]
-    assert "1.13 to 2.10" in rows["V100"]
-    assert "2.8 to 2.15" in rows["B200"]
-    assert "2.7 +cu128" in rows["B200"]
     document = json.loads(json.dumps(make_document("pytorch")))
     (h100,) = (machine for machine in document["machines"] if machine["family"] == "p5")
     assert (h100["gpu"]["name"], h100["auto"]) == ("H100", "torch==2.13.0")
