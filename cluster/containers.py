@@ -1,20 +1,15 @@
-"""[container], for the commands: the login for the image, the nodes that pull it, and commands that run in it."""
+"""[container], for the commands: the login for the image, and the nodes that pull it."""
 
 import base64
 import os
 from collections.abc import Sequence
-from typing import Literal
 
 from bootstrap.apply import ReadyNode
 from bootstrap.container.prepare import FindLogin, Login, PreparedImage, prepare
 from bootstrap.container.reference import parse_reference
-from bootstrap.ssh.host import Host
 from cluster.app import App
-from cluster.nodes.source import Nodes
-from cluster.session import ready_nodes
 from foundation.errors import AwsError, ConfigError
 from provision.aws.clients import aws_errors
-from train.job.containers import shell_words
 from train.job.job_plan import choose_launcher_use
 
 
@@ -60,12 +55,9 @@ def prepare_image(app: App, nodes: Sequence[ReadyNode], login: FindLogin) -> Pre
 
     Raises ClusterError or a subclass.
     """
-    return _prepare(app, nodes, login) if app.config.container.image else None
-
-
-def _prepare(app: App, nodes: Sequence[ReadyNode], login: FindLogin) -> PreparedImage:
-    config = app.config
-    framework = config.bootstrap.framework
+    config, framework = app.config, app.config.bootstrap.framework
+    if not config.container.image:
+        return None
     return prepare(
         nodes,
         config.container,
@@ -74,28 +66,3 @@ def _prepare(app: App, nodes: Sequence[ReadyNode], login: FindLogin) -> Prepared
         launcher=choose_launcher_use(config.train, framework),
         report=app.report,
     )
-
-
-def find_shell(
-    app: App, nodes: Nodes, name: str, command: Sequence[str], *, stdin: Literal["pipe", "terminal"]
-) -> tuple[Host, tuple[str, ...]]:
-    """Sets up the nodes, and pulls the image on one of them. Returns it, and the command line of a container there.
-
-    command: what runs in it; () for a shell. stdin: where its input comes from. Raises ClusterError or a subclass.
-    """
-    config = app.config
-    if not config.container.image:
-        raise ConfigError("--container runs commands in [container] image, which is not set", hint="set it")
-    login = find_login(app)
-    with ready_nodes(app, nodes) as (ready, _):
-        node = next(node for node in ready if node.host.name == name)
-        line = shell_words(
-            config.container,
-            _prepare(app, [node], login),
-            node,
-            command,
-            framework=config.bootstrap.framework,
-            volumes=[volume.mount for volume in config.volumes],
-            stdin=stdin,
-        )
-    return node.host, line

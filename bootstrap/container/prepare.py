@@ -52,14 +52,13 @@ FindLogin = Callable[[], Login | None]
 class NodeImage(Struct, frozen=True, kw_only=True):
     """How a node runs the image. engine: the first words of the engine's commands. image: the image's id.
 
-    path, python_path: the image's PATH and PYTHONPATH, or "". ids: the uid and gid of the node's user.
+    path, python_path: the image's PATH and PYTHONPATH, or "".
     """
 
     engine: tuple[str, ...]
     image: str
     path: str = ""
     python_path: str = ""
-    ids: tuple[int, int] = (0, 0)
 
 
 class PreparedImage(Struct, frozen=True, kw_only=True):
@@ -76,7 +75,6 @@ class PreparedImage(Struct, frozen=True, kw_only=True):
 class _EngineFacts(Struct, frozen=True):
     engine: tuple[str, ...] | None
     reasons: tuple[str, ...]
-    ids: tuple[int, int]
     machine: str
     shm_bytes: Annotated[int, Meta(ge=0)]
 
@@ -174,7 +172,6 @@ def prepare(
                 image=images[name].id,
                 path=images[name].path,
                 python_path=images[name].python_path,
-                ids=found[name].ids,
             )
             for name in names
         },

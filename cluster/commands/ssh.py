@@ -21,7 +21,6 @@ from bootstrap.ssh.host import (
 from bootstrap.ssh.tunnel import LOCAL, check_free, explain_missing, keep_open, render_forward_command
 from cluster.app import App, pass_app
 from cluster.completion import NODE, NODE_OR_FILE
-from cluster.containers import find_shell
 from cluster.session import describe_and_warn, open_connections
 from foundation.errors import UsageError
 
@@ -70,11 +69,10 @@ def _take_ssh_options(command: Decorated) -> Decorated:
 
 @click.command("ssh", context_settings={"allow_interspersed_args": False})
 @_take_ssh_options
-@click.option("--container", "in_image", is_flag=True, help="Open it in a new container of [container] image.")
 @click.argument("node", required=False, type=NODE)
 @click.argument("words", metavar="[COMMAND...]", nargs=-1, type=click.UNPROCESSED)
 @pass_app
-def ssh(app: App, *, in_image: bool, node: str | None, words: tuple[str, ...], passed_on: Sequence[str]) -> None:
+def ssh(app: App, *, node: str | None, words: tuple[str, ...], passed_on: Sequence[str]) -> None:
     """Open a shell or run a command on a node.
 
     NODE defaults to the head. Options stand before NODE; -4, -6, -C, -g, -q and -v also work as in ssh. The node's
@@ -83,13 +81,7 @@ def ssh(app: App, *, in_image: bool, node: str | None, words: tuple[str, ...], p
     """
     words = words[1:] if words[:1] == ("--",) else words
     is_terminal = sys.stdin.isatty() and (not words or sys.stdout.isatty())
-    if in_image:
-        app.enter_cloud()
-        nodes = describe_and_warn(app)
-        name = nodes.choose([node] if node else ())[0]
-        host, words = find_shell(app, nodes, name, words, stdin="terminal" if is_terminal else "pipe")
-    else:
-        [host] = find_hosts(app, [node] if node else None)
+    [host] = find_hosts(app, [node] if node else None)
     options = find_options(app, host)
     _run(app, render_ssh_command(host, words, options=options, is_terminal=is_terminal, passed_on=passed_on))
 

@@ -104,17 +104,14 @@ def run_words(
     """The command line for a new container, and the variables to add to the engine's own environment.
 
     engine: the first words. order: {"name", "job", "image": its id, "shm_size": bytes or null, "gpus": whether the
-    node has some, "mounts": [[source, target, read only], ...], "cwd", "command"}, and for a command that reads its
-    stdin "input": "pipe" or "terminal"; "detached": the engine returns once it has started. env: the environment of
-    the process. uid, gid: those of the node's user. Values are not on the command line, where all users of the node
-    see them, except for variables that the engine itself would obey, such as PATH and HOME.
+    node has some, "mounts": [[source, target, read only], ...], "cwd", "command", "detached": whether the engine
+    returns once it has started}. env: the environment of the process. uid, gid: those of the node's user. Values are
+    not on the command line, where all users of the node see them, except for variables that the engine itself would
+    obey, such as PATH and HOME.
     """
     words = [*engine, "run", "--rm", "--name", order["name"], "--network", "host", "--pid", "host"]
     words += ["--label", f"{JOB_LABEL}={order['job']}"]
-    if order.get("input"):
-        words += ["--interactive"] + (["--tty"] if order["input"] == "terminal" else [])
-    else:
-        words += ["--detach"] if order.get("detached") else ["--sig-proxy=false"]
+    words += ["--detach"] if order.get("detached") else ["--sig-proxy=false"]
     words += ["--log-driver", "none"]
     if order["shm_size"] is None:
         words += ["--ipc", "host"]

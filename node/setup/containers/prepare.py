@@ -3,8 +3,7 @@
 Requests and answers are JSON, one per line. The verb is a request's first key. Answers come in order: {"failed": text},
 or as below, and {"alive": true} every two seconds. The end of stdin ends this program and the command that it runs.
 
-    {"find": "auto"}                 {"engine": words or null, "reasons": [why not], "ids": [uid, gid],
-                                     "machine", "shm_bytes"}
+    {"find": "auto"}                 {"engine": words or null, "reasons": [why not], "machine", "shm_bytes"}
     {"inspect": IMAGE}               {"image": {"id", "digests", "machine", "os", "path", "python_path"} or null}
     {"map": IMAGE_ID}                {"done": true}: gives the image's files the owners that containers of this
                                      node's user see
@@ -83,7 +82,6 @@ class Node:
         return {
             "engine": found,
             "reasons": message,
-            "ids": [os.getuid(), os.getgid()],
             "machine": os.uname().machine,
             "shm_bytes": shutil.disk_usage(MEMORY).total if os.path.isdir(MEMORY) else 0,
         }

@@ -53,7 +53,6 @@ NOT_TYPED = {  # lines
     "ssh -i key ubuntu@<public or private address>": "with places to fill in",
     "cluster cp node-0:/shared/results/JOB .   # and results from it": "with a place to fill in",
     "cluster image rm NAME       # or its id": "with a place to fill in",
-    "cluster ssh --container node-1              # a shell in one": "a shell",
     "python launch.py -n 4 -s 4 -H hosts --launcher ssh python train.py --kv-store dist_sync     # by hand": "not ours",
 }
 BLOCKS_ELSEWHERE = (

@@ -131,13 +131,6 @@ def accuracy(message: str) -> float:
     return float(found[-1])
 
 
-def test_ssh_in_a_container(nodes: ContainerNodes, plain: str) -> None:
-    words = "cut -c 1-2 /etc/debian_version; ls -d /opt/pypi* 2>/dev/null; id -u; exit 7"
-    with nodes.configured(plain):
-        done = nodes.project.run("ssh", "--container", "node-0", "--", "sh", "-c", words, code=7)
-        assert done.stdout.splitlines() == ["12", "1000"]
-
-
 def test_the_engine_of_a_process_is_killed(nodes: ContainerNodes, plain: str, record_property: Tell) -> None:
     command = ("--", "sh", "-c", f"(env -i setsid {' '.join(STRANGER)} &); echo waits; sleep 600")
     with nodes.configured(plain), running(nodes.project, "--launcher", "env", command=command, waiting=1) as job:

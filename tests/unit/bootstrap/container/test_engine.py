@@ -103,13 +103,6 @@ def test_a_size_of_its_own_for_shared_memory() -> None:
     assert "--ipc" not in words
 
 
-def test_a_shell_has_the_terminal() -> None:
-    words, _ = run(["podman"], input="terminal")
-    assert {"--interactive", "--tty"} <= set(words)
-    assert "--sig-proxy=false" not in words
-    assert "--tty" not in run(["podman"], input="pipe")[0]
-
-
 def test_folders_are_mounted_before_what_is_inside() -> None:
     mounts = [("/x", "/a/b", False), ("/y", "/a", False), ("/z", "/a", True)]
     assert engine.sort_mounts(mounts) == [("/z", "/a", True), ("/x", "/a/b", False)]

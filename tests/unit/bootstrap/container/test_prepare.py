@@ -29,7 +29,7 @@ DIGEST = "sha256:" + "ab" * 32
 
 
 def found(**more: Any) -> Any:
-    facts = {"engine": ["podman"], "reasons": [], "ids": [1000, 1000], "machine": "x86_64"}
+    facts = {"engine": ["podman"], "reasons": [], "machine": "x86_64"}
     return convert({**facts, "shm_bytes": 4 << 30, **more}, prepare._EngineFacts)
 
 

@@ -14,13 +14,12 @@ from cluster.app import App
 from cluster.config import parse_config
 from cluster.containers import find_login
 from foundation.errors import ConfigError
-from job_world import CODE_DIR, SCRIPT, cpus, gpus, plan
+from job_world import SCRIPT, cpus, gpus, plan
 from node.engines.engine import Framework, Head
 from node.engines.launch_py import SshLaunchPy
 from node.protocol import Container
 from provision.aws.clients import Clients
 from train.job.config import TrainConfig
-from train.job.containers import shell_words
 from train.job.defaults import render_settings
 from train.job.job_plan import choose_launcher_use, find_used
 
@@ -29,7 +28,7 @@ ECR = "123456789012.dkr.ecr.eu-west-1.amazonaws.com/train:1"
 
 
 def prepared(nodes: int, **more: Any) -> PreparedImage:
-    one = NodeImage(engine=("podman",), image="sha256:1", path="/opt/bin:/usr/bin", ids=(1000, 1000))
+    one = NodeImage(engine=("podman",), image="sha256:1", path="/opt/bin:/usr/bin")
     return PreparedImage(reference=REFERENCE, nodes={f"node-{index}": one for index in range(nodes)}, **more)
 
 
@@ -89,19 +88,6 @@ def test_only_nodes_that_a_job_may_use_get_the_image() -> None:
     assert used(hosts=("node-2",)) == ["node-0", "node-2"]
     assert used(launcher="local") == ["node-0"]
     assert used(launcher="slurm", hosts=("node-2",)) == ["node-0", "node-1", "node-2"]
-
-
-def test_a_shell_has_a_jobs_mounts() -> None:
-    config = ContainerConfig(image="a", mounts=("~/data:~/data",))
-    [node] = cpus(1)
-    words = shell_words(config, prepared(1), node, ["id"], framework="mxnet")
-    volumes = [words[at + 1] for at, word in enumerate(words) if word == "--volume"]
-    assert f"{CODE_DIR}:{CODE_DIR}:ro" in volumes
-    assert "/home/ubuntu/.cluster/home:/home/ubuntu" in volumes
-    assert "/home/ubuntu/data:/home/ubuntu/data" in volumes
-    assert "/home/ubuntu/.cluster/env/ab:/home/ubuntu/.cluster/env/ab:ro" in volumes
-    assert words[-2:] == ("sha256:1", "id")
-    assert "PATH=/home/ubuntu/.cluster/env/ab/bin:/opt/bin:/usr/bin" in words
 
 
 def app_with(tmp_path: Path, **container: Any) -> App:
