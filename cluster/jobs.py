@@ -10,7 +10,7 @@ from msgspec import Struct
 from bootstrap.apply import ReadyNode
 from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.host import Host
-from bootstrap.ssh.node_program import AnswerError, runtime_command
+from bootstrap.ssh.node_program import AnswerError, Check, never, runtime_command
 from cluster.app import App
 from cluster.nodes.ec2 import ANSWER_TIMEOUT_S
 from cluster.nodes.other_hosts import note_job
@@ -20,6 +20,7 @@ from cluster.views.results import render_new_files
 from cluster.views.status import HeadJob, render_took
 from foundation.errors import ClusterError, ConnectError, NotFoundError
 from foundation.thread_pool import run_in_thread
+from node.job.log_tail import find_processes, find_tail
 from node.protocol import JobResult, Left, LogWanted, RecordRole
 from provision.model import count
 from train.follow.events import Event
@@ -101,6 +102,9 @@ def end_from_here(app: App, job: str) -> Left:
 # -- finding jobs -----------------------------------------------------------------------------------------------------
 
 
+ALL = LogWanted()
+
+
 class JobSources:
     """The sources of a cluster's jobs: its head, and [data] results. Created by `open_jobs`.
 
@@ -131,18 +135,30 @@ class JobSources:
         return self._add_s3(self._ask_head())
 
     @contextmanager
-    def open_log(self, record: JobRecord, learn: Callable[[Sequence[RecordRole]], None]) -> Iterator[Iterator[bytes]]:
-        """Yields the lines of a job's log so far. learn: called first, with the processes that are known.
+    def open_log(
+        self,
+        record: JobRecord,
+        learn: Callable[[Sequence[RecordRole]], None],
+        *,
+        message: Callable[[str], None] | None = None,
+        check: Check = never,
+        wait: bool = False,
+        wanted: LogWanted = ALL,
+    ) -> Iterator[Iterator[bytes]]:
+        """Yields the wanted lines of a job's log so far, or if `wait`, until it ends.
 
-        Raises ClusterError or a subclass.
+        learn: called first, with all processes that are known by now. message: receives messages about the connection.
+        check: called several times a second, and may raise. Raises ClusterError or a subclass.
         """
         if record.source == "s3" or self.head is None:
             config = self._app.config
             log = open_s3_log(str(config.data.s3_results), record.id, region=config.provision.region)
-            learn(record.roles)
-            yield log.lines()
+            processes = find_processes(record.roles, len(record.attempts), log.lines)
+            learn(processes)
+            yield _while_read(log.lines(find_tail(log.read, log.size, wanted, processes)), check)
             return
-        stream = LogStream(self.head, record.id, message=self._app.message, wait=False, wanted=LogWanted(), begin=learn)
+        message = message or self._app.message
+        stream = LogStream(self.head, record.id, message=message, check=check, wait=wait, wanted=wanted, begin=learn)
         with closing(stream.lines()) as lines:
             yield lines
 
@@ -172,6 +188,12 @@ class JobSources:
                 raise
             self._app.message(f"cannot read the jobs in {results}: {error.message}", style="yellow")
             return ()
+
+
+def _while_read(lines: Iterable[bytes], check: Check) -> Iterator[bytes]:
+    for line in lines:
+        check()
+        yield line
 
 
 def ask_head(head: Head) -> tuple[JobRecord, ...]:

@@ -4,8 +4,8 @@ import json
 import select
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Protocol, get_args
 
@@ -20,11 +20,10 @@ from cluster.views.jobs import event_document
 from cluster.views.live import JobDisplay
 from cluster.views.results import find_hosts
 from foundation.errors import JobError
-from node.job.log_tail import find_processes, find_tail
 from node.protocol import JobResult, LogWanted, NewFiles, Role
 from train.follow.events import Event, EventReader, Selection, parse_since
-from train.follow.records import JobRecord, open_s3_log
-from train.follow.run import LogStream, check_result, pass_on
+from train.follow.records import JobRecord
+from train.follow.run import check_result, pass_on
 
 
 class Sink(Protocol):
@@ -84,7 +83,7 @@ def logs(
                 if live and tail is not None and record.state != "damaged":
                     # The view needs the state, which is in an earlier line.
                     sink.take(Event(kind="state", at=record.started_at or record.submitted_at, state=record.state))
-                result, files = show_log(app, sources, record, sink, wanted=wanted, follow=follow)
+                result, files = show_log(sources, record, sink, wanted=wanted, follow=follow)
         except BrokenPipeError:  # as in `cluster logs | head`
             return
     if follow:
@@ -102,48 +101,25 @@ def end(
     check_result(record.id, result)
 
 
-def show_log(
-    app: App,
-    sources: JobSources,
-    record: JobRecord,
-    sink: Sink,
-    *,
-    wanted: LogWanted,
-    follow: bool,
-    check: Check | None = None,
-) -> tuple[JobResult | None, Sequence[NewFiles]]:
-    """Shows the wanted part of the log, with all ranks that are known by now, and follows it if asked.
-
-    Returns the result if the job has ended, and its new files. check: called several times a second, and may raise; by
-    default check_stdout.
-    """
-    check = check or check_stdout
-    reader = EventReader()
-    if record.source == "s3" or sources.head is None:
-        log = open_s3_log(str(app.config.data.s3_results), record.id, region=app.config.provision.region)
-        processes = find_processes(record.roles, len(record.attempts), log.lines)
-        reader.learn(processes)
-        start = find_tail(log.read, log.size, wanted, processes)
-        return pass_on(_while_read(log.lines(start), check), reader, sink.take), reader.files
-    stream = LogStream(
-        sources.head, record.id, message=sink.message, check=check, wait=follow, wanted=wanted, begin=reader.learn
-    )
-    with closing(stream.lines()) as lines:
-        return pass_on(lines, reader, sink.take), reader.files
-
-
-def _while_read(lines: Iterable[bytes], check: Check) -> Iterator[bytes]:
-    for line in lines:
-        check()
-        yield line
-
-
 def check_stdout() -> None:
     """Raises BrokenPipeError if the reader of stdout has exited: without output, this would not be noticed."""
     poll = select.poll()
     poll.register(sys.stdout.fileno(), 0)
     if any(found & select.POLLERR for _, found in poll.poll(0)):
         raise BrokenPipeError
+
+
+def show_log(
+    sources: JobSources, record: JobRecord, sink: Sink, *, wanted: LogWanted, follow: bool, check: Check = check_stdout
+) -> tuple[JobResult | None, Sequence[NewFiles]]:
+    """Shows the wanted part of the log, with all ranks that are known by now, and follows it if asked.
+
+    Returns the result if the job has ended, and its new files. check: called several times a second, and may raise.
+    """
+    reader = EventReader()
+    log = sources.open_log(record, reader.learn, message=sink.message, check=check, wait=follow, wanted=wanted)
+    with log as lines:
+        return pass_on(lines, reader, sink.take), reader.files
 
 
 @contextmanager

@@ -108,7 +108,7 @@ class Watched:
     def _follow(self) -> None:
         wanted = LogWanted(roles=(), ranks=(), tail=None)
         self.result, files = show_log(
-            self._app, self._sources, self._record, self._model, wanted=wanted, follow=True, check=self._model.refresh
+            self._sources, self._record, self._model, wanted=wanted, follow=True, check=self._model.refresh
         )
         self.files, self.has_ended = tuple(files), True
 
