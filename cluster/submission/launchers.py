@@ -96,11 +96,8 @@ def replace_launcher(command: Sequence[str], *, launcher: str) -> Replacement | 
     """
     line = _find_line(command)
     if line is not None:
-        if _OF_SHELLS.search(line):
-            _check_line(line)
-            return None
         try:
-            command = shlex.split(line)
+            command = () if _OF_SHELLS.search(line) else shlex.split(line)
         except ValueError:  # bash reports it
             return None
     at = 1 if command and command[0] == "env" else 0
@@ -108,6 +105,8 @@ def replace_launcher(command: Sequence[str], *, launcher: str) -> Replacement | 
         at += 1
     found = _find_launcher(command[at:])
     if found is None:
+        if line is not None:
+            _check_line(line)
         return None
     name, size, options = found
     python = command[at] if _PYTHON.fullmatch(_base(command[at])) else "python"

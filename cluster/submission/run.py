@@ -206,14 +206,18 @@ def _go_on_after(failure: ClusterError, app: App, work: Callable[[], None]) -> N
 
 
 def _finish(app: App, job_id: str, *, down: bool) -> None:
-    """Copies the results of an ended job, then deletes the cluster if asked. Raises ClusterError."""
+    """Copies an ended job's results, writes its report, and deletes the cluster if asked. Raises ClusterError."""
+    why_left = "its results were not copied"
     try:
-        save_report(app, job_id)
-        copy_job(app, job_id)
-    except NotFoundError:  # the job did not start
-        app.message(f"job {job_id} has no results")
+        try:
+            copy_job(app, job_id)
+        except NotFoundError:  # the job did not start
+            app.message(f"job {job_id} has no results")
+        else:
+            why_left = "the job's report was not written"
+            save_report(app, job_id)
     except ClusterError:
-        _report_left(app, "its results were not copied")
+        _report_left(app, why_left)
         raise
     if not down:
         return

@@ -80,6 +80,7 @@ def test_words_without_an_equivalent_are_refused(command: str, message: str, hin
     [
         ("cd a && torchrun --nproc_per_node=2 x.py", "torchrun"),
         ("A=$B accelerate  launch x.py", "accelerate launch"),
+        ("exec torchrun x.py", "torchrun"),
         ("(python3 -m torch.distributed.run x.py)", "python3 -m torch.distributed.run"),
         ('torchrun --nnodes=2 --node_rank="$RANK" --master_addr=$MASTER_ADDR x.py', None),
     ],

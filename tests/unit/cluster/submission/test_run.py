@@ -121,16 +121,17 @@ JOB_FAILED = JobError("failed", exit_code=3)
 @pytest.mark.parametrize(
     ("changed", "steps", "error"),
     [
-        ({}, ["up", "train", "report", "results", "down"], None),
-        ({"submit": fail(JOB_FAILED)}, ["up", "report", "results", "down"], JobError),
-        ({"submit": fail(JOB_FAILED), "save_report": fail(NotFoundError("x"))}, ["up", "down"], JobError),
+        ({}, ["up", "train", "results", "report", "down"], None),
+        ({"submit": fail(JOB_FAILED)}, ["up", "results", "report", "down"], JobError),
+        ({"submit": fail(JOB_FAILED), "copy_job": fail(NotFoundError("x"))}, ["up", "down"], JobError),
+        ({"save_report": fail(NotFoundError("no log"))}, ["up", "train", "results"], NotFoundError),
         ({"submit": lambda *_, **_options: 130}, ["up"], None),
         ({"submit": fail(KeyboardInterrupt())}, ["up"], KeyboardInterrupt),
-        ({"copy_job": fail(ClusterError("no disk"))}, ["up", "train", "report"], ClusterError),
-        ({"submit": fail(JOB_FAILED), "copy_job": fail(ClusterError("no disk"))}, ["up", "report"], JobError),
-        ({"ask_for_job": lambda *_: lambda: HeadJob(why="no answer")}, ["up", "train", "report", "results"], None),
-        ({"ask_for_job": lambda *_: lambda: HeadJob(queued=1)}, ["up", "train", "report", "results"], None),
-        ({"ask_for_job": lambda *_: lambda: None}, ["up", "train", "report", "results", "down"], None),
+        ({"copy_job": fail(ClusterError("no disk"))}, ["up", "train"], ClusterError),
+        ({"submit": fail(JOB_FAILED), "copy_job": fail(ClusterError("no disk"))}, ["up"], JobError),
+        ({"ask_for_job": lambda *_: lambda: HeadJob(why="no answer")}, ["up", "train", "results", "report"], None),
+        ({"ask_for_job": lambda *_: lambda: HeadJob(queued=1)}, ["up", "train", "results", "report"], None),
+        ({"ask_for_job": lambda *_: lambda: None}, ["up", "train", "results", "report", "down"], None),
     ],
 )
 def test_when_the_cluster_is_deleted(
@@ -187,7 +188,7 @@ def test_a_set_up_that_fails(
 
 def test_it_stays_without_down(app: App, calls: list[str]) -> None:
     assert run_job(app, (), OPTIONS, Choices(), is_command=False) == 0
-    assert calls == ["up", "train", "report", "results"]
+    assert calls == ["up", "train", "results", "report"]
 
 
 @pytest.mark.parametrize(
