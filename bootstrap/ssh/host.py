@@ -118,22 +118,18 @@ def render_ssh_command(
     *,
     options: Mapping[str, str],
     is_terminal: bool,
-    passed_on: Sequence[str] = (),
 ) -> tuple[str, ...]:
     """The words of an ssh command that runs `words`, or a shell, on a node with its environment active. Pure.
 
     A single word is a line for the shell, as with ssh. Several words reach the program unchanged, blanks included.
     options: from find_ssh_options. A host of the user's own is reached with the user's ssh configuration instead.
-    is_terminal: whether the command gets a terminal on the node. passed_on: the user's own options of ssh. They come
-    last: ssh takes the first value of an option, so that they cannot replace those that make the connection secure.
+    is_terminal: whether the command gets a terminal on the node.
     """
     shell = 'exec "${SHELL:-bash}"' + (" -i" if is_terminal else "")  # without a terminal, it reads its commands
     run = {0: shell, 1: 'eval "$1"'}.get(len(words), RUN_WORDS)
     line = run_program("bash", "-lc", ACTIVATE + run, "bash", *words).line()
-    chosen = not {"-t", "-T"}.isdisjoint(passed_on)
-    terminal = () if chosen else ("-t",) if is_terminal else ("-T",)
     words, target = find_ssh_words(host, options=options)
-    return (*words, *terminal, *passed_on, "--", target, line)
+    return (*words, "-t" if is_terminal else "-T", "--", target, line)
 
 
 def find_ssh_words(host: Host, *, options: Mapping[str, str]) -> tuple[tuple[str, ...], str]:

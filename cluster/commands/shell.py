@@ -27,7 +27,7 @@ CHECK_EVERY_S = 0.2
 SIGNALS = {number.value: number.name for number in signal.Signals}
 
 
-@click.command("exec")
+@click.command("exec", context_settings={"allow_interspersed_args": False})  # python -c is not our -c
 @click.option(
     "--node",
     "names",

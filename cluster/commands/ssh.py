@@ -3,10 +3,8 @@
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from functools import wraps
-from typing import Any
 
 import click
 
@@ -28,62 +26,21 @@ _PORTS = re.compile(r"(?:([0-9]{1,5}):)?([0-9]{1,5})")
 _ON_NODE = re.compile(r"((?:[A-Za-z_][A-Za-z0-9_.-]*@)?[A-Za-z0-9][A-Za-z0-9._-]*):(.*)", re.DOTALL)
 
 
-# OpenSSH's own options that are passed on. The others would contradict the cluster's key, user, port and host keys.
-_WITH_VALUE = {
-    "L": ("[ADDRESS:]PORT:HOST:PORT", "Forward a port of this machine to one that the node reaches."),
-    "R": ("[ADDRESS:]PORT:HOST:PORT", "Forward a port of the node to one that this machine reaches."),
-    "D": ("[ADDRESS:]PORT", "Forward a port of this machine as a SOCKS proxy."),
-    "o": ("OPTION=VALUE", "Set another option of ssh."),
-}
-_FLAGS = {
-    "N": "Run no command, only forward ports.",
-    "f": "Go to the background before the command runs.",
-    "n": "Do not read stdin, as in a loop that reads it.",
-    "t": "Give the command a terminal on the node.",
-    "T": "Give it none.",
-}
-_HIDDEN_FLAGS = "46Cgqv"
-Decorated = Callable[..., None]
-
-
-def _take_ssh_options(command: Decorated) -> Decorated:
-    """Adds OpenSSH's own options, and passes those that are given to the command as `passed_on`."""
-
-    @wraps(command)
-    def call(*args: Any, **kwargs: Any) -> None:
-        passed_on: list[str] = []
-        for letter in (*_WITH_VALUE, *_FLAGS, *_HIDDEN_FLAGS):
-            given = kwargs.pop(f"ssh_{ord(letter)}")
-            values = [f"-{letter}"] * given if isinstance(given, int) else [f"-{letter}{value}" for value in given]
-            passed_on += values
-        command(*args, **kwargs, passed_on=passed_on)
-
-    for letter in reversed(_HIDDEN_FLAGS):
-        call = click.option(f"-{letter}", f"ssh_{ord(letter)}", count=True, hidden=True)(call)
-    for letter, help_ in reversed(_FLAGS.items()):
-        call = click.option(f"-{letter}", f"ssh_{ord(letter)}", count=True, help=help_)(call)
-    for letter, (metavar, help_) in reversed(_WITH_VALUE.items()):
-        call = click.option(f"-{letter}", f"ssh_{ord(letter)}", multiple=True, metavar=metavar, help=help_)(call)
-    return call
-
-
 @click.command("ssh", context_settings={"allow_interspersed_args": False})
-@_take_ssh_options
 @click.argument("node", required=False, type=NODE)
 @click.argument("words", metavar="[COMMAND...]", nargs=-1, type=click.UNPROCESSED)
 @pass_app
-def ssh(app: App, *, node: str | None, words: tuple[str, ...], passed_on: Sequence[str]) -> None:
+def ssh(app: App, *, node: str | None, words: tuple[str, ...]) -> None:
     """Open a shell or run a command on a node.
 
-    NODE defaults to the head. Options stand before NODE; -4, -6, -C, -g, -q and -v also work as in ssh. The node's
-    Python environment is active, as in `cluster exec`. This runs OpenSSH's ssh with the cluster's key and the node's
-    pinned host key; it reads nothing in ~/.ssh. Existing hosts are reached with your own ssh configuration.
+    NODE defaults to the head. The node's Python environment is active, as in `cluster exec`. This runs OpenSSH's ssh
+    with the cluster's key and the node's pinned host key; it reads nothing in ~/.ssh. Existing hosts are reached with
+    your own ssh configuration. For options of ssh, see `cluster ssh-config`.
     """
     words = words[1:] if words[:1] == ("--",) else words
     is_terminal = sys.stdin.isatty() and (not words or sys.stdout.isatty())
     [host] = find_hosts(app, [node] if node else None)
-    options = find_options(app, host)
-    _run(app, render_ssh_command(host, words, options=options, is_terminal=is_terminal, passed_on=passed_on))
+    _run(app, render_ssh_command(host, words, options=find_options(app, host), is_terminal=is_terminal))
 
 
 @click.command("forward")

@@ -190,7 +190,6 @@ cluster exec -- sh -c 'ps aux | grep python'   with the features of a shell
     "ssh": """
 cluster ssh                               a shell on the head
 cluster ssh node-1 'cd out; ls | wc -l'   a line for the shell there
-cluster ssh -NL 6006:localhost:6006       TensorBoard at localhost:6006
 """,
     "notebook": """
 cluster notebook --open      JupyterLab on the head, in the browser

@@ -64,19 +64,6 @@ def test_ssh_runs_a_command_in_the_environment(two_nodes: Project) -> None:
     assert (typed.returncode, typed.stdout, typed.stderr) == (3, b"a\n", b"")
 
 
-def test_options_of_ssh_stand_before_the_node(two_nodes: Project) -> None:
-    lines = "node-0\nnode-1\n"
-    loop = f"while read node; do {CLUSTER} ssh -n -vo LogLevel=ERROR $node hostname; done"
-    done = subprocess.run(["sh", "-c", loop], cwd=two_nodes.directory, env=two_nodes.environment(),
-                          input=lines, capture_output=True, text=True, check=True)  # fmt: skip
-    assert len(done.stdout.splitlines()) == 2
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    with two_nodes.running("ssh", "-NL", f"{port}:localhost:22", "node-1") as process:
-        until(lambda: read_banner(port).startswith(b"SSH-2.0"), "the forwarded port answers")
-        process.terminate()
-
-
 def test_a_tunnel_comes_back_when_its_ssh_is_killed(two_nodes: Project) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]

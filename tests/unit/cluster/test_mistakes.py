@@ -45,6 +45,7 @@ TOML = 'name = "demo"\n'
         (TOML, ("report", "--json", "-o", "a.html"), "--json prints the numbers", "cluster report --json > FILE"),
         (TOML, ("data", "put", "no/", "s3://bucket/"), "no/: no such file or folder", "ls "),
         (TOML, ("train",), "the sandbox of this folder is not running, so there is no cluster", "cluster up"),
+        (TOML, ("exec", "python", "-c", "import x"), "the sandbox of this folder is not running", "cluster up"),
         (TOML, ("sandbox", "fault", "capcity"), 'did you mean "capacity"?', "cluster sandbox fault --help"),
     ],
 )

@@ -161,15 +161,6 @@ def test_unusable_private_keys(tmp_path: Path, state: str, message: str, hint: s
     assert (caught.value.hint or "").startswith(hint)
 
 
-def test_the_users_options_of_ssh_come_last_and_decide_on_a_terminal() -> None:
-    given = {"StrictHostKeyChecking": "yes"}
-    words = render_ssh_command(HOST, ["true"], options=given, is_terminal=True, passed_on=["-L", "6006:localhost:6006"])
-    shown = [*words[: words.index("--")]]
-    assert shown[3:] == ["-o", "StrictHostKeyChecking=yes", "-l", "ubuntu", "-t", "-L", "6006:localhost:6006"]
-    words = render_ssh_command(HOST, ["true"], options={}, is_terminal=True, passed_on=["-T"])
-    assert words[: words.index("--")] == ("ssh", "-F", "none", "-l", "ubuntu", "-T")
-
-
 def test_ssh_parses_its_options_as_intended(tmp_path: Path) -> None:
     """ssh -G prints what ssh would do with a path full of characters that it could misread."""
     folder = tmp_path / 'a "b" %h \\ c'
