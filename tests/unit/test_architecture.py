@@ -23,7 +23,6 @@ BELOW = {
 }
 RUN_BY_PATH = (
     "train/scripts/",
-    "cluster/templates/",
     "node/setup/",
     "node/measure/bench_kvstore.py",
 )  # programs on the nodes, or for MXNet's or PyTorch's Python

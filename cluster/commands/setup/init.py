@@ -30,7 +30,7 @@ LONGEST_WORD = 15
 """The most characters of a folder's or a user's name in a cluster's name, which has at most 32."""
 
 
-TEMPLATES = ("mnist", "cifar10", "imagenet", "torch-mnist", "torch-own")
+TEMPLATES = ("mnist", "cifar10", "imagenet", "torch-mnist")
 """The choices of --template: files NAME.toml in cluster/templates."""
 
 SHORT = """# Settings of one cluster. `cluster -c all.toml init --full` writes all keys, with their defaults.
@@ -46,9 +46,6 @@ SHOWN = {
 }
 """The keys that such a file has as comments, by table."""
 
-SCRIPTS = {"torch-own": "train.py"}
-"""The script that `init` writes next to cluster.toml, by template."""
-
 quote = partial(json.dumps, ensure_ascii=False)
 """Returns text as TOML writes it, which has no escapes for two halves of a character such as an emoji."""
 
@@ -63,8 +60,7 @@ quote = partial(json.dumps, ensure_ascii=False)
 @click.option(
     "--template",
     type=click.Choice(TEMPLATES),
-    help="Start from an example: mnist, cifar10 and imagenet train with MXNet, torch-mnist with PyTorch; torch-own is "
-    "for your own PyTorch script, and writes a small train.py if there is none.",
+    help="Start from an example: mnist, cifar10 and imagenet train with MXNet, torch-mnist with PyTorch.",
 )
 @click.option("--instance-type", metavar="TYPE", help="Instance type of the nodes, such as g5.xlarge.")
 @click.option("--full", is_flag=True, help="Write all keys, with their defaults as comments.")
@@ -86,9 +82,7 @@ def init(
         parse_config({"name": name}, source="--name")
     except ConfigError as error:
         raise UsageError(error.message, hint=f"cluster init --name {choose_name(name, '')}") from error
-    script_path = app.config_path.parent / SCRIPTS[template] if template in SCRIPTS else None
-    is_kept = script_path is not None and script_path.exists()
-    project = find_project(app.config_path.resolve().parent) if template is None or is_kept else None
+    project = find_project(app.config_path.resolve().parent) if template is None else None
     has_gpus = (machine := find_machine(instance_type or "")) is not None and machine.gpu is not None
     text = render_settings(
         text,
@@ -104,7 +98,7 @@ def init(
     text = f"{_save_schema(app)}{text}"
     _warn_of_place(app)
     written = parse_config(tomllib.loads(text), source="the command line")  # checks the values before they are written
-    write_new(app.config_path, text, hint="cluster -c OTHER.toml init")
+    write_new(app.config_path, text)
     has_instances = written.cloud != "hosts"
     nodes = f"{written.provision.instance_type}, cloud {written.cloud}" if has_instances else "existing hosts"
     app.message(f"wrote {app.config_path}: cluster {written.name}, {nodes}")
@@ -112,10 +106,7 @@ def init(
         app.message(f"your project: {render_project(project)}")
         if project.mistake is not None:
             app.report(Event(kind="warn", what=project.mistake))
-    if script_path is not None and not is_kept:
-        write_new(script_path, _read(f"templates/{script_path.name}"), hint=f"write {script_path.name} yourself")
-        app.message(f"wrote {script_path}: the script that this cluster trains")
-    commands = "cluster up" if template is None or is_kept else "the commands in its first lines"
+    commands = "cluster up" if template is None else "the commands in its first lines"
     first = "read it" if has_instances else "list your hosts in [hosts] names"
     app.message(f"next: {first}, then run {commands}")
 
@@ -150,13 +141,13 @@ def _warn_of_place(app: App) -> None:
         app.report(Event(kind="warn", what=f"from now on, commands in {folder} use this file, and not {above}"))
 
 
-def write_new(path: Path, text: str, *, hint: str) -> None:
-    """Writes a file that does not exist yet. Raises ClusterError. hint: for a file that exists."""
+def write_new(path: Path, text: str) -> None:
+    """Writes cluster.toml if it does not exist yet. Raises ClusterError."""
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError:
-        raise ClusterError(f"{path} exists already; it is left as it is", hint=hint) from None
+        raise ClusterError(f"{path} exists already; it is left as it is", hint="cluster -c OTHER.toml init") from None
     except OSError as error:
         with suppress(OSError):  # a part of the file, or an empty one, would count as the user's
             path.unlink()

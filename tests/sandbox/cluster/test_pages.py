@@ -93,6 +93,21 @@ def find_blocks(page: Path) -> list[str]:
     return [block for block in kept if block]
 
 
+TORCH_SCRIPT = """
+import argparse, os
+import torch.distributed
+parser = argparse.ArgumentParser()
+parser.add_argument("--resume", action="store_true")
+parser.add_argument("--epochs", "--lr")
+parser.parse_args()
+torch.distributed.init_process_group("gloo")
+if torch.distributed.get_rank() == 0:
+    torch.save({}, os.path.expanduser("~/checkpoint.pt"))
+torch.distributed.barrier()
+torch.distributed.destroy_process_group()
+"""
+
+
 def write(project: Project, **files: str) -> None:
     for name, text in files.items():
         (project.directory / name.replace("__", ".")).write_text(text)
@@ -144,11 +159,12 @@ def have_a_project(project: Project) -> None:
 
 
 def have_a_torch_script(project: Project) -> None:
-    project.run("init", "--template", "torch-own")
+    project.write('name = "pages"\n')
     project.run("sandbox", "start")
     project.run("data", "demo", "../mnist")
     project.run("data", "put", "--create-bucket", "../mnist/", "s3://my-bucket/mnist/")
     (project.directory / "cluster.toml").unlink()
+    write(project, train__py=TORCH_SCRIPT)
 
 
 def have_a_script(project: Project) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from cluster.commands.setup.init import SCRIPTS, TEMPLATES, choose_name, write_new
+from cluster.commands.setup.init import TEMPLATES, choose_name, write_new
 from cluster.config import load_config
 from cluster.folders import find_above
 from cluster.main import cli
@@ -125,7 +125,7 @@ def test_a_full_disk_leaves_no_file(tmp_path: Path) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (10, before[1]))
     try:
         with pytest.raises(ClusterError, match="cannot be written"):
-            write_new(path, "a longer text", hint="")
+            write_new(path, "a longer text")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
         signal.signal(signal.SIGXFSZ, ignored)
@@ -141,23 +141,10 @@ def test_templates(tmp_path: Path, template: str) -> None:
     assert config.cloud == ("aws" if template == "imagenet" else "sandbox")
     assert "cluster up" in text
     assert "the commands in its first lines" in output
-    assert config.train.script in (*shipped_scripts(), *SCRIPTS.values())
+    assert config.train.script in shipped_scripts()
     assert "cluster-demo" not in text
     assert max(map(len, text.splitlines())) <= 120
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
-        ["cluster.toml", *([SCRIPTS[template]] if template in SCRIPTS else [])]
-    )
-
-
-def test_a_template_beside_an_own_script() -> None:
-    """It writes cluster.toml alone, without the arguments of the template's script."""
-    Path("train.py").write_text("import torch\n")
-    Path("requirements.txt").write_text("tqdm\n")
-    run("init", "--template", "torch-own")
-    config = load_config(Path("cluster.toml"))
-    assert Path("train.py").read_text() == "import torch\n"
-    assert (config.train.script, config.train.args) == ("train.py", ())
-    assert config.bootstrap.packages == ("-r requirements.txt",)
+    assert [path.name for path in tmp_path.iterdir()] == ["cluster.toml"]
 
 
 TORCH = {"train.py": "import os\nfrom torch import nn\n"}
