@@ -74,7 +74,7 @@ def find_states(app: App, nodes: HostNodes) -> tuple[HostState, ...]:
         processes = nodes.count_processes(name)
         host = nodes.host(name)
         try:
-            with closing(source.connect(nodes, nodes.find_host(name), wait_s=STATE_TIMEOUT_S)) as connection:
+            with closing(source.connect(nodes.find_host(name), wait_s=STATE_TIMEOUT_S)) as connection:
                 words = connection.run(RemoteCommand(_STATE), check=False, timeout_s=STATE_TIMEOUT_S).last_line
         except ClusterError as error:
             why = error.message.partition("\n")[0]

@@ -4,18 +4,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from datetime import UTC, datetime
 from functools import partial
+from itertools import chain, repeat
 
 from msgspec import Struct
 
 from bootstrap.apply import ReadyNode
-from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.host import Host
 from bootstrap.ssh.node_program import AnswerError, Check, never, runtime_command
 from cluster.app import App
-from cluster.nodes.ec2 import ANSWER_TIMEOUT_S
 from cluster.nodes.other_hosts import note_job
-from cluster.nodes.source import Nodes
-from cluster.session import describe, open_connections, source_of
+from cluster.nodes.source import ANSWER_TIMEOUT_S, Nodes
+from cluster.session import describe, source_of
 from cluster.views.results import render_new_files
 from cluster.views.status import HeadJob, render_took
 from foundation.errors import ClusterError, ConnectError, NotFoundError
@@ -66,13 +65,9 @@ def open_head(app: App, nodes: Nodes, *, wait_s: float = ANSWER_TIMEOUT_S) -> It
     """
     host = nodes.find_host(nodes.choose()[0])
     source = source_of(app)
-    known = [nodes]
-
-    def connect() -> NodeConnection:
-        # The first connection uses `nodes`; later ones describe the cluster again, because the node may have ended.
-        return source.connect(known.pop(), host, wait_s=wait_s) if known else source.connect_again(host)
-
-    head = Head(name=host.name, connect=connect)
+    # The first connection is to the node as described. Later ones describe it again, because it may have ended.
+    connects = chain([partial(source.connect, host, wait_s=wait_s)], repeat(partial(source.connect_again, host)))
+    head = Head(name=host.name, connect=lambda: next(connects)())  # noqa: PLW0108 - another one each time
     try:
         yield head
     finally:
@@ -95,7 +90,7 @@ def end_from_here(app: App, job: str) -> Left:
         connection = connections.get(nodes.find_host(name))
         return connection.run(command, timeout_s=SILENCE_S, what="agent.py end").stdout
 
-    with open_connections(app, nodes) as connections:
+    with source_of(app).open_connections() as connections:
         return end_everywhere({name: partial(run, name) for name in running})
 
 

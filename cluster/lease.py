@@ -9,8 +9,8 @@ from bootstrap.apply import ReadyNode
 from bootstrap.ssh.connection import NodeConnection
 from cluster.app import App
 from cluster.costs import find_spending
-from cluster.nodes.ec2 import ANSWER_TIMEOUT_S, Ec2Nodes
-from cluster.session import open_connections
+from cluster.nodes.ec2 import Ec2Nodes
+from cluster.session import source_of
 from foundation.decode import decode
 from foundation.errors import ClusterError
 from foundation.progress import Event
@@ -52,7 +52,7 @@ def ask_nodes(app: App, nodes: Ec2Nodes, *, lease: Lease | None = None) -> tuple
     running = [name for name in nodes.names if nodes.runs(name)]
     if not running:
         return ()
-    with open_connections(app, nodes, wait_s=ANSWER_TIMEOUT_S) as connections:
+    with source_of(app).open_connections() as connections:
         return _ask_all(running, lambda name: connections.get(nodes.find_host(name)), lease)
 
 

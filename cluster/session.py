@@ -5,7 +5,7 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,9 +29,9 @@ from bootstrap.ssh.node_program import NodeProgram
 from bootstrap.transfer.sync import SyncFiles, measure_ignored
 from cluster.app import App
 from cluster.costs import find_spent
-from cluster.nodes.ec2 import ANSWER_TIMEOUT_S, Ec2Source
+from cluster.nodes.ec2 import Ec2Source
 from cluster.nodes.hosts import HostSource
-from cluster.nodes.source import Nodes, NodeSource
+from cluster.nodes.source import ANSWER_TIMEOUT_S, Nodes, NodeSource
 from cluster.project import render_ignored
 from cluster.recovery.head_client import find_client, keep_settings
 from cluster.volumes import mount_all, unmount_all
@@ -319,13 +319,3 @@ def render_files(folders: Sequence[Path], found: SyncFiles) -> str:
 def unmount_before(app: App) -> None:
     """Unmounts [[volumes]] on all running nodes; see unmount_all."""
     unmount_all(app, source_of(app))
-
-
-def open_connections(
-    app: App, nodes: Nodes, *, wait_s: float = ANSWER_TIMEOUT_S
-) -> AbstractContextManager[Connections]:
-    """Returns connections to a cluster's nodes, without setting them up. They are closed at the end of the block.
-
-    wait_s: how long a node may take to answer, in seconds. Raises ClusterError when none is possible.
-    """
-    return source_of(app).open_connections(nodes, wait_s=wait_s)

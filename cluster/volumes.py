@@ -73,7 +73,7 @@ def unmount_all(app: App, source: NodeSource) -> None:
 
     def connect(name: str) -> None:
         try:
-            found.append(source.connect(nodes, nodes.find_host(name), wait_s=CONNECT_S))
+            found.append(source.connect(nodes.find_host(name), wait_s=CONNECT_S))
         except ClusterError as error:
             app.report(Event(kind="warn", what=f"volumes were not unmounted: {error.message}", where=name))
 

@@ -25,7 +25,7 @@ from cluster.capsule.archive import CAPSULE, ERRORS, FILES, PROGRAM, encode, rea
 from cluster.capsule.contents import ENVIRONMENTS, Ingredients, scrub
 from cluster.config import read_table
 from cluster.jobs import JobSources, open_jobs
-from cluster.session import collect, open_connections
+from cluster.session import collect, source_of
 from cluster.status import describe_status
 from cluster.views.status import status_document
 from foundation.errors import ClusterError
@@ -142,7 +142,7 @@ def find_tree(app: App, record: JobRecord, sources: JobSources, folder: Path) ->
     name, nodes, packed = record.nodes[0].name, sources.nodes, f".cluster/{record.id}.tar.gz"
     if nodes is None or name not in nodes.names or not ran.isalnum():
         raise ClusterError(f"they have changed here, and {name} is gone")
-    with open_connections(app, nodes) as connections:
+    with source_of(app).open_connections() as connections:
         connection = connections.get(nodes.find_host(name))
         pack = run_program("tar", "-C", ".cluster/tree", f"--exclude={ran}/.complete", "-czf", packed, "--", ran)
         connection.run(pack, timeout_s=600, what="packing the job's files")

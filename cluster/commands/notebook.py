@@ -16,7 +16,7 @@ from cluster.commands.ssh import find_options
 from cluster.completion import NODE
 from cluster.jobs import ask_head, end_job, open_head
 from cluster.nodes.source import Nodes
-from cluster.session import describe_and_warn, open_connections
+from cluster.session import describe_and_warn, source_of
 from cluster.submission.request import TrainRequest
 from cluster.submission.submit import submit
 from foundation.errors import ClusterError, NotFoundError
@@ -92,7 +92,7 @@ def start(app: App, nodes: Nodes, node: str) -> None:
 
 def wait_for_server(app: App, nodes: Nodes, node: str) -> Server:
     """Waits until the notebook's JupyterLab listens. Raises ClusterError."""
-    with if_interrupted(f"cluster notebook {node} attaches to it"), open_connections(app, nodes) as connections:
+    with if_interrupted(f"cluster notebook {node} attaches to it"), source_of(app).open_connections() as connections:
         connection = connections.get(nodes.find_host(node))
 
         def find() -> Server | None:

@@ -16,7 +16,7 @@ from bootstrap.ssh.host import Host
 from cluster.app import App, pass_app
 from cluster.completion import NODE
 from cluster.nodes.source import Nodes
-from cluster.session import describe_and_warn, open_connections
+from cluster.session import describe_and_warn, source_of
 from cluster.views.terminal import escape_line, escape_output
 from foundation.errors import ClusterError, UsageError
 
@@ -72,7 +72,7 @@ def _run(app: App, nodes: Nodes, names: Sequence[str], words: Sequence[str], sin
             hosts.append(nodes.find_host(name))
         except ClusterError as error:
             statuses[name] = ExitStatus(node=name, error=error)
-    with open_connections(app, nodes) as connections:
+    with source_of(app).open_connections() as connections:
         done = execute(hosts, words, open_connection=connections.get, sink=sink)
     statuses |= {status.node: status for status in done}
     return tuple(statuses[name] for name in chosen)

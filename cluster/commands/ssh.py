@@ -19,7 +19,7 @@ from bootstrap.ssh.host import (
 from bootstrap.ssh.tunnel import LOCAL, check_free, explain_missing, keep_open, render_forward_command
 from cluster.app import App, pass_app
 from cluster.completion import NODE, NODE_OR_FILE
-from cluster.session import describe_and_warn, open_connections
+from cluster.session import describe_and_warn, source_of
 from foundation.errors import UsageError
 
 _PORTS = re.compile(r"(?:([0-9]{1,5}):)?([0-9]{1,5})")
@@ -154,7 +154,7 @@ def find_hosts(app: App, names: Sequence[str] | None, *, all_nodes: bool = False
     nodes = describe_and_warn(app)
     chosen = nodes.choose(names or ())
     hosts = tuple(map(nodes.find_host, chosen if all_nodes else chosen[:1]))
-    with open_connections(app, nodes) as connections:
+    with source_of(app).open_connections() as connections:
         for host in hosts:
             connections.get(host)  # its errors are better than those of ssh
     return hosts

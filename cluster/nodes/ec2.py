@@ -11,7 +11,7 @@ from bootstrap.ssh.host import Host
 from bootstrap.ssh.keys import Console, HostKeyPins, load_private_key
 from bootstrap.verify.node_health import check_node
 from cluster.app import App
-from cluster.nodes.source import Nodes, NodeSource
+from cluster.nodes.source import ANSWER_TIMEOUT_S, Nodes, NodeSource
 from foundation.errors import ClusterError
 from provision.aws.clients import Clients
 from provision.config import ProvisionConfig
@@ -24,8 +24,6 @@ from provision.volumes.describe import describe_mounts
 from provision.volumes.source import MountSource
 from train.follow.head import HeadGoneError
 from train.job.selection import Candidate
-
-ANSWER_TIMEOUT_S = 15.0
 
 
 class Ec2Nodes(Nodes):
@@ -110,7 +108,7 @@ class Ec2Source(NodeSource):
         """Returns the cluster's nodes as EC2 shows them. Raises AwsError."""
         return Ec2Nodes(describe_state(self._app), self._app.config.provision)
 
-    def connect(self, nodes: Nodes, host: Host, *, wait_s: float) -> NodeConnection:  # noqa: ARG002 - for hosts
+    def connect(self, host: Host, *, wait_s: float) -> NodeConnection:
         """Connects to a node. Raises ConnectError, AwsError, ClusterError."""
         access = self._access()
         return wait_for_connection(
@@ -126,10 +124,10 @@ class Ec2Source(NodeSource):
                 f"{host.name} ({host.instance_id}) {'does not exist any more' if node is None else f'is {node.state}'}",
                 hint="cluster status",
             )
-        return self.connect(nodes, nodes.find_host(node.name), wait_s=ANSWER_TIMEOUT_S)
+        return self.connect(nodes.find_host(node.name), wait_s=ANSWER_TIMEOUT_S)
 
     @contextmanager
-    def open_connections(self, nodes: Nodes, *, wait_s: float) -> Iterator[Connections]:  # noqa: ARG002 - for hosts
+    def open_connections(self, *, wait_s: float = ANSWER_TIMEOUT_S) -> Iterator[Connections]:
         """Yields connections to the nodes. Raises ClusterError when the private key cannot be used."""
         load_private_key(self._app.files.private_key)
         with Connections(instances=self._access(), wait_s=wait_s) as connections:

@@ -14,7 +14,7 @@ from bootstrap.ssh.host import Host, parse_spec
 from bootstrap.ssh.other_hosts import SCRIPT_TIMEOUT_S, check_addresses, let_head_in, remember
 from cluster.app import App
 from cluster.nodes.other_hosts import ask_for_address, connect_to, find_address, find_host, memory_of
-from cluster.nodes.source import Nodes, NodeSource
+from cluster.nodes.source import ANSWER_TIMEOUT_S, Nodes, NodeSource
 from foundation.errors import ClusterError, ConfigError
 from foundation.remote_command import Quoted, RemoteCommand
 from foundation.thread_pool import bounded_pool
@@ -138,7 +138,7 @@ class HostSource(NodeSource):
             return HostList(key="-H", lines=config.train.hosts)
         return HostList(key="the hosts of the last -H", lines=memory_of(self._app).read_nodes())
 
-    def connect(self, nodes: Nodes, host: Host, *, wait_s: float) -> NodeConnection:  # noqa: ARG002 - hosts do not boot
+    def connect(self, host: Host, *, wait_s: float) -> NodeConnection:  # noqa: ARG002 - hosts do not boot
         """Connects as `ssh` does. Raises ConnectError, ClusterError."""
         return connect_to(host)
 
@@ -147,7 +147,7 @@ class HostSource(NodeSource):
         return connect_to(host)
 
     @contextmanager
-    def open_connections(self, nodes: Nodes, *, wait_s: float) -> Iterator[Connections]:  # noqa: ARG002 - as above
+    def open_connections(self, *, wait_s: float = ANSWER_TIMEOUT_S) -> Iterator[Connections]:
         """Yields connections to the hosts."""
         with Connections(wait_s=wait_s, connect_to_other=connect_to) as connections:
             yield connections

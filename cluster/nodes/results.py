@@ -13,7 +13,7 @@ from bootstrap.ssh.connections import on_all
 from cluster.app import App, if_interrupted
 from cluster.jobs import open_jobs
 from cluster.nodes.source import Nodes
-from cluster.session import open_connections
+from cluster.session import source_of
 from cluster.views.data import counting_bar
 from cluster.views.results import render_skipped
 from foundation.errors import ClusterError, NotFoundError
@@ -119,7 +119,7 @@ def _find_connects(
         host for host in record.nodes if nodes is not None and host.name in nodes.names and nodes.runs(host.name)
     ]
     if nodes is not None and running:
-        connections = stack.enter_context(open_connections(app, nodes))
+        connections = stack.enter_context(source_of(app).open_connections())
         for host in running:
             try:
                 now = nodes.find_host(host.name)

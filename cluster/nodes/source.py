@@ -15,6 +15,8 @@ from foundation.errors import ClusterError, NotFoundError
 from provision.volumes.source import MountSource
 from train.job.selection import Candidate, select_nodes
 
+ANSWER_TIMEOUT_S = 15.0
+
 
 class Nodes(ABC):
     """The nodes of a cluster, as described by its source.
@@ -105,7 +107,7 @@ class NodeSource(ABC):
         """Returns the cluster's nodes. Raises ClusterError or a subclass."""
 
     @abstractmethod
-    def connect(self, nodes: Nodes, host: Host, *, wait_s: float) -> NodeConnection:
+    def connect(self, host: Host, *, wait_s: float) -> NodeConnection:
         """Connects to one node, which may take wait_s seconds to answer. Raises ConnectError, ClusterError."""
 
     @abstractmethod
@@ -116,8 +118,11 @@ class NodeSource(ABC):
         """
 
     @abstractmethod
-    def open_connections(self, nodes: Nodes, *, wait_s: float) -> AbstractContextManager[Connections]:
-        """Returns connections to the nodes, without setting them up. Raises ClusterError when none is possible."""
+    def open_connections(self, *, wait_s: float = ANSWER_TIMEOUT_S) -> AbstractContextManager[Connections]:
+        """Returns connections to the nodes, without setting them up. They are closed at the end of the block.
+
+        wait_s: how long a node may take to answer, in seconds. Raises ClusterError when none is possible.
+        """
 
     # -- for the set-up
 

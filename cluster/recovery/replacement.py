@@ -22,7 +22,7 @@ from cluster.jobs import ask_head, head_of, open_head
 from cluster.nodes.ec2 import Ec2Nodes
 from cluster.nodes.health_check import find_hardware
 from cluster.recovery.consent import check_consent
-from cluster.session import BOOT_TIMEOUT_S, describe, find_request, open_connections, ready_nodes
+from cluster.session import BOOT_TIMEOUT_S, describe, find_request, ready_nodes, source_of
 from cluster.views.status import HeadJob
 from foundation.errors import ClusterError, ConnectError
 from foundation.progress import Event
@@ -164,7 +164,7 @@ def find_silent(app: App, job: Record, state: ClusterState) -> dict[str, Connect
         except ConnectError as error:
             silent[host.name] = error
 
-    with open_connections(app, nodes, wait_s=BOOT_TIMEOUT_S) as connections:
+    with source_of(app).open_connections(wait_s=BOOT_TIMEOUT_S) as connections:
         on_all([nodes.find_host(host.name) for host in job.nodes if host.name in nodes.names], connect)
     return silent
 
