@@ -33,10 +33,11 @@ class TrainCommand(click.Command):
             if difflib.get_close_matches(error.option_name, known, n=1, cutoff=0.8):
                 raise  # with click's suggestion
             at = next((index for index, word in enumerate(given) if word.startswith(error.option_name)), 0)
+            first = next((word for word in given[at:] if word.endswith(".py")), "--")
+            line = shlex.join([first, *(word for word in given[at:] if word != first)])
             raise UsageError(
                 f"{ctx.command_path} has no option {error.option_name}",
-                hint=f"arguments of the script follow its name or --: {ctx.command_path} "
-                f"{shlex.join(['--', *given[at:]])}",
+                hint=f"arguments of the script follow its name or --: {ctx.command_path} {line}",
             ) from None
         words = ctx.params["words"]
         ctx.params["is_command"] = bool(words) and given[: -len(words)][-1:] == ["--"]

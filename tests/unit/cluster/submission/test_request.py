@@ -17,6 +17,9 @@ def test_an_unknown_option_may_be_the_scripts() -> None:
     with pytest.raises(UsageError, match="cluster train has no option --epochs") as raised:
         train.make_context("cluster train", ["-n", "2", "--epochs", "1"])
     assert raised.value.hint == "arguments of the script follow its name or --: cluster train -- --epochs 1"
+    with pytest.raises(UsageError) as raised:
+        train.make_context("cluster train", ["--epochs", "1", "own.py"])
+    assert (raised.value.hint or "").endswith(": cluster train own.py --epochs 1")
     with pytest.raises(click.NoSuchOption, match="--kv-sotre"):
         train.make_context("cluster train", ["--kv-sotre", "dist_sync"])
 
