@@ -3,27 +3,22 @@
 The script is parsed, never run.
 """
 
-import ast
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 from msgspec import Struct
-from rich.filesize import decimal
 
 from bootstrap.config import Framework
 from bootstrap.environment.framework import is_of_framework
 from bootstrap.environment.project import LOCK, LOCK_MOST_BYTES
 from bootstrap.environment.requirements import PYPROJECT, find_exact, find_name, parse_project, read_packages
-from bootstrap.transfer.sync import Size
 from foundation.errors import ConfigError
 from foundation.files import read_bounded
-from provision.model import count
-from train.job.program import read_modules
+from train.job.program import find_imports, read_modules
 
 REQUIREMENTS = "requirements.txt"
 SCRIPT = "train.py"
-MOST_IGNORED = 2
 _NOT_SCRIPTS = re.compile(r"(setup|conftest|noxfile|__\w+__|test_.*|.*_test)\.py")
 _FRAMEWORKS: dict[str, Framework] = {
     **dict.fromkeys(("torch", "torchvision", "lightning", "pytorch-lightning", "accelerate"), "pytorch"),
@@ -68,18 +63,6 @@ def find_project(folder: Path) -> OwnProject | None:
     )
 
 
-def render_ignored(sizes: Sequence[Size]) -> list[str]:
-    """What .gitignore files leave out, in a few words; [] for nothing. sizes: the largest first. Pure."""
-    if not sizes:
-        return []
-    named = [
-        f"{size.path} ({'' if size.complete else 'over '}{count(size.files, 'file')}, {decimal(size.size_bytes)})"
-        for size in sizes[:MOST_IGNORED]
-    ]
-    more = [f"{len(sizes) - MOST_IGNORED} more"] if len(sizes) > MOST_IGNORED else []
-    return [f"left out by .gitignore: {' and '.join([', '.join(named), *more])}"]
-
-
 def _find_script(folder: Path) -> str | None:
     """train.py, or the one script there, or the one that has a main part; or the train.py of a folder."""
     if (folder / SCRIPT).is_file():
@@ -120,7 +103,8 @@ def _find_framework(
     """The framework, and what names it. The script's own imports count first."""
     path = folder / (script or "")
     for text in read_modules(path, folder=path.parent) if script is not None else ():
-        for name in find_imports(text):
+        for _, module in find_imports(text, at=path.parent, folder=path.parent):
+            name = module.partition(".")[0]
             if (framework := _FRAMEWORKS.get(name.replace("_", "-"))) is not None:
                 return framework, f"{script} imports {name}"
     named = [find_name(requirement) for requirement in requirements]
@@ -132,19 +116,6 @@ def _find_framework(
         if framework is not None:
             return framework, f"{source} names {name}"
     return None, ""
-
-
-def find_imports(text: str) -> Iterator[str]:
-    """The top-level names that a program imports, wherever it does; none if it is not valid Python. Pure."""
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError):
-        return
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name.partition(".")[0] for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
-            yield node.module.partition(".")[0]
 
 
 def _find_version(requirements: Iterable[str], framework: Framework | None) -> str | None:

@@ -26,13 +26,12 @@ from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.connections import Connections
 from bootstrap.ssh.host import Host
 from bootstrap.ssh.node_program import NodeProgram
-from bootstrap.transfer.sync import SyncFiles, measure_ignored
+from bootstrap.transfer.sync import SyncFiles
 from cluster.app import App
 from cluster.costs import find_spent
 from cluster.nodes.ec2 import Ec2Source
 from cluster.nodes.hosts import HostSource
 from cluster.nodes.source import ANSWER_TIMEOUT_S, Nodes, NodeSource
-from cluster.project import render_ignored
 from cluster.recovery.head_client import find_client, keep_settings
 from cluster.volumes import mount_all, unmount_all
 from foundation.errors import ClusterError, UsageError
@@ -49,6 +48,7 @@ from train.job.placement import choose_hosts
 
 ASK_ABOVE_BYTES = 100_000_000
 BOOT_TIMEOUT_S = 300.0
+MOST_IGNORED = 3
 NOTIFY_TIMEOUT_S = 30.0
 
 
@@ -296,8 +296,7 @@ def _approve(app: App, folders: Sequence[Path], found: SyncFiles, *, is_job: boo
     if not found.files and not is_job:
         return
     if size_bytes <= ASK_ABOVE_BYTES or app.config.bootstrap.sync != "auto":
-        ignored = render_ignored(measure_ignored(found, project_dir=app.job_dir))
-        app.report(Event(kind="info", what="; ".join([f"files for the job: {what}", *ignored])))
+        app.report(Event(kind="info", what=f"files for the job: {what}{render_ignored(found)}"))
         return
     hint = (
         "exclude what the job does not need with .gitignore or [bootstrap] exclude; to send everything without a "
@@ -314,6 +313,14 @@ def render_files(folders: Sequence[Path], found: SyncFiles) -> str:
     size_bytes = sum(status.st_size for _, status in found.files.values())
     amount = f"{count(len(found.files), 'file')} ({decimal(size_bytes)})" if found.files else "no files"
     return f"{amount} of {' and '.join(map(str, folders))}"
+
+
+def render_ignored(found: SyncFiles) -> str:
+    """What .gitignore files leave out, folders first, without hidden files and caches. Pure."""
+    names = [path for path in found.ignored if not path.rstrip("/").rpartition("/")[2].startswith(".")]
+    names.sort(key=lambda name: not name.endswith("/"))
+    more = f" and {len(names) - MOST_IGNORED} more" if len(names) > MOST_IGNORED else ""
+    return f"; left out by .gitignore: {', '.join(names[:MOST_IGNORED])}{more}" if names else ""
 
 
 def unmount_before(app: App) -> None:

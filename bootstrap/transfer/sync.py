@@ -34,7 +34,6 @@ WORTH_TELLING_BYTES = 200_000_000
 SMALL_BYTES = 1 << 20
 MOST_KEPT_BYTES = 32 << 20
 GIT_IGNORE = ".gitignore"
-MOST_COUNTED = 10_000
 Reason = Literal["never", "exclude", "gitignore", "secret"]
 """Why a file is left out: always, by [bootstrap] exclude, by a .gitignore file, or because it may have a secret."""
 EXCLUDE_HINT = "leave it out with [bootstrap] exclude"
@@ -140,36 +139,6 @@ def render_some(names: Sequence[str]) -> str:
     """The first names, and the number of others. Pure."""
     more = len(names) - SHOWN
     return f"{', '.join(names[:SHOWN])}{f' and {more} more' if more > 0 else ''}"
-
-
-class Size(Struct, frozen=True, kw_only=True):
-    """The files at a path, or below it. complete: False if there are more than were counted."""
-
-    path: str
-    files: int
-    size_bytes: int
-    complete: bool
-
-
-def measure_ignored(found: SyncFiles, *, project_dir: Path) -> tuple[Size, ...]:
-    """The sizes of what .gitignore files leave out, the largest first. Skips hidden files and caches."""
-    shown = (path for path in found.ignored if not path.rstrip("/").rpartition("/")[2].startswith("."))
-    sizes = (_measure(path, project_dir / path) for path in shown)
-    return tuple(sorted((size for size in sizes if size.files), key=lambda size: -size.size_bytes))
-
-
-def _measure(path: str, real_path: Path) -> Size:
-    files = size_bytes = 0
-    below = (Path(folder, name) for folder, _, names in os.walk(real_path) for name in names)
-    for file in below if real_path.is_dir() else [real_path]:
-        try:
-            size_bytes += file.lstat().st_size
-        except OSError:  # deleted meanwhile
-            continue
-        files += 1
-        if files == MOST_COUNTED:
-            return Size(path=path, files=files, size_bytes=size_bytes, complete=False)
-    return Size(path=path, files=files, size_bytes=size_bytes, complete=True)
 
 
 def find_left_out(path: str, *, project_dir: Path, exclude: Sequence[str]) -> tuple[str, Reason] | None:

@@ -134,12 +134,12 @@ def read_modules(path: Path, *, folder: Path) -> Iterator[str]:
         except OSError:
             continue
         yield text
-        for base, name in _find_imports(text, at=path.parent, folder=folder):
+        for base, name in find_imports(text, at=path.parent, folder=folder):
             module = base.joinpath(*name.split("."))
             left += [module.with_suffix(".py"), module / "__init__.py"]
 
 
-def _find_imports(text: str, *, at: Path, folder: Path) -> Iterator[tuple[Path, str]]:
+def find_imports(text: str, *, at: Path, folder: Path) -> Iterator[tuple[Path, str]]:
     """(folder, dotted name) of all possible modules: "from a import b" may mean a.py and a/b.py. Pure.
 
     at: the folder of this file. folder: the program's, for absolute imports.

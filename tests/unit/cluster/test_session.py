@@ -1,8 +1,12 @@
-"""One set-up of the nodes at a time."""
+"""One set-up of the nodes at a time, and what is said of the files that it sends."""
 
 import threading
 from pathlib import Path
 
+import pytest
+
+from bootstrap.transfer.sync import SyncFiles
+from cluster.session import render_ignored
 from foundation.file_lock import locked
 from foundation.files import one_at_a_time
 from foundation.progress import Event, silent
@@ -34,3 +38,15 @@ def test_a_set_up_beside_down_leaves_a_folder(tmp_path: Path) -> None:
     """`down` may remove the cluster's folder before the set-up locks it; a file there would stop every later `up`."""
     with one_at_a_time(tmp_path / "demo", does="is setting up the nodes", report=silent):
         assert (tmp_path / "demo").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("ignored", "shown"),
+    [
+        ([".venv/", "a/.cache"], ""),
+        (["a.log", "data/"], "; left out by .gitignore: data/, a.log"),
+        ([f"{name}.log" for name in "abcde"], "; left out by .gitignore: a.log, b.log, c.log and 2 more"),
+    ],
+)
+def test_what_gitignore_leaves_out(ignored: list[str], shown: str) -> None:
+    assert render_ignored(SyncFiles(ignored=ignored)) == shown
