@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 from msgspec import Struct, field
 
 from foundation.errors import UsageError
+from train.job.defaults import PYTHON, SHELL_NAME, find_line
 
 # What options mean, with an = for each value that they take: the names of the options, without dashes.
 Options = Mapping[str, str]
@@ -66,8 +67,6 @@ _ADD_RANK = {"deepspeed": "--local_rank", "torch.distributed.launch": "--local-r
 NAMES = ("torchrun", "accelerate", "deepspeed", "mpirun", "mpiexec", "orterun", "horovodrun")
 _OF_MACHINE = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH")
 """Variables that `mpirun -x` passes on from this machine, and that the nodes have values of their own for."""
-_PYTHON = re.compile(r"python[0-9.]*")
-_SHELL = re.compile(r"(ba|da|k|z)?sh")
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
 _OF_SHELLS = re.compile(r"[;&|<>$`(){}*?~#!\n\\]")
 _IN_LINE = re.compile(
@@ -94,7 +93,7 @@ def replace_launcher(command: Sequence[str], *, launcher: str) -> Replacement | 
 
     launcher: the name of the engine that the job would use. Raises UsageError for words that have no equivalent.
     """
-    line = _find_line(command)
+    line = find_line(command)
     if line is not None:
         try:
             command = () if _OF_SHELLS.search(line) else shlex.split(line)
@@ -109,7 +108,7 @@ def replace_launcher(command: Sequence[str], *, launcher: str) -> Replacement | 
             _check_line(line)
         return None
     name, size, options = found
-    python = command[at] if _PYTHON.fullmatch(_base(command[at])) else "python"
+    python = command[at] if PYTHON.fullmatch(_base(command[at])) else "python"
     parsed = _make_parser(name, options).parse_args(command[at + size :])
     program: list[str] = parsed.program[1:] if parsed.program[:1] == ["--"] else parsed.program
     if not program or parsed.help:
@@ -136,17 +135,11 @@ def replace_launcher(command: Sequence[str], *, launcher: str) -> Replacement | 
 def runs_others(word: str) -> bool:
     """Whether a word names a program that runs other programs or scripts: Python, a shell or a launcher. Pure."""
     name = _base(word)
-    return name in (*NAMES, "env") or bool(_PYTHON.fullmatch(name) or _SHELL.fullmatch(name))
+    return name in (*NAMES, "env") or bool(PYTHON.fullmatch(name) or SHELL_NAME.fullmatch(name))
 
 
 def _base(word: str) -> str:
     return word.rpartition("/")[2]
-
-
-def _find_line(command: Sequence[str]) -> str | None:
-    """The shell line of `bash -c LINE`."""
-    is_line = len(command) == 3 and _SHELL.fullmatch(_base(command[0])) and re.fullmatch(r"-[a-z]*c", command[1])
-    return command[2] if is_line else None
 
 
 def _check_line(line: str) -> None:
@@ -163,7 +156,7 @@ def _check_line(line: str) -> None:
 def _find_launcher(words: Sequence[str]) -> tuple[str, int, Options] | None:
     """The launcher's name, the number of its own words, and its options."""
     first = _base(words[0]) if words else ""
-    skipped = 0 if not _PYTHON.fullmatch(first) else 2 if "-u" in words[1:2] else 1
+    skipped = 0 if not PYTHON.fullmatch(first) else 2 if "-u" in words[1:2] else 1
     named = tuple(words[skipped:]) if skipped else (first, *words[1:])
     for own, options in _PROGRAMS.items():
         if named[: len(own)] == own and bool(skipped) == (own[0] == "-m"):

@@ -16,7 +16,7 @@ from cluster.submission.launchers import runs_others
 from foundation.errors import UsageError
 from node.protocol import SHELL
 from node.train_settings import ENV_NAME_PATTERN, GcType, KvStore
-from train.job.defaults import find_option
+from train.job.defaults import PYTHON, find_option
 from train.job.payload import find_likely, shipped_scripts
 from train.job.program import refuse_windows_lines
 from train.job.selection import parse_nodes
@@ -70,7 +70,7 @@ def _read_command(words: Sequence[str], folder: Path) -> Words:
     """A command, options, or `python SCRIPT ARGS...` with a script that ships with this project, as guides have it."""
     if words[0].startswith("-"):
         return Words(args=tuple(words))
-    is_python = len(words) > 1 and re.fullmatch("python[0-9.]*", words[0]) is not None
+    is_python = len(words) > 1 and PYTHON.fullmatch(words[0]) is not None
     if is_python and words[1] in shipped_scripts() and not (folder / words[1]).is_file():
         return Words(script=words[1], args=tuple(words[2:]))
     return Words(command=as_command(words))

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 KV_STORE_OPTION = "--kv-store"
 """The option for kv_store of this project's own scripts."""
 _SCRIPT_OPTION = "--gpus"
-_PYTHON = re.compile(r"python[0-9.]*")
+PYTHON = re.compile(r"python[0-9.]*")
 _CODE = re.compile(r"-([A-Za-z]*c)?")
 """An option after which a program's text follows, as in `python -c`, `bash -lc` and `python -`."""
-_SHELL = re.compile(r"(ba|da|k|z)?sh")
+SHELL_NAME = re.compile(r"(ba|da|k|z)?sh")
 _SHELL_SYNTAX = frozenset(("!", "(", "{", ".", "[", "[[", "case", "cd", "exec", "for", "if", "set", "until", "while"))
 
 
@@ -226,17 +226,17 @@ def job_name(name: str, command: Sequence[str]) -> str:
 def find_program(command: Sequence[str]) -> str | None:
     """The program of a command: the script or module of `python train.py` or `sh run.sh`, or the first word. Pure."""
     words = _without_env(command)
-    line = _find_line(words)
+    line = find_line(words)
     words = (_words_of_line(line) if line is not None else []) or words
     name = words[0].rpartition("/")[2] if words else ""
-    if _PYTHON.fullmatch(name) or _SHELL.fullmatch(name):
+    if PYTHON.fullmatch(name) or SHELL_NAME.fullmatch(name):
         return _program(words[1:]) or words[0]
     return words[0] if words else None
 
 
 def find_folder(command: Sequence[str]) -> str:
     """The folder that a command's shell line enters first, as in `sh -c "cd a && python b.py"`; "" for none. Pure."""
-    line = _find_line(_without_env(command))
+    line = find_line(_without_env(command))
     words = _split_line(line) if line is not None else []
     return words[1].removesuffix(";") if len(words) > 1 and words[0] == "cd" else ""
 
@@ -249,9 +249,9 @@ def _without_env(command: Sequence[str]) -> list[str]:
     return list(dropwhile(lambda word: word.startswith("-") or "=" in word, words[1:])) or words
 
 
-def _find_line(words: Sequence[str]) -> str | None:
+def find_line(words: Sequence[str]) -> str | None:
     """The shell line of `bash -c LINE` and `bash -lc LINE`."""
-    is_line = len(words) == len(SHELL) + 1 and _SHELL.fullmatch(words[0].rpartition("/")[2])
+    is_line = len(words) == len(SHELL) + 1 and SHELL_NAME.fullmatch(words[0].rpartition("/")[2])
     return words[-1] if is_line and words[1] != "-" and _CODE.fullmatch(words[1]) else None
 
 
@@ -265,7 +265,7 @@ def _split_line(line: str) -> list[str]:
 def _words_of_line(line: str) -> list[str]:
     """The words of a shell line; in "cd a && python b.py", those from `python` on; none of shell syntax."""
     words = _split_line(line)
-    pythons = [index for index, word in enumerate(words[:-1]) if _PYTHON.fullmatch(word.rpartition("/")[2])]
+    pythons = [index for index, word in enumerate(words[:-1]) if PYTHON.fullmatch(word.rpartition("/")[2])]
     if pythons:
         return words[pythons[0] :]
     return words if words and words[0] not in _SHELL_SYNTAX else []

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from foundation.errors import UsageError
 from foundation.files import read_bounded
-from train.job.defaults import KV_STORE_OPTION, find_folder, find_program
+from train.job.defaults import KV_STORE_OPTION, PYTHON, find_folder, find_program
 
 _IMPORT = re.compile(
     r"^[ \t]*(?:from[ \t]+(\.*[\w.]*)[ \t]+import[ \t]+([^\n#]+)|import[ \t]+([\w., \t]+))", re.MULTILINE
@@ -26,7 +26,6 @@ _JOINS = re.compile(
 )
 
 DATA_URL = "CLUSTER_DATA_URL"
-_PYTHON = re.compile(r"python[0-9.]*")
 _SHELLS = {".sh": "sh", ".bash": "bash"}
 
 
@@ -63,7 +62,7 @@ def _find_interpreter(path: Path, script: str) -> tuple[str, ...]:
     words = first[2:].decode(errors="replace").split()
     if words and words[0].endswith("/env"):
         words = [word for word in words[1:] if word != "-S"]
-    if not words or _PYTHON.fullmatch(words[0].rpartition("/")[2]):
+    if not words or PYTHON.fullmatch(words[0].rpartition("/")[2]):
         return ()
     refuse_windows_lines(first, name=script)
     return tuple(words)
