@@ -1,4 +1,4 @@
-"""Sends a file to 1, 4 and 16 nodes over shaped links: by `cluster`, also with a killed agent, and by rsync and scp."""
+"""Sends a file to 1, 4 and 16 nodes over shaped links: by `cluster`, also with a killed agent, and by rsync."""
 
 import os
 import statistics
@@ -23,7 +23,6 @@ class Weight:
     mbit: int
     ours: dict[int, int]
     rsync: dict[int, int]
-    scp: dict[int, int]
     disturbed: int
 
     @property
@@ -33,9 +32,9 @@ class Weight:
 
 # The slowest cases have the fewest rounds, so that the whole benchmark ends within twelve minutes.
 WEIGHTS = (
-    Weight(megabytes=50, mbit=100, ours={1: 5, 4: 5, 16: 5}, rsync={1: 3, 4: 3, 16: 2}, scp={1: 1, 16: 1}, disturbed=5),
-    Weight(megabytes=500, mbit=1000, ours={1: 5, 4: 3, 16: 5}, rsync={1: 1, 16: 1}, scp={}, disturbed=3),
-    Weight(megabytes=500, mbit=250, ours={1: 1, 4: 0, 16: 1}, rsync={}, scp={}, disturbed=0),
+    Weight(megabytes=50, mbit=100, ours={1: 5, 4: 5, 16: 5}, rsync={1: 3, 4: 3, 16: 2}, disturbed=5),
+    Weight(megabytes=500, mbit=1000, ours={1: 5, 4: 3, 16: 5}, rsync={1: 1, 16: 1}, disturbed=3),
+    Weight(megabytes=500, mbit=250, ours={1: 1, 4: 0, 16: 1}, rsync={}, disturbed=0),
 )
 
 
@@ -83,9 +82,8 @@ def measure(world: World, nodes: Sequence[BenchNode], weight: Weight) -> Samples
             some = nodes[:count]
             if number < weight.ours[count]:
                 samples.add_push("cluster", count, push(world, some, file))
-            for tool, rounds in (("rsync", weight.rsync), ("scp", weight.scp)):
-                if number < rounds.get(count, 0):
-                    samples.add(tool, count, star(world, some, file, tool=tool))
+            if number < weight.rsync.get(count, 0):
+                samples.add("rsync", count, star(world, some, file))
         if number < weight.disturbed:
             samples.add_push("cluster, disturbed", ALL, push(world, nodes, file, victim=nodes[ALL // 2]))
     for node in nodes:
@@ -139,7 +137,7 @@ every round; what takes more than a minute in fewer rounds, as the column says: 
   under its SHA-256; Python's start and the file's digest, known from the manifest, apart. The uplink of this machine is
   not shaped, so the first node's link is what a single node waits for.
 - rsync: scp to the head, then from there `rsync -az` to all others at the same time, which is what launch.py does with
-  --sync-dst-dir (dmlc_tracker/ssh.py). scp: the same, one after the other, without -z.
+  --sync-dst-dir (dmlc_tracker/ssh.py).
 - disturbed: the agent on node 8 of 16 is killed (SIGKILL) when it has half of the file; seconds to the last of the
   others.
 - busy: the share of this machine's cores that was not idle meanwhile. Near 100 % it is they, and not the links, that

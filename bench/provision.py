@@ -1,46 +1,38 @@
-"""Compares `up` and `down` with other launchers on the same sandbox: API calls and wall time, and how they scale."""
+"""Compares `up` and `down` with other launchers on the same sandbox: API calls and wall time."""
 
-import socket
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from bench.provisioning.launcher import Launcher, LaunchError, Sample, measure
-from bench.provisioning.others import Flintrock, Ray, SkyPilot
+from bench.provisioning.others import Flintrock, SkyPilot
 from bench.provisioning.ours import NodesOnly, WholeCommand, launch_nodes, measured_command, write_config
 from bench.provisioning.peak import peak_mb
-from bench.provisioning.report import Scale, Thousand, render
+from bench.provisioning.report import Thousand, render
 from bench.provisioning.tools import InstallError
-from bench.provisioning.world import INSTANCE_TYPE, World, count_calls, running_world
+from bench.provisioning.world import World, count_calls, running_world
 from ec2_sandbox.config import SandboxConfig
 
 SIZES = (2, 4, 8)
 ROUNDS = 5
-LARGE = 32
-LARGE_ROUNDS = 3
 MANY = 1000
-BOOT_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Entry:
-    """A launcher, the numbers of nodes with which it is measured, and the number of rounds."""
+    """A launcher and the number of its rounds."""
 
     make: Callable[[World], Launcher]
     name: str
-    sizes: tuple[int, ...]
     rounds: int = ROUNDS
 
 
-# The slowest launchers have the fewest rounds, so that the whole benchmark ends within 15 minutes.
 ENTRIES = (
-    Entry(make=NodesOnly, name=NodesOnly.name, sizes=SIZES),
-    Entry(make=WholeCommand, name=WholeCommand.name, sizes=SIZES, rounds=1),
-    Entry(make=Flintrock, name=Flintrock.name, sizes=SIZES),
-    Entry(make=SkyPilot, name=SkyPilot.name, sizes=SIZES),
-    Entry(make=Ray, name=Ray.name, sizes=SIZES, rounds=1),
+    Entry(make=NodesOnly, name=NodesOnly.name),
+    Entry(make=WholeCommand, name=WholeCommand.name, rounds=1),
+    Entry(make=Flintrock, name=Flintrock.name),
+    Entry(make=SkyPilot, name=SkyPilot.name),
 )
 
 Samples = dict[tuple[str, int], list[Sample]]
@@ -54,11 +46,10 @@ def run() -> str:
         measure(WholeCommand(world), world, 2)  # fetches the nodes' wheels, once for this machine and not for each `up`
         with started(world, skipped) as launchers:
             samples = measure_in_turn(launchers, world, skipped)
-        scale = measure_scale(world)
     with running_world(SandboxConfig(hosts="none")) as world:
         write_config(world)
         thousand = measure_many(world)
-    return render(samples, scale=scale, thousand=thousand, skipped=skipped)
+    return render(samples, thousand=thousand, skipped=skipped)
 
 
 @contextmanager
@@ -67,12 +58,11 @@ def started(world: World, skipped: dict[str, str]) -> Iterator[dict[str, Launche
     launchers: dict[str, Launcher] = {}
     try:
         for entry in ENTRIES:
-            if entry.name not in launchers and entry.name not in skipped:
-                message(f"getting {entry.name}")
-                try:
-                    launchers[entry.name] = entry.make(world)
-                except (InstallError, LaunchError) as error:
-                    skip(entry.name, error, skipped)
+            message(f"getting {entry.name}")
+            try:
+                launchers[entry.name] = entry.make(world)
+            except (InstallError, LaunchError) as error:
+                skip(entry.name, error, skipped)
         yield launchers
     finally:
         for launcher in launchers.values():
@@ -85,7 +75,7 @@ def measure_in_turn(launchers: dict[str, Launcher], world: World, skipped: dict[
     for number in range(ROUNDS):
         for size in SIZES:
             for entry in ENTRIES:
-                if size not in entry.sizes or number >= entry.rounds or entry.name in skipped:
+                if number >= entry.rounds or entry.name in skipped:
                     continue
                 try:
                     sample = measure(launchers[entry.name], world, size)
@@ -97,61 +87,6 @@ def measure_in_turn(launchers: dict[str, Launcher], world: World, skipped: dict[
                 samples.setdefault((entry.name, size), []).append(sample)
                 message(f"round {number + 1}, {entry.name}, {size}: {sample.up_s:.1f} s, {sample.down_s:.1f} s")
     return {key: found for key, found in samples.items() if key[0] not in skipped}
-
-
-def measure_scale(world: World) -> Scale:
-    """Measures a small and a large cluster in turn, by both of our launchers and by boto3 alone.
-
-    A ratio is meaningful only for measurements from the same rounds.
-    """
-    small = SIZES[0]
-    boots: dict[int, list[float]] = {small: [], LARGE: []}
-    samples: Samples = {}
-    for number in range(LARGE_ROUNDS):
-        for size, seconds in boots.items():
-            for launcher in (NodesOnly(world), WholeCommand(world)):
-                sample = measure(launcher, world, size)
-                samples.setdefault((launcher.name, size), []).append(sample)
-                message(f"scale {number + 1}, {launcher.name}, {size}: {sample.up_s:.1f} s, {sample.down_s:.1f} s")
-            seconds.append(boot(world, size))
-            message(f"scale {number + 1}, hosts alone, {size}: {seconds[-1]:.1f} s")
-    return Scale(small=small, large=LARGE, boots=boots, samples=samples)
-
-
-def boot(world: World, count: int) -> float:
-    """Launches hosts by boto3 alone. Returns the seconds from RunInstances until the last sshd answers."""
-    before = world.inventory()
-    started_at = time.perf_counter()
-    made = world.ec2.run_instances(
-        ImageId=world.image,
-        InstanceType=INSTANCE_TYPE,
-        MinCount=count,
-        MaxCount=count,
-        SecurityGroupIds=[world.default_group],
-    )
-    wait_for_sshd([instance["PrivateIpAddress"] for instance in made["Instances"]])
-    seconds = time.perf_counter() - started_at
-    world.sweep(world.inventory() - before)
-    return seconds
-
-
-def wait_for_sshd(addresses: Sequence[str]) -> None:
-    """Waits until each sshd answers, one after the other, because only the last one counts. Raises TimeoutError."""
-    give_up_at = time.monotonic() + BOOT_TIMEOUT_S
-    for address in addresses:
-        while not answers(address):
-            if time.monotonic() > give_up_at:
-                raise TimeoutError(f"no sshd at {address} after {BOOT_TIMEOUT_S:.0f} s")
-            time.sleep(0.02)
-
-
-def answers(address: str) -> bool:
-    """Returns whether an sshd answers at this address."""
-    try:
-        with socket.create_connection((address, 22), timeout=0.5) as connection:
-            return connection.recv(4) == b"SSH-"
-    except OSError:
-        return False
 
 
 def measure_many(world: World) -> Thousand:

@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 from bench.records.data import NOISE, PHOTOGRAPHS, DataSet
 from bench.support.command import CLUSTER, REPOSITORY
 from bench.support.jobs import run_cluster
-from bench.support.rounds import ROUNDS
+from bench.support.rounds import ROUNDS, spread
 
 PROGRAM = Path(__file__).parent / "records" / "epochs.py"
 REPEATS = 8  # of each image in its shard, with an unlimited link, because each epoch starts reading again
@@ -231,8 +231,3 @@ def render_slow(data: DataSet, results: Results) -> list[str]:
         cells = [spread(first, 0), spread(second, 0), f"{ratio:.1f}", spread([r.first_batch_s for r in runs], 1)]
         lines.append(f"| {way} | {' | '.join(cells)} |")
     return lines
-
-
-def spread(values: list[float], digits: int) -> str:
-    """Returns the median and the range of the rounds."""
-    return f"{statistics.median(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"

@@ -1,4 +1,4 @@
-"""Compares `cluster data put` and `get` with s5cmd and aws-cli, for one large file and a thousand small ones."""
+"""Compares `cluster data put` and `get` with s5cmd, for one large file and a thousand small ones."""
 
 import os
 import random
@@ -6,13 +6,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.support.rounds import ROUNDS, Timing, render_timings
+from bench.support.rounds import Timing, interleave, render_timings
 
 BIN = Path(sys.executable).parent
 SMALL_FILES = 1000
@@ -20,7 +19,7 @@ SMALL_BYTES = 100_000
 BUCKET = "bench"
 _SMALL = f"{SMALL_FILES} files of {SMALL_BYTES // 1000} kB"
 _ENDPOINT = ("AWS_ENDPOINT_URL", "S3_ENDPOINT_URL")
-_CLUSTER, _S5CMD, _AWS = BIN / "cluster", (BIN / "s5cmd", "--log", "error"), BIN / "aws"
+_CLUSTER, _S5CMD = BIN / "cluster", (BIN / "s5cmd", "--log", "error")
 NOTES = """Each command as it is typed, from the start of its process to its end, against bench/s3/sink.py: an S3 in a
 process of its own on this machine, which drops what is put and serves what is got from one file by sendfile, so that it
 is not the bottleneck. All over plain HTTP. `cluster` sends SHA-256, and compares on get what S3 keeps (here CRC-32);
@@ -100,19 +99,6 @@ def running_sink(folder: Path, *, latency_ms: int = 0) -> Iterator[str]:
             process.terminate()
 
 
-def in_turn(contenders: dict[str, tuple[Callable[[], None], Callable[[], None]]]) -> list[Timing]:
-    """Time the (prepare, run) of each contender in turn. Only `run` is timed, and the first round does not count."""
-    taken: dict[str, list[float]] = {name: [] for name in contenders}
-    for number in range(ROUNDS + 1):
-        for name, (ready, run) in contenders.items():
-            ready()
-            began = time.perf_counter()
-            run()
-            if number:
-                taken[name].append(time.perf_counter() - began)
-    return [Timing(name=name, seconds=tuple(seconds)) for name, seconds in taken.items()]
-
-
 def run(*, big_bytes: int = 1 << 30) -> str:
     """Runs the benchmark and returns its section of RESULTS.md."""
     with tempfile.TemporaryDirectory(prefix="bench-transfer-") as name:
@@ -137,58 +123,38 @@ def _find_env(folder: Path) -> dict[str, str]:
     return {**kept, **keys, "XDG_STATE_HOME": str(folder / "state")}
 
 
-def _nothing() -> None:
-    """Prepares nothing."""
-
-
 def _measure(bench: Bench) -> list[tuple[str, list[Timing]]]:
-    def forget(target: str) -> Callable[[], None]:
-        path = bench.folder / target
-        return lambda: shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
-
-    put_big = in_turn(
+    put_big = interleave(
         {
-            "cluster data put": (
-                _nothing,
-                lambda: bench.run("put 1 GiB", _CLUSTER, "data", "put", "big", bench.new_folder()),
-            ),
-            "aws s3 cp": (
-                _nothing,
-                lambda: bench.run("aws", _AWS, "s3", "cp", "--quiet", "big", bench.new_folder() + "big"),
-            ),
-            "s5cmd cp": (_nothing, lambda: bench.run("s5cmd", *_S5CMD, "cp", "big", bench.new_folder())),
+            "cluster data put": lambda: bench.run("put 1 GiB", _CLUSTER, "data", "put", "big", bench.new_folder()),
+            "s5cmd cp": lambda: bench.run("s5cmd", *_S5CMD, "cp", "big", bench.new_folder()),
         }
     )
     there = f"s3://{BUCKET}/there/"
     bench.run("once", *_S5CMD, "cp", "big", there)
-    get_big = in_turn(
+
+    def forget() -> None:
+        for path in (bench.folder / name for name in ("ours", "bare", "theirs")):
+            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+
+    get_big = interleave(
         {
-            "cluster data get": (
-                forget("ours"),
-                lambda: bench.run("get 1 GiB", _CLUSTER, "data", "get", there + "big", "ours"),
+            "cluster data get": lambda: bench.run("get 1 GiB", _CLUSTER, "data", "get", there + "big", "ours"),
+            "obstore alone, not verified": lambda: bench.run(
+                "obstore", sys.executable, "-c", OBSTORE_GET, BUCKET, "there/big", "bare"
             ),
-            "obstore alone, not verified": (
-                forget("bare"),
-                lambda: bench.run("obstore", sys.executable, "-c", OBSTORE_GET, BUCKET, "there/big", "bare"),
-            ),
-            "s5cmd cp": (forget("theirs"), lambda: bench.run("s5cmd", *_S5CMD, "cp", there + "big", "theirs")),
-        }
+            "s5cmd cp": lambda: bench.run("s5cmd", *_S5CMD, "cp", there + "big", "theirs"),
+        },
+        before=forget,
     )
     return [("1 GiB put", put_big), ("1 GiB got", get_big), (f"{_SMALL} put", _put_small(bench))]
 
 
 def _put_small(bench: Bench) -> list[Timing]:
-    return in_turn(
+    return interleave(
         {
-            "cluster data put": (
-                _nothing,
-                lambda: bench.run("put small", _CLUSTER, "data", "put", "small", bench.new_folder()),
-            ),
-            "aws s3 cp": (
-                _nothing,
-                lambda: bench.run("aws", _AWS, "s3", "cp", "--quiet", "--recursive", "small", bench.new_folder()),
-            ),
-            "s5cmd cp": (_nothing, lambda: bench.run("s5cmd", *_S5CMD, "cp", "small/", bench.new_folder())),
+            "cluster data put": lambda: bench.run("put small", _CLUSTER, "data", "put", "small", bench.new_folder()),
+            "s5cmd cp": lambda: bench.run("s5cmd", *_S5CMD, "cp", "small/", bench.new_folder()),
         }
     )
 

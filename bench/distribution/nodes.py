@@ -148,11 +148,10 @@ def must_run(words: Sequence[str]) -> None:
         sys.exit(f"{words}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
 
 
-def star(world: World, nodes: Sequence[BenchNode], file: Path, *, tool: str) -> float:
+def star(world: World, nodes: Sequence[BenchNode], file: Path) -> float:
     """Sends the file to the head, and from there to all other nodes. Returns the seconds until the last node has it.
 
-    rsync: to all nodes at the same time, by the command that dmlc_tracker/ssh.py uses for `launch.py --sync-dst-dir`.
-    scp: to one node after the other, as in a shell loop.
+    To all nodes at the same time, by the rsync command that dmlc_tracker/ssh.py uses for `launch.py --sync-dst-dir`.
     """
     head, others = nodes[0], nodes[1:]
     for node in nodes:
@@ -162,12 +161,8 @@ def star(world: World, nodes: Sequence[BenchNode], file: Path, *, tool: str) -> 
     started = time.perf_counter()
     must_run(["scp", "-q", *ssh_words(world), str(file), f"{login}:star/"])
     ssh = "ssh -o StrictHostKeyChecking=no -o LogLevel=ERROR"
-    if tool == "rsync":
-        each = [f"rsync -az --rsh='{ssh} -p 22' star/ {node.private_ip}:star & pids=\"$pids $!\"" for node in others]
-        script = "\n".join([*each, "for pid in $pids; do wait $pid || exit 1; done"])
-    else:
-        each = [f"scp -q -r {ssh.removeprefix('ssh ')} star {node.private_ip}: || exit 1" for node in others]
-        script = "\n".join([*each, "true"])
+    each = [f"rsync -az --rsh='{ssh} -p 22' star/ {node.private_ip}:star & pids=\"$pids $!\"" for node in others]
+    script = "\n".join([*each, "for pid in $pids; do wait $pid || exit 1; done"])
     must_run(["ssh", *ssh_words(world), login, script])
     seconds = time.perf_counter() - started
     check(nodes, f"star/{file.name}", file.stat().st_size)

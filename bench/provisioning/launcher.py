@@ -84,7 +84,6 @@ def timed_run(words: list[str], *, env: Mapping[str, str], cwd: Path) -> tuple[f
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            errors="replace",  # Ray's threads split each other's multibyte characters
             timeout=TIMEOUT_S,
             check=False,
         )

@@ -1,6 +1,6 @@
-"""Flintrock, SkyPilot's provisioner and Ray's cluster launcher, unmodified, on the same sandbox.
+"""Flintrock and SkyPilot's provisioner, unmodified, on the same sandbox.
 
-Here, none of them installs anything on the nodes: they launch and tag nodes, wait for ssh, and terminate the nodes.
+Here, neither of them installs anything on the nodes: they launch and tag nodes, wait for ssh, and terminate the nodes.
 """
 
 import json
@@ -38,7 +38,6 @@ class _Other:
             "HOME": str(self._home),
             "TMPDIR": str(self._home),
             "PYTHONWARNINGS": "ignore",
-            "RAY_USAGE_STATS_ENABLED": "0",
             "SKYPILOT_DISABLE_USAGE_COLLECTION": "1",
         }
 
@@ -96,50 +95,6 @@ class Flintrock(_Other):
             "provider": "ec2",
             "providers": {"ec2": ec2},
             "launch": {"num-slaves": count - 1, "install-hdfs": False, "install-spark": False},
-        }
-
-
-class Ray(_Other):
-    """`ray up` and `ray down`, and in between Ray's autoscaler, which launches the workers.
-
-    On AWS, the autoscaler runs on the head. Here, the same class (StandardAutoscaler) runs on this machine, because Ray
-    is not installed on the nodes.
-    """
-
-    name = "ray 2.60.0"
-
-    def __init__(self, world: World) -> None:
-        super().__init__(world, install("ray", "ray[default]==2.60.0", "boto3"))
-
-    def up(self, count: int) -> float:
-        (self._home / "config.yaml").write_text(json.dumps(self._config(count)))
-        head_s = self._run("ray", "up", "--yes", "config.yaml")
-        return head_s + self._run("python", str(FOREIGN / "ray_workers.py"), "config.yaml")
-
-    def down(self) -> float:
-        return self._run("ray", "down", "--yes", "config.yaml")
-
-    def _config(self, count: int) -> dict[str, object]:
-        node = {"InstanceType": INSTANCE_TYPE, "ImageId": self._world.image}
-        # With an existing profile, it does not create a role, for which it would need AWS's managed policies.
-        head = {**node, "IamInstanceProfile": {"Name": ROLE_NAME}}
-        workers = count - 1
-        return {
-            "cluster_name": "bench",
-            "max_workers": workers,
-            # By default, `ray down` stops the nodes and keeps their disks.
-            "provider": {"type": "aws", "region": REGION, "availability_zone": ZONE, "cache_stopped_nodes": False},
-            "auth": {"ssh_user": "ubuntu"},
-            "available_node_types": {
-                "head": {"node_config": head, "resources": {}, "max_workers": 0},
-                "worker": {"node_config": node, "resources": {}, "min_workers": workers, "max_workers": workers},
-            },
-            "head_node_type": "head",
-            "setup_commands": [],
-            "head_setup_commands": [],
-            "worker_setup_commands": [],
-            "head_start_ray_commands": [],
-            "worker_start_ray_commands": [],
         }
 
 

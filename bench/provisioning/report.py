@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from bench.provisioning.launcher import Sample
-from bench.provisioning.ours import NodesOnly, WholeCommand
 from bench.provisioning.world import Calls
 
 TITLE = "## `up` and `down` beside other launchers"
@@ -18,27 +17,13 @@ and answering over ssh. What takes long was measured in fewer rounds, as the col
 
 - cluster, nodes only: what `cluster up` does until every node runs and has let us in, its host key verified by the
   console; so with the preflight, its own key pair, security group and placement group. To be compared with the others.
-- cluster up, whole: the command. It also installs MXNet and the scripts on every node, which none of the others does.
+- cluster up, whole: the command. It also installs MXNet and the scripts on every node, which the others do not.
 - flintrock: `launch` and `destroy` with --no-install-hdfs, --no-install-spark, and fakes of Java and yum by user data.
 - skypilot: its provisioner, called as `sky launch` and `sky down` do, up to its ssh probe. Not in it: Python's start,
   its server, its optimizer, its check of quotas, its runtime on the nodes (which it would get from the Internet).
-- ray: `ray up` makes the head; its autoscaler, which runs on the head on AWS, runs on this machine and makes the
-  workers (`ray` is not on the nodes). It is the older of Ray's two autoscalers (StandardAutoscaler); `ray up` has
-  the newer one by default. No setup commands, no Ray runtime. `ray down` with cache_stopped_nodes off. Its tags
-  go out in batches by time, so that its calls vary.
 
 DryRun calls change nothing, and are in neither of the other columns. Every other call counts, refused and repeated ones
 as well. "Left" is the most that was still there when `down` said that it was done; ours waits for the end of it all."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Scale:
-    """Two sizes, measured in the same rounds. boots: seconds from RunInstances to the last sshd, by number of hosts."""
-
-    small: int
-    large: int
-    boots: Mapping[int, list[float]]
-    samples: Mapping[tuple[str, int], list[Sample]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,16 +37,12 @@ class Thousand:
     daemon_mb: float
 
 
-def render(
-    samples: Mapping[tuple[str, int], list[Sample]], *, scale: Scale, thousand: Thousand, skipped: Mapping[str, str]
-) -> str:
+def render(samples: Mapping[tuple[str, int], list[Sample]], *, thousand: Thousand, skipped: Mapping[str, str]) -> str:
     """Returns the whole section."""
-    large = {key: found for key, found in scale.samples.items() if key[1] == scale.large}
-    samples = {**samples, **large}
     lines = [TITLE, "", NOTES, "", *_compared(samples), ""]
     lines += [f"- not measured: {name}: {' '.join(why.split())}" for name, why in skipped.items()]
     lines += ["", "The mutating calls of up and down together, with the most nodes that were measured:", ""]
-    lines += [*_mutating(samples), "", *_scaled(scale), "", *_thousand(thousand), ""]
+    lines += [*_mutating(samples), "", *_thousand(thousand), ""]
     lines += ["- all: `sudo python -m bench provision`", ""]
     return "\n".join(lines)
 
@@ -85,22 +66,6 @@ def _mutating(samples: Mapping[tuple[str, int], list[Sample]]) -> Iterable[str]:
         sample = samples[name, nodes][-1]
         calls = (sample.up_calls + sample.down_calls).mutating
         yield f"- {name}, {nodes} nodes: {_listed(calls)}"
-
-
-def _scaled(scale: Scale) -> Iterable[str]:
-    small, large = scale.small, scale.large
-    yield f"From {len(scale.boots[small])} rounds of their own, in turn:"
-    yield ""
-    yield f"| up | {small} nodes, s | {large} nodes, s | ratio (wanted: 1.5 at most) |"
-    yield "|---|---|---|---|"
-    rows = {
-        name: [[each.up_s for each in scale.samples[name, nodes]] for nodes in (small, large)]
-        for name in (NodesOnly.name, WholeCommand.name)
-    }
-    rows["the hosts alone: RunInstances to the last sshd, by boto3"] = [scale.boots[small], scale.boots[large]]
-    for name, (few, many) in rows.items():
-        ratio = statistics.median(many) / statistics.median(few)
-        yield f"| {name} | {_spread(few)} | {_spread(many)} | {ratio:.2f} |"
 
 
 def _thousand(thousand: Thousand) -> Iterable[str]:

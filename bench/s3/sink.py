@@ -4,7 +4,7 @@
     python -m bench.s3.sink FOLDER s3://bucket/prefix/ --tls ADDRESS       the files of a folder, over TLS
     python -m bench.s3.sink FILE --latency-ms 20                           delays each response, like S3
 
-It implements the parts of S3 that `cluster data put` and `get`, a job's workers, s5cmd and aws-cli need, in threads of
+It implements the parts of S3 that `cluster data put` and `get`, a job's workers and s5cmd need, in threads of
 one process. Bytes are moved by recv_into and sendfile, or by OpenSSL from a mapped file, so Python does not touch them.
 An object has the name and size with which it was uploaded, so listings and HEAD are correct. Its bytes are those of
 FILE. Objects of FILE's size have the ETag and the full-object checksum that S3 would compute. Uploads return the

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from bench.support.command import CLUSTER, REPOSITORY
 from bench.support.cpu_times import grown, read_cpu_times
-from bench.support.rounds import ROUNDS
+from bench.support.rounds import ROUNDS, spread
 
 BY_CLUSTER = "cluster train"
 # Prints the environment of a process in a job. A process that is started by hand gets the same environment.
@@ -253,17 +253,13 @@ def render_table(runs: Mapping[str, list[Run]], job: Job, *, base: str) -> list[
         ratios = [run.wall_s / other.wall_s for run, other in zip(found, runs[base], strict=True)]
         cells = [
             name,
-            _spread([run.wall_s for run in found], 2),
-            _spread(ratios, 2),
-            _spread([run.first_batch_s for run in found], 2),
-            _spread([run.end_s for run in found], 2),
-            _spread([run.samples_per_s for run in found], 0),
-            _spread([run.training_s for run in found], 1),
-            _spread([100 * run.beside for run in found], 2),
+            spread([run.wall_s for run in found], 2),
+            spread(ratios, 2),
+            spread([run.first_batch_s for run in found], 2),
+            spread([run.end_s for run in found], 2),
+            spread([run.samples_per_s for run in found], 0),
+            spread([run.training_s for run in found], 1),
+            spread([100 * run.beside for run in found], 2),
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return lines
-
-
-def _spread(values: list[float], digits: int) -> str:
-    return f"{statistics.median(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"

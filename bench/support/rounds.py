@@ -4,7 +4,7 @@ import platform
 import statistics
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,17 +25,28 @@ class Timing:
         return statistics.median(self.seconds)
 
 
-def interleave(contenders: Mapping[str, Callable[[], object]], *, rounds: int = ROUNDS) -> list[Timing]:
-    """Runs each contender once without timing, and then times all of them in turn, `rounds` times."""
-    for run in contenders.values():
-        run()
+def interleave(
+    contenders: Mapping[str, Callable[[], object]], *, rounds: int = ROUNDS, before: Callable[[], object] | None = None
+) -> list[Timing]:
+    """Runs each contender once without timing, and then times all of them in turn, `rounds` times.
+
+    before: runs before each of them, and is not timed.
+    """
     taken: dict[str, list[float]] = {name: [] for name in contenders}
-    for _ in range(rounds):
+    for number in range(rounds + 1):
         for name, run in contenders.items():
+            if before is not None:
+                before()
             started = time.perf_counter()
             run()
-            taken[name].append(time.perf_counter() - started)
+            if number:
+                taken[name].append(time.perf_counter() - started)
     return [Timing(name=name, seconds=tuple(seconds)) for name, seconds in taken.items()]
+
+
+def spread(values: Sequence[float], digits: int) -> str:
+    """Returns the median and the range of the rounds."""
+    return f"{statistics.median(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"
 
 
 def render_timings(title: str, timings: list[Timing], *, commands: Mapping[str, str], notes: str = "") -> str:
