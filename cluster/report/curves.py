@@ -1,6 +1,8 @@
 """Numbers over time, thinned while they are read. Pure."""
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
+from statistics import fmean
 
 from msgspec import Struct
 
@@ -38,8 +40,16 @@ class Curve:
 
     @property
     def mean(self) -> float | None:
-        """The mean of all values; None without values."""
-        return merge(self.points).value if self.points else None
+        """The mean over the time, of which each value has what is since the one before; None without values.
+
+        Not that of the points: the first part of a long log has more of them.
+        """
+        if not self.points:
+            return None
+        first, whole = self.points[0], merge(self.points)
+        begin = first.at - (whole.at - first.at) / max(whole.count - first.count, 1) * first.count
+        weights = [after - at for at, after in pairwise([begin, *(point.at for point in self.points)])]
+        return fmean((point.value for point in self.points), weights) if any(weights) else whole.value
 
     @property
     def last(self) -> float | None:

@@ -15,21 +15,18 @@ from node.job.scalars import WORDS, ScalarReader
 from node.protocol import JobResult, JobState
 from train.follow.advice import Advisor
 
-EXACT_LINES = 60_000  # examined one by one
-EXACT_REPORTS = 4_000
-SAMPLES = 2000  # numbers of all ranks together in the time so far, when there are more
-LEAST_SAMPLES = 40  # of each rank
-TURNS = 20  # lines for each rank, in which a part of the time is searched for a number of each
+EXACT_LINES = 20_000  # examined one by one; of later ones, a few whenever the log has grown by one of its parts
+MOST_PARTS = 1000  # divided by the number of ranks
+LEAST_PARTS = 40
 MOST_CURVES = 16  # of each rank
 LARGEST = 1e100  # number that is drawn: pygal computes with squares
 MOST_MARKS = 200
 RECENT = 20_000  # lines in which those before an error are searched
 ERROR_LINES = 30
-BATCH = 512  # lines that are skipped together
+BATCH = 512  # lines that are read together
 OUTPUT_WITHIN = 80  # bytes, where a line of output says so
 LONGEST_LINE = 400  # characters of a line that the report shows
 _OUTPUT = b', "line": "'  # as node/wire.py writes it, after the time and the process
-_SECOND = slice(6, 16)  # of the time of a line
 _HELD_OUT = (b"alid", b"est set", b"val_", b"val ", b"Val ", b"eval")
 
 
@@ -81,12 +78,11 @@ class History:
         self.first_error: FirstError | None = None
         self.result: JobResult | None = None
         self.began_at = self.now = 0.0
-        self.lines = self.examined = self._reports = 0
+        self.lines = self.examined = 0
+        self._next = 0.0  # the number of lines after which some are examined again
         self._advisor = advisor or Advisor()
         self._numbers = ScalarReader()
         self._recent: deque[bytes] = deque(maxlen=RECENT)
-        # Of the current part of the time: its end, as the log has it; whose turn is over; lines left to search.
-        self._until, self._done, self._left = b"", set[bytes](), 0
 
     @property
     def is_sampled(self) -> bool:
@@ -98,46 +94,33 @@ class History:
         rest = iter(lines)
         while self.result is None and (batch := list(islice(rest, BATCH))):
             self._recent.extend(batch)
-            if self._can_skip(batch):
+            wanted = self._count_wanted()
+            if not wanted and self._can_skip(batch):
                 self.lines += len(batch)
                 continue
             for line in batch:
-                end = line.find(_OUTPUT, 0, OUTPUT_WITHIN)
-                self.lines += end >= 0
-                if end < 0 or self._is_examined(line, end):
+                is_output = line.find(_OUTPUT, 0, OUTPUT_WITHIN) >= 0
+                self.lines += is_output
+                is_wanted = wanted > 0 and (wanted >= BATCH or any(word in line for word in WORDS))
+                wanted -= is_output and is_wanted
+                if is_wanted or not is_output or any(word in line for word in _HELD_OUT):
                     self._take(line)
 
-    @property
-    def _is_long(self) -> bool:
-        return self.lines > EXACT_LINES or self._reports > EXACT_REPORTS
+    def _count_wanted(self) -> int:
+        """How many lines of output to examine in the next batch, besides the results of validations."""
+        if self.lines < EXACT_LINES:
+            return 2 * BATCH
+        if self.lines < self._next:
+            return 0
+        ranks = max(len(self._ranks), 1)
+        self._next = self.lines * (1 + 1 / max(MOST_PARTS // ranks, LEAST_PARTS))
+        return min(2 * ranks, BATCH - 1)
 
-    def _can_skip(self, batch: Sequence[bytes]) -> bool:
-        """Whether there is nothing to examine in these lines. A search in all of them together is the fastest."""
-        if not self._is_long or self._left > 0 or batch[-1][_SECOND] >= self._until:
-            return False
-        joined = b"\n".join(batch)
-        # The result of a validation is rarer than other numbers.
+    @staticmethod
+    def _can_skip(batch: Sequence[bytes]) -> bool:
+        """Whether these lines are output without a result of a validation, which is rarer than other numbers."""
+        joined = b"\n".join(batch)  # a search in all of them together is the fastest
         return joined.count(_OUTPUT) == len(batch) and not any(word in joined for word in _HELD_OUT)
-
-    def _is_examined(self, line: bytes, end: int) -> bool:
-        """Whether to examine a line of output: of many, one with a number of each process in each part of the time."""
-        if not self._is_long:
-            return True
-        if line[_SECOND] >= self._until:
-            self._begin_part(float(line[6 : line.find(b",", 0, end)]))
-        held_out = any(word in line for word in _HELD_OUT)
-        key = line[line.find(b",", 0, end) : end] + b"v" * held_out
-        if (self._left <= 0 and not held_out) or key in self._done or not any(word in line for word in WORDS):
-            self._left -= 1
-            return False
-        self._done.add(key)
-        return True
-
-    def _begin_part(self, at: float) -> None:
-        parts = max(SAMPLES // max(len(self._ranks), 1), LEAST_SAMPLES)
-        self._until = b"%d" % (at + max((at - self.began_at) / parts, 1.0))
-        self._done.clear()
-        self._left = TURNS * len(self._ranks)
 
     def _take(self, line: bytes) -> None:
         """Examines a line, unless it is after the result."""
@@ -153,7 +136,6 @@ class History:
         self.examined += 1
         row = self._numbers.take(event)
         if row is not None and event.process is not None:
-            self._reports += 1
             self._rank(event.process).take(row.numbers, event.at)
 
     @property

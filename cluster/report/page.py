@@ -32,7 +32,7 @@ from cluster.report.blocks import (
     render_number,
 )
 from cluster.report.charts import render_clock
-from cluster.report.curves import Curve, combine, merge
+from cluster.report.curves import Curve, combine
 from cluster.report.history import LARGEST, History, RankHistory
 from cluster.report.job import JobData
 from cluster.views.results import render_files
@@ -128,7 +128,7 @@ def _make_tiles(job: JobData, metrics: Sequence[Metric]) -> dict[str, str]:
     tiles = {"time": render_rounded(job.end - job.start) if job.record.started_at else "not started"}
     for metric in [metric for metric in metrics if metric.name != EPOCH_TIME][:4]:
         if metric.name == SPEED:
-            tiles["samples/s, mean"] = render_number(merge(metric.together).value)
+            tiles["samples/s, mean"] = render_number(Curve(metric.together).mean)
         else:
             tiles[f"{metric.name}, last"] = render_number(metric.together[-1].value)
     nodes = job.record.nodes

@@ -84,6 +84,14 @@ def test_marks_on_the_axis_of_time() -> None:
     ]
 
 
+def test_the_mean_of_a_long_log_is_over_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Although the lines of its begin are examined one by one, and few of the others."""
+    monkeypatch.setattr("cluster.report.history.EXACT_LINES", 1000)
+    history = read(*begin(1), *(speed(at, 0, 100 if at < 2000 else 200) for at in range(10_000)))
+    assert history.is_sampled
+    assert history.ranks["rank 0"].curves[SPEED].mean == pytest.approx(180, rel=0.03)
+
+
 def long_log(each: int, tested: str) -> Iterator[bytes]:
     """Two ranks; one line in a thousand has the result of a validation: tested."""
     yield from begin(2)
@@ -106,10 +114,10 @@ def long_log(each: int, tested: str) -> Iterator[bytes]:
         ("Epoch {} val_loss: 2.6", "validation-loss"),
     ],
 )
-def test_of_a_very_long_log_a_part_is_read(monkeypatch: pytest.MonkeyPatch, tested: str, name: str) -> None:
+def test_of_a_long_log_a_part_is_read(monkeypatch: pytest.MonkeyPatch, tested: str, name: str) -> None:
     """Its means, rare numbers, error and result are those of the whole."""
     each = 10_000
-    monkeypatch.setattr("cluster.report.history.EXACT_LINES", each)
+    monkeypatch.setattr("cluster.report.history.EXACT_LINES", each // 10)
     history = read(*long_log(each, tested))
     assert history.is_sampled
     assert history.lines == 2 * each + 1
