@@ -67,10 +67,10 @@ def make_curves_figure(
         rows.append((together_label, list(together)))
     series = [make_series(*line, span[0]) for line in lines if line[2]]
     legend = [one[:2] for one in series] if curves else []
-    cells = [_summarize(label, points, counts=label in curves and what != "job") for label, points in rows if points]
+    cells = [_summarize(label, points) for label, points in rows if points]
     text = "; ".join(f"{label}: from {first} to {last}" for label, first, last, *_ in cells[:MOST_LINES])
     svg = draw_curves(series, title=title, text=text, length_s=span[1] - span[0], render=render_number)
-    head = (what, "first", "last", "least", "greatest", "mean", "reports")
+    head = (what, "first", "last", "least", "greatest", "mean")
     return Figure(title=title, svg=svg, legend=legend, table=Table(caption=title, head=head, rows=cells))
 
 
@@ -79,11 +79,10 @@ def _find_outermost(curves: Mapping[str, Curve]) -> dict[str, Curve]:
     return dict([*ordered[:2], *ordered[-2:]])
 
 
-def _summarize(label: str, points: Sequence[Point], *, counts: bool) -> tuple[str, ...]:
-    """counts: whether each of the points counts reports, not ranks."""
-    whole = Curve(points)
-    values = (points[0].value, points[-1].value, min(p.low for p in points), max(p.high for p in points), whole.mean)
-    return (label, *map(render_number, values), str(sum(point.count for point in points)) if counts else "-")
+def _summarize(label: str, points: Sequence[Point]) -> tuple[str, ...]:
+    least, greatest = min(point.low for point in points), max(point.high for point in points)
+    values = (points[0].value, points[-1].value, least, greatest, Curve(points).mean)
+    return (label, *map(render_number, values))
 
 
 def make_heat_figure(title: str, rows: Mapping[str, Sequence[float | None]], *, length_s: float) -> Figure:

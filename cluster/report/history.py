@@ -114,7 +114,7 @@ class History:
             return 0
         ranks = max(len(self._ranks), 1)
         self._next = self.lines * (1 + 1 / max(MOST_PARTS // ranks, LEAST_PARTS))
-        return min(2 * ranks, BATCH - 1)
+        return min(ranks + 8, BATCH - 1)
 
     @staticmethod
     def _can_skip(batch: Sequence[bytes]) -> bool:

@@ -198,8 +198,7 @@ def _describe_node(host: JobHost) -> tuple[str, ...]:
     cells = (
         machine.type,
         machine.zone,
-        ", ".join(f"{machine.gpus.count(name)} x {name}" for name in dict.fromkeys(machine.gpus))
-        or str(host.gpus or ""),
+        _count(machine.gpus) or str(host.gpus or ""),
         machine.driver,
         "" if host.memory_mib is None else f"{host.memory_mib / 1024:.0f} GiB",
         f"{host.workers} + {host.servers}",

@@ -288,9 +288,11 @@ def render_took(record: JobRecord, *, now: datetime) -> str:
 
 
 def render_usd(amount: float | None) -> str:
-    """Renders an amount: "$1.20", "$0.0042" or "unknown"."""
+    """Renders an amount: "$1.20", "$0.0042", "<$0.0001" or "unknown"."""
     if amount is None:
         return "unknown"
+    if 0 < amount < 0.00005:
+        return "<$0.0001"
     return f"${amount:.2f}" if amount >= 0.1 or amount == 0 else f"${amount:.4f}"
 
 

@@ -7,6 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from cluster.views.cost import cost_document, render_costs
+from cluster.views.status import render_usd
 from provision.cost.bill import ClusterBill, NodeBill
 from provision_world import make_bill
 
@@ -64,6 +65,10 @@ def test_an_unknown_price_is_not_a_small_one() -> None:
     document = cost_document("demo", [unknown], now=NOW)
     assert (document["usd"], document["usd_per_hour"], document["current"]["on_demand_usd"]) == (None, None, None)
     assert document["current"]["spot_usd"] == 17.5322
+
+
+def test_an_amount_is_not_nothing_because_it_is_small() -> None:
+    assert [render_usd(usd) for usd in (0, 0.00001, 0.0042, 1.2)] == ["$0.00", "<$0.0001", "$0.0042", "$1.20"]
 
 
 def test_the_costs_as_json() -> None:
