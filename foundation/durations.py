@@ -1,6 +1,4 @@
-"""Parses and renders durations, and renders times. The nodes also import this module: Python 3.9."""
-
-from __future__ import annotations
+"""Parses and renders durations, and renders times."""
 
 import re
 import time

@@ -2,7 +2,6 @@
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -22,39 +21,32 @@ class Metric(Struct, frozen=True, kw_only=True):
     ranks: Mapping[str, Curve]
 
 
-class NodeNumber(NamedTuple):
-    """A number of each node over time.
-
-    scale: what one of its unit is in the samples' unit. name: of the samples' field. of_gpus: makes one number of those
-    of a node's GPUs, for a field of GPUs.
-    """
-
-    title: str
-    unit: str
-    scale: float
-    name: str
-    of_gpus: Callable[[list[float]], float] | None = None
-
-    def find(self, sample: Sample) -> float | None:
-        """The number in a sample; None if the node does not have it."""
-        if self.of_gpus is None:
-            return float(getattr(sample, self.name)) / self.scale
-        values = [value for gpu in sample.gpus if (value := getattr(gpu, self.name)) is not None]
-        return self.of_gpus(values) / self.scale if values else None
+NodeNumber = Callable[[Sample], float | None]
+"""Finds a number of a node in one of its samples; None if the node does not have it."""
 
 
-NODE_NUMBERS = (
-    NodeNumber("CPU", "% of all cores", 1, "cpu"),
-    NodeNumber("Memory", "GB", 1e9, "memory"),
-    NodeNumber("GPU use", "%, mean of its GPUs", 1, "use", statistics.fmean),
-    NodeNumber("GPU memory", "GB, all of its GPUs", 1e9, "memory", sum),
-    NodeNumber("GPU power", "W, all of its GPUs", 1, "power_w", sum),
-    NodeNumber("GPU temperature", "°C, hottest", 1, "temperature", max),
-    NodeNumber("Network received", "MB/s", 1e6, "received"),
-    NodeNumber("Network sent", "MB/s", 1e6, "sent"),
-    NodeNumber("Disk read", "MB/s", 1e6, "read"),
-    NodeNumber("Disk written", "MB/s", 1e6, "written"),
-)
+def _of_gpus(field: str, of: Callable[[list[float]], float], scale: float = 1) -> NodeNumber:
+    """One number of those of a node's GPUs. scale: what one of its unit is in the samples' unit."""
+
+    def find(node: Sample) -> float | None:
+        values = [value for gpu in node.gpus if (value := getattr(gpu, field)) is not None]
+        return of(values) / scale if values else None
+
+    return find
+
+
+NODE_NUMBERS: Mapping[str, NodeNumber] = {
+    "CPU, % of all cores": lambda node: node.cpu,
+    "Memory, GB": lambda node: node.memory / 1e9,
+    "GPU use, %, mean of its GPUs": _of_gpus("use", statistics.fmean),
+    "GPU memory, GB, all of its GPUs": _of_gpus("memory", sum, 1e9),
+    "GPU power, W, all of its GPUs": _of_gpus("power_w", sum),
+    "GPU temperature, °C, hottest": _of_gpus("temperature", max),
+    "Network received, MB/s": lambda node: node.received / 1e6,
+    "Network sent, MB/s": lambda node: node.sent / 1e6,
+    "Disk read, MB/s": lambda node: node.read / 1e6,
+    "Disk written, MB/s": lambda node: node.written / 1e6,
+}
 
 
 def find_metrics(data: JobData) -> tuple[Metric, ...]:
@@ -113,11 +105,11 @@ def find_process_heat(data: JobData) -> Mapping[str, Sequence[float | None]]:
     return {label: curve.resample(data.start, data.end) for label, curve in curves.items() if curve.points}
 
 
-def find_node_curves(samples: Sequence[Sample], number: NodeNumber) -> dict[str, Curve]:
+def find_node_curves(samples: Sequence[Sample], find: NodeNumber) -> dict[str, Curve]:
     """A number of each node over time; {} if no node has it."""
     curves: dict[str, Curve] = {}
     for sample in samples:
-        value = number.find(sample)
+        value = find(sample)
         if value is not None:
             curves.setdefault(sample.host, Curve()).add(sample.t, value)
     return curves if any(point.high for curve in curves.values() for point in curve.points) else {}

@@ -186,9 +186,8 @@ def _make_nodes(job: JobData) -> Section | None:
     rows = [_describe_node(host) for host in job.record.nodes]
     head = ("node", "type", "zone", "GPUs", "driver", "memory", "workers + servers", "price/h", "instance")
     figures = []
-    for number in NODE_NUMBERS:
-        if curves := find_node_curves(job.samples, number):
-            title = f"{number.title}, {number.unit}"
+    for title, find in NODE_NUMBERS.items():
+        if curves := find_node_curves(job.samples, find):
             figures.append(make_curves_figure(title, curves, span=job.span, what="node"))
     return Section(title="Nodes", figures=figures, tables=[Table(caption="Nodes", head=head, rows=rows)])
 
