@@ -103,10 +103,15 @@ def _find_secrets(app: App, *, is_report: bool) -> frozenset[str]:
 
 def _read_log(record: JobRecord, sources: JobSources) -> str:
     """A job's log as `cluster logs` prints it. Raises ClusterError."""
-    reader = EventReader()
+    reader, head = EventReader(), _find_head(record)
     with sources.open_log(record, reader.learn) as lines:
         events = filter(None, map(reader.read, lines))
-        return cut_middle(filter(None, (render_line(event, head=record.nodes[0].name) for event in events)))
+        return cut_middle(filter(None, (render_line(event, head=head) for event in events)))
+
+
+def _find_head(record: JobRecord) -> str:
+    """The name of a job's head; "its head" if the record does not say."""
+    return next((node.name for node in record.nodes), "its head")
 
 
 def cut_middle(lines: Iterable[str]) -> str:
@@ -139,7 +144,7 @@ def find_tree(app: App, record: JobRecord, sources: JobSources, folder: Path) ->
         here = collect(app, spec.typed_command, is_job=True, is_sent=False).project
         if here is not None and here.digest == ran:
             return here
-    name, nodes, packed = record.nodes[0].name, sources.nodes, f".cluster/{record.id}.tar.gz"
+    name, nodes, packed = _find_head(record), sources.nodes, f".cluster/{record.id}.tar.gz"
     if nodes is None or name not in nodes.names or not ran.isalnum():
         raise ClusterError(f"they have changed here, and {name} is gone")
     with source_of(app).open_connections() as connections:

@@ -30,8 +30,8 @@ class Curve:
             self._add(point)
 
     def add(self, at: float, value: float) -> None:
-        """Adds a finite value. Times do not decrease."""
-        self._add(Point(at, value, value, value))
+        """Adds a finite value. A time before that of the last one, by a clock that was set back, counts as the last."""
+        self._add(Point(max(at, self.points[-1].at) if self.points else at, value, value, value))
 
     def _add(self, point: Point) -> None:
         if len(self.points) == 2 * MOST_POINTS:  # before the new one, so that the last point is the newest value

@@ -192,9 +192,10 @@ def test_a_replay_runs_on_no_hosts_but_those_here(
     assert app.config.train.hosts == runs_on
 
 
-def test_a_forged_record_makes_no_file_of_this_machine_a_jobs(app: App, tmp_path: Path) -> None:
+@pytest.mark.parametrize("nodes", [[], [{"name": "node-0"}]])
+def test_a_forged_record_makes_no_file_of_this_machine_a_jobs(app: App, tmp_path: Path, nodes: list[Any]) -> None:
     (tmp_path / "cluster.toml").write_text('name = "demo"\n')
-    record = make_record(1, project="..", nodes=[{"name": "node-0"}])
+    record = make_record(1, project="..", nodes=nodes)
     sources = cast("JobSources", SimpleNamespace(nodes=SimpleNamespace(names=("node-0",))))
     with pytest.raises(ClusterError, match="they have changed here"):
         find_tree(app, record, sources, tmp_path / "new")
