@@ -19,20 +19,17 @@ MOST_BYTES = 1 << 20
 
 def read_bounded(path: Path, *, most_bytes: int = MOST_BYTES) -> bytes:
     """The content of a file that others may have made. Raises OSError, also for a larger file, a device and a FIFO."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a FIFO would wait for a writer
-    try:
-        mode = os.fstat(descriptor).st_mode
-        if stat.S_ISDIR(mode):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-        if not stat.S_ISREG(mode):
+    with open(path, "rb", opener=_open_at_once) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(errno.EINVAL, "not a regular file", str(path))
-        with open(descriptor, "rb", closefd=False) as file:
-            data = file.read(most_bytes + 1)
-    finally:
-        os.close(descriptor)
+        data = file.read(most_bytes + 1)
     if len(data) > most_bytes:
         raise OSError(errno.EFBIG, f"larger than {most_bytes >> 10} KiB", str(path))
     return data
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)  # a FIFO would wait for a writer
 
 
 def write_whole(path: Path, data: bytes, *, to_disk: bool = False, mode: int = 0o600) -> None:

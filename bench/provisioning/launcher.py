@@ -2,10 +2,10 @@
 
 import subprocess
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from bench.provisioning.world import Calls, Inventory, World, count_calls
 
@@ -17,21 +17,23 @@ class LaunchError(Exception):
     """A launcher failed. The message contains the end of its output."""
 
 
-class Launcher(Protocol):
+class Launcher(ABC):
     """A program that creates and deletes a cluster."""
 
     name: str
 
+    @abstractmethod
     def up(self, count: int) -> float:
         """Launches `count` nodes in total. Returns the seconds until they run and ssh answers. Raises LaunchError."""
 
+    @abstractmethod
     def down(self) -> float:
         """Deletes the nodes. Returns the seconds until the launcher reports success. Raises LaunchError."""
 
-    def forget(self) -> None:
+    def forget(self) -> None:  # noqa: B027 - most have nothing to remove
         """Removes local files that would change the next round."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - most have no processes
         """Ends the processes that it runs on this machine."""
 
 

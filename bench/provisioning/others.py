@@ -10,7 +10,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from bench.provisioning.launcher import LAST_LINES, TIMEOUT_S, LaunchError, timed_run
+from bench.provisioning.launcher import LAST_LINES, TIMEOUT_S, Launcher, LaunchError, timed_run
 from bench.provisioning.tools import install
 from bench.provisioning.world import INSTANCE_TYPE, KEY_NAME, REGION, ROLE_NAME, ZONE, World
 
@@ -25,7 +25,7 @@ chmod +x /usr/local/bin/yum /usr/local/bin/java
 """
 
 
-class _Other:
+class _Other(Launcher):
     """A launcher with its own home, below the world's folder."""
 
     def __init__(self, world: World, programs: Path) -> None:
@@ -52,9 +52,6 @@ class _Other:
                 shutil.rmtree(path)
             else:
                 path.unlink()
-
-    def close(self) -> None:
-        """Does nothing, because no process keeps running."""
 
 
 class Flintrock(_Other):

@@ -3,7 +3,7 @@
 import json
 import sys
 
-from bench.provisioning.launcher import timed_run
+from bench.provisioning.launcher import Launcher, timed_run
 from bench.provisioning.world import INSTANCE_TYPE, World
 from bench.support.command import CLUSTER, REPOSITORY
 
@@ -18,7 +18,7 @@ def write_config(world: World) -> None:
     (world.folder / "cluster.toml").write_text("\n".join([*lines, ""]))
 
 
-class WholeCommand:
+class WholeCommand(Launcher):
     """The whole `cluster up`: when it ends, MXNet and the scripts are on every node."""
 
     name = "cluster up, whole"
@@ -31,12 +31,6 @@ class WholeCommand:
 
     def down(self) -> float:
         return self._cluster("down", "--yes")
-
-    def forget(self) -> None:
-        """Does nothing, because `cluster down` removes its files."""
-
-    def close(self) -> None:
-        """Does nothing, because no process keeps running."""
 
     def _cluster(self, *words: str) -> float:
         seconds, _ = timed_run([CLUSTER, *words], env=self._world.env, cwd=self._world.folder)

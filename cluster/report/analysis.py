@@ -21,6 +21,7 @@ class Metric(Struct, frozen=True, kw_only=True):
     ranks: Mapping[str, Curve]
 
 
+GIB = 1 << 30
 NodeNumber = Callable[[Sample], float | None]
 """Finds a number of a node in one of its samples; None if the node does not have it."""
 
@@ -37,9 +38,9 @@ def _of_gpus(field: str, of: Callable[[list[float]], float], scale: float = 1) -
 
 NODE_NUMBERS: Mapping[str, NodeNumber] = {
     "CPU, % of all cores": lambda node: node.cpu,
-    "Memory, GB": lambda node: node.memory / 1e9,
+    "Memory, GiB": lambda node: node.memory / GIB,
     "GPU use, %, mean of its GPUs": _of_gpus("use", statistics.fmean),
-    "GPU memory, GB, all of its GPUs": _of_gpus("memory", sum, 1e9),
+    "GPU memory, GiB, all of its GPUs": _of_gpus("memory", sum, GIB),
     "GPU power, W, all of its GPUs": _of_gpus("power_w", sum),
     "GPU temperature, °C, hottest": _of_gpus("temperature", max),
     "Network received, MB/s": lambda node: node.received / 1e6,
