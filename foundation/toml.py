@@ -1,37 +1,20 @@
-"""Parses TOML that others may have written, with limited nesting."""
+"""Parses TOML that others may have written."""
 
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Iterable
 from typing import Any
 
 MOST_BYTES = 256 << 10
 """The size of a file of settings, for read_bounded."""
-MOST_LEVELS = 16
 
 
 def parse_toml(text: str) -> dict[str, Any]:
     """Returns the table. Pure. Raises ValueError, which is tomllib's if the text is not valid TOML."""
     try:
-        table = tomllib.loads(text)
+        return tomllib.loads(text)
     except RecursionError:
-        raise ValueError(TOO_DEEP) from None
-    level: list[Any] = [table]
-    for _ in range(MOST_LEVELS):
-        level = [below for one in level for below in _find_below(one)]
-    if level:
-        raise ValueError(TOO_DEEP)
-    return table
-
-
-TOO_DEEP = "tables and lists are nested too deeply"
-
-
-def _find_below(value: Any) -> Iterable[Any]:
-    if isinstance(value, dict):
-        return value.values()
-    return value if isinstance(value, list) else ()
+        raise ValueError("tables and lists are nested too deeply") from None
 
 
 _NAME = r"""\s*([\w."'-]+)\s*"""

@@ -22,7 +22,7 @@ SHAPES: dict[str, tuple[Callable[[Path], object], str]] = {
     "fifo": (os.mkfifo, "not a regular file"),
     "folder": (Path.mkdir, "Is a directory"),
     "large": (write(NAMED + "#" * (1 << 20)), "larger than"),
-    "deep list": (write(NAMED + "a = " + "[" * 300 + "]" * 300), "nested too deeply"),
+    "deep list": (write(NAMED + "a = " + "[" * 1000 + "]" * 1000), "nested too deeply"),
 }
 TOML = {
     **SHAPES,
