@@ -1,6 +1,6 @@
 """A local EC2 and S3: moto behind TLS, and one real Linux host per running instance.
 
-sandbox.py has the Python API, pytest_plugin.py the fixture `ec2_sandbox` for pytest, and cli.py the command.
+sandbox.py has the Python API, pytest_plugin.py the fixture `ec2_sandbox` for pytest, and cli/ the command.
 """
 
 from typing import TYPE_CHECKING, Any

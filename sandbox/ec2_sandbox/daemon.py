@@ -9,14 +9,12 @@ ends. It also answers the command line on a Unix socket. A request and a respons
 
 import logging
 import os
-import queue
 import select
 import signal
 import socketserver
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -85,7 +83,6 @@ def main() -> None:
     config = settings.config
     book = FaultBook()
     book.restart(config.faults)
-    calls = MainThreadCalls(wake.set)
     ranges = settings.ranges
     network = open_network(paths.mark, paths.interface, ranges.gateway, ranges.public)
     server = open_server(paths, settings, book)
@@ -121,9 +118,9 @@ def main() -> None:
             os.truncate(path, 0)
 
     requests: Requests = {
-        "clear": lambda: calls.call(clear),
+        "clear": clear,
         "hosts": lambda: fleet.describe(backend),
-        "fault": lambda text: cause(text, book, calls, immediate),
+        "fault": lambda text: cause(text, book, immediate),
         "faults": book.list,
         "disarm": book.disarm,
         "objects": count_objects,
@@ -137,7 +134,6 @@ def main() -> None:
         wake.clear()
         if not network.is_up:
             sys.exit("the process that holds the network was killed: hosts are unreachable")
-        calls.run_pending()
         fleet.reconcile(backend)
         wake.wait(RECONCILE_S)
     log.info("stopping")
@@ -204,31 +200,7 @@ def open_server(paths: SandboxPaths, settings: Settings, book: FaultBook) -> Tls
 # --- the socket for the command line
 
 
-class MainThreadCalls:
-    """Calls that other threads pass to the main thread, the only thread that may start hosts."""
-
-    def __init__(self, wake: Callable[[], None]) -> None:
-        self._wake = wake
-        self._calls: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]]] = queue.SimpleQueue()
-
-    def call(self, function: Callable[[], Any]) -> Any:
-        """Calls a function in the main thread. Returns its result or raises its exception. Raises TimeoutError."""
-        answer: Future[Any] = Future()
-        self._calls.put((function, answer))
-        self._wake()
-        return answer.result(CONTROL_TIMEOUT_S)
-
-    def run_pending(self) -> None:
-        """Makes the waiting calls. Call it in the main thread."""
-        while not self._calls.empty():
-            function, answer = self._calls.get()
-            try:
-                answer.set_result(function())
-            except Exception as error:  # noqa: BLE001 -- raised in the thread that waits
-                answer.set_exception(error)
-
-
-def cause(text: str, book: FaultBook, calls: MainThreadCalls, immediate: Mapping[str, Act]) -> dict[str, Any]:
+def cause(text: str, book: FaultBook, immediate: Mapping[str, Act]) -> dict[str, Any]:
     """Arms a fault, or causes an immediate one. Returns it. Raises FaultError.
 
     immediate: the functions that cause immediate faults, by kind.
@@ -239,7 +211,7 @@ def cause(text: str, book: FaultBook, calls: MainThreadCalls, immediate: Mapping
     act = immediate.get(fault.kind)
     if act is None:
         raise FaultError(f'{fault.kind}: this sandbox has no hosts ([sandbox] hosts = "none")')
-    return {**asdict(fault), "did": calls.call(lambda: act(fault.parameters))}
+    return {**asdict(fault), "did": act(fault.parameters)}
 
 
 def count_objects() -> int:
@@ -252,8 +224,6 @@ def answer(requests: Requests, line: bytes) -> dict[str, Any]:
     request: dict[str, str] = json.decode(line)
     try:
         return {"result": requests[request.pop("do")](**request)}
-    except TimeoutError:
-        return {"error": f"the sandbox did not do it within {CONTROL_TIMEOUT_S:.0f} s"}
     except (FaultError, OSError, CommandError) as error:
         return {"error": str(error)}
 

@@ -42,7 +42,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 def enter_namespaces(config: pytest.Config) -> None:
     """Runs pytest again in the user's namespaces. Returns if that is not needed, or not possible in this process."""
     from ec2_sandbox import rootless  # noqa: PLC0415 - only for tests that use the fixture
-    from ec2_sandbox.cli import print_event  # noqa: PLC0415 - as above
+    from ec2_sandbox.cli.commands import print_event  # noqa: PLC0415 - as above
     from ec2_sandbox.errors import SandboxError  # noqa: PLC0415 - as above
     from ec2_sandbox.progress import Event  # noqa: PLC0415 - as above
 

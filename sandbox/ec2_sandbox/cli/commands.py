@@ -1,4 +1,4 @@
-"""The subcommands of `ec2-sandbox`, which `cluster sandbox` has, too."""
+"""The command `ec2-sandbox`, and its subcommands, which `cluster sandbox` has, too."""
 
 import json
 import os
@@ -14,14 +14,25 @@ from typing import Any
 import click
 
 from ec2_sandbox import control, rootless
-from ec2_sandbox.cli import print_event
+from ec2_sandbox.cli.examples import EXAMPLES, render_examples
+from ec2_sandbox.cli.settings import read_settings
 from ec2_sandbox.config import SandboxConfig
 from ec2_sandbox.control import SandboxOnMachine, SandboxStatus
-from ec2_sandbox.errors import NotFoundError, UsageError
+from ec2_sandbox.errors import NotFoundError, SandboxError, UsageError
 from ec2_sandbox.faults import KINDS, FaultError, parse_fault
-from ec2_sandbox.progress import Report
+from ec2_sandbox.progress import Event, Report
 
 SYSTEM_PACKAGES = Path(__file__).parents[1] / "system-packages"
+INTERRUPTED = 130  # 128 + SIGINT, as in shells
+# They enter an ordinary user's namespaces themselves, or do not need them.
+OUTSIDE = ("setup", "start", "list", "prune")
+
+
+def print_event(event: Event) -> None:
+    """Prints an event to stderr; a step only when it has ended."""
+    if event.kind != "start":
+        took = "" if event.duration_s is None else f" ({event.duration_s:.1f} s)"
+        click.echo(f"{'warning: ' if event.kind == 'warn' else ''}{event.what}{took}", err=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -269,10 +280,6 @@ def log(caller: Caller, *, as_json: bool) -> None:
             click.echo(line.rstrip() if as_json else render_call(json.loads(line)))
 
 
-# In the order of use.
-COMMANDS = (setup, start, stop, reset, list_, prune, status, shell, env, install, fault, faults, disarm, log)
-
-
 def render_fault(fault: Mapping[str, Any]) -> str:
     """Renders a fault as one line. Pure."""
     words = " ".join([fault["kind"], *(f"{name}={value}" for name, value in fault["parameters"].items())])
@@ -325,3 +332,68 @@ def render_status(status: SandboxStatus) -> str:
         addresses = f"{host.private_ip or '-':<16} {host.public_ip or '-':<16}"
         lines.append(f"{host.instance_id:<20} {host.state:<14} {addresses} {pid}".rstrip())
     return "\n".join(lines)
+
+
+# In the order of use.
+COMMANDS = (setup, start, stop, reset, list_, prune, status, shell, env, install, fault, faults, disarm, log)
+for command in COMMANDS:
+    command.short_help = (command.help or "").partition("\n")[0]  # click would cut it
+    command.epilog = render_examples(EXAMPLES[command.name or ""])
+
+
+class Commands(click.Group):
+    """The subcommands, in the order of use."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        """Returns the commands in the order of use, not sorted by name."""
+        return list(self.commands)
+
+
+@click.group(
+    cls=Commands,
+    commands=COMMANDS,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=render_examples(EXAMPLES[""]),
+)
+@click.option(
+    "--folder",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    default=".",
+    help="The folder that the sandbox belongs to; default: this one.",
+)
+@click.option("--region", help="The region of a sandbox that is started; default: us-east-1.")
+@click.option("--hosts", type=click.Choice(["real", "none"]), help="none: the API only, without hosts; default: real.")
+@click.version_option(package_name="ec2-sandbox", prog_name="ec2-sandbox")
+@click.pass_context
+def cli(ctx: click.Context, /, *, folder: Path, **given: Any) -> None:
+    """Run a local EC2 and S3, whose instances are real Linux hosts on this machine.
+
+    Each folder has its own. [tool.ec2-sandbox] in its pyproject.toml has the settings, which the options override.
+    """
+    ctx.obj = Caller(project_dir=folder)
+    if ctx.invoked_subcommand in {"start", "shell"}:
+        settings = read_settings(folder, {name: value for name, value in given.items() if value is not None})
+        ctx.obj = Caller(
+            project_dir=folder, region=settings.region, others=settings.others, config=settings.without_regions()
+        )
+    if ctx.invoked_subcommand not in OUTSIDE:
+        rootless.enter(folder, start=False, report=print_event)
+
+
+def run() -> None:
+    """Runs the command and exits with its code: 0, 1 for a failure, 2 for wrong usage, 130 after an interrupt."""
+    try:
+        code = cli.main(prog_name="ec2-sandbox", standalone_mode=False)
+    except SandboxError as error:
+        click.echo(f"error: {error.message}" + (f"\n  try: {error.hint}" if error.hint else ""), err=True)
+        code = error.exit_code
+    except click.ClickException as error:
+        error.show()
+        code = error.exit_code
+    except (click.exceptions.Abort, KeyboardInterrupt):
+        click.echo("error: interrupted", err=True)
+        code = INTERRUPTED
+    except BrokenPipeError:  # the reader of our output has exited, as in `ec2-sandbox log | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 1
+    sys.exit(code)

@@ -1,4 +1,4 @@
-"""Immediate faults on running hosts. Call all functions in the main thread."""
+"""Immediate faults on running hosts. They hold EC2's lock where they use the fleet."""
 
 import datetime as dt
 import os

@@ -148,7 +148,7 @@ class PhantomFleet:
         return ""
 
     def clear(self) -> None:
-        """Ends all hosts, and removes their disks and files. Call it in the main thread, under EC2's lock."""
+        """Ends all hosts, and removes their disks and files. Call it under EC2's lock."""
 
     def end_all(self) -> None:
         """Ends all hosts and waits for them."""
@@ -157,7 +157,7 @@ class PhantomFleet:
 class Fleet(PhantomFleet):
     """One host for each running instance.
 
-    Only `read_console`, and `enforce` under EC2's lock, may be called outside the main thread.
+    Only the main thread may call `reconcile`, because a host ends with the thread that started it.
     """
 
     def __init__(

@@ -1,15 +1,14 @@
 """The callers: the sandbox's own user, users and roles created in it, and their sessions.
 
-All are in moto's IAM and STS. GetSessionToken and
-GetFederationToken replace those of moto, which return the same keys to all callers and do not store them.
+All are in moto's IAM and STS. GetSessionToken and GetFederationToken replace those of moto, which return the same keys
+to all callers and do not store them.
 """
 
-import datetime as dt
 import importlib
 import json
 import re
-from dataclasses import dataclass
 from functools import cached_property
+from typing import cast
 
 from moto.core.models import DEFAULT_ACCOUNT_ID
 from moto.core.responses import ActionResult
@@ -20,9 +19,8 @@ from moto.iam import urls as iam_urls
 from moto.iam.models import AWSManagedPolicy, IAMBackend, ManagedPolicy, Role, User, iam_backends
 from moto.sts import urls as sts_urls
 from moto.sts.exceptions import STSClientError, STSValidationError
-from moto.sts.models import STSBackend, sts_backends
+from moto.sts.models import AssumedRole, STSBackend, sts_backends
 from moto.sts.responses import TokenResponse
-from moto.sts.utils import random_session_token
 
 from ec2_sandbox.api.refusals import EXPIRED, NOT_FOR_IAM, UNKNOWN_KEY, RefusedError, deny, forbid
 
@@ -40,25 +38,27 @@ FEDERATED_NAME = r"[\w+=,.@-]{2,32}"
 OF_USERS_ALONE = ("GetSessionToken", "GetFederationToken")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Session:
-    """Temporary keys of a user. The first four fields are as in STS's response.
+class Session(AssumedRole):
+    """Temporary keys of a user, among moto's assumed roles. federated: the name from GetFederationToken, or ""."""
 
-    expiration: UTC, naive, as in moto. owner: the user's access key id. federated: the name from GetFederationToken, or
-    None for GetSessionToken.
-    """
-
-    access_key_id: str
-    secret_access_key: str
-    session_token: str
-    expiration: dt.datetime
-    owner: str
-    federated: str | None = None
+    def __init__(self, owner: User, duration_s: int, *, federated: str = "") -> None:
+        super().__init__(
+            account_id=DEFAULT_ACCOUNT_ID, region_name=owner.region_name, access_key=_iam().create_temp_access_key(),
+            role_session_name=federated, role_arn="", policy="", duration=duration_s, external_id="",
+        )  # fmt: skip
+        self.owner, self.federated = owner, federated
+        _sts().assumed_roles.append(self)
 
     @property
-    def federated_arn(self) -> str:
-        """The ARN of a federated user."""
-        return f"arn:{PARTITION}:sts::{DEFAULT_ACCOUNT_ID}:federated-user/{self.federated}"
+    def user_id(self) -> str:
+        """The id in the answer of GetCallerIdentity."""
+        return f"{DEFAULT_ACCOUNT_ID}:{self.federated}" if self.federated else str(self.owner.id)
+
+    @property
+    def arn(self) -> str:
+        """The ARN: the user's, or a federated user's own."""
+        own = f"arn:{PARTITION}:sts::{DEFAULT_ACCOUNT_ID}:federated-user/{self.federated}"
+        return own if self.federated else str(self.owner.arn)
 
 
 class SandboxIamBackend(IAMBackend):
@@ -83,41 +83,18 @@ class SandboxIamBackend(IAMBackend):
         return {policy.arn: policy for policy in self.aws_managed_policies}
 
 
-class SandboxStsBackend(STSBackend):
-    """moto's STS, which also stores sessions."""
-
-    _url_module = sts_urls
-
-    def __init__(self, region_name: str, account_id: str) -> None:
-        super().__init__(region_name, account_id)
-        self.sessions: dict[str, Session] = {}
-
-    def open_session(self, owner: str, duration_s: int, *, federated: str | None = None) -> Session:
-        """Creates temporary keys for a user."""
-        key = _iam().create_temp_access_key()
-        session = Session(
-            access_key_id=key.access_key_id, secret_access_key=key.secret_access_key, owner=owner, federated=federated,
-            session_token=random_session_token(), expiration=utcnow() + dt.timedelta(seconds=duration_s),
-        )  # fmt: skip
-        self.sessions[key.access_key_id] = session
-        return session
-
-    def get_caller_identity(self, access_key_id: str, region: str) -> tuple[str, str, str]:
-        """As in moto, but a session has its user's identity, and a federated user has its own identity."""
-        session = self.sessions.get(access_key_id)
-        if session and session.federated:
-            return f"{DEFAULT_ACCOUNT_ID}:{session.federated}", session.federated_arn, DEFAULT_ACCOUNT_ID
-        found: tuple[str, str, str] = super().get_caller_identity(session.owner if session else access_key_id, region)
-        return found
-
-
 class SandboxStsResponse(TokenResponse):
     """moto's STS actions, with new keys for each session."""
+
+    @property
+    def _user(self) -> User:
+        """The caller, which `check_session` lets open sessions only if it is a user."""
+        return cast("User", _find_user(self.get_access_key()))
 
     def get_session_token(self) -> ActionResult:
         """Returns temporary keys with the caller's permissions."""
         duration_s = self._get_int_param("DurationSeconds", SESSION_S)
-        return ActionResult({"Credentials": _sts().open_session(self.get_access_key(), duration_s)})
+        return ActionResult({"Credentials": Session(self._user, duration_s)})
 
     def get_federation_token(self) -> ActionResult:
         """Returns temporary keys of a federated user."""
@@ -127,8 +104,8 @@ class SandboxStsResponse(TokenResponse):
         duration_s = self._get_int_param("DurationSeconds", SESSION_S)
         _check_duration(duration_s, MAX_FEDERATION_S)
         _check_policy(self._get_param("Policy"))
-        session = _sts().open_session(self.get_access_key(), duration_s, federated=name)
-        user = {"FederatedUserId": f"{DEFAULT_ACCOUNT_ID}:{name}", "Arn": session.federated_arn}
+        session = Session(self._user, duration_s, federated=name)
+        user = {"FederatedUserId": session.user_id, "Arn": session.arn}
         return ActionResult({"Credentials": session, "FederatedUser": user, "PackedPolicySize": 6})
 
     def assume_role(self) -> ActionResult:
@@ -140,11 +117,12 @@ class SandboxStsResponse(TokenResponse):
         arn = self._get_param("RoleArn")
         role = _find_role(arn)
         if role is None:
-            caller = name_caller(self.get_access_key())
-            message = f"User: {caller} is not authorized to perform: sts:AssumeRole on resource: {arn}"
+            name = name_caller(self.get_access_key())
+            message = f"User: {name} is not authorized to perform: sts:AssumeRole on resource: {arn}"
             raise STSClientError("AccessDenied", message)
         limit_s = int(role.max_session_duration or ROLE_SESSION_S)
-        if _sts().get_assumed_role_from_access_key(self.get_access_key()) is not None:
+        caller = _sts().get_assumed_role_from_access_key(self.get_access_key())
+        if caller is not None and not isinstance(caller, Session):
             limit_s = min(limit_s, ROLE_SESSION_S)
         _check_duration(self._get_int_param("DurationSeconds", ROLE_SESSION_S), limit_s)
         return super().assume_role()
@@ -175,7 +153,6 @@ def install_principals(access_key_id: str, secret_access_key: str) -> None:
     """Creates the sandbox's own user."""
     iam_backends.backend = SandboxIamBackend
     aws.aws_managed_policies_data = iam_models.aws_managed_policies_data = ""  # type: ignore[attr-defined]
-    sts_backends.backend = SandboxStsBackend
     sts_urls.url_paths = {"{0}/$": SandboxStsResponse.dispatch}
     user = _iam().create_user("us-east-1", OPERATOR)  # IAM is global; moto derives the partition from this name
     key = user.create_access_key("AKIA")
@@ -186,10 +163,8 @@ def _iam() -> IAMBackend:
     return iam_backends[DEFAULT_ACCOUNT_ID][PARTITION]
 
 
-def _sts() -> SandboxStsBackend:
-    backend = sts_backends[DEFAULT_ACCOUNT_ID][PARTITION]
-    assert isinstance(backend, SandboxStsBackend)  # noqa: S101 -- install_principals installed it
-    return backend
+def _sts() -> STSBackend:
+    return sts_backends[DEFAULT_ACCOUNT_ID][PARTITION]
 
 
 def find_secret(access_key_id: str) -> tuple[str, str | None]:
@@ -197,7 +172,7 @@ def find_secret(access_key_id: str) -> tuple[str, str | None]:
 
     Raises RefusedError for an unknown or expired key.
     """
-    keys = _sts().get_assumed_role_from_access_key(access_key_id) or _sts().sessions.get(access_key_id)
+    keys = _sts().get_assumed_role_from_access_key(access_key_id)
     if keys is not None:
         if utcnow() >= keys.expiration:
             raise RefusedError(EXPIRED)
@@ -226,23 +201,21 @@ def check_session(access_key_id: str, service: str, action: str) -> None:
 
     https://docs.aws.amazon.com/IAM/latest/UserGuide/id_credentials_sts-comparison.html
     """
-    session = _sts().sessions.get(access_key_id)
-    if session is None and _sts().get_assumed_role_from_access_key(access_key_id) is None:
+    session = _sts().get_assumed_role_from_access_key(access_key_id)
+    if session is None:
         return
     if service == "sts" and action in OF_USERS_ALONE:
         raise RefusedError(forbid(f"Cannot call {action} with session credentials"))
-    if service == "iam" and session is not None:
+    if not isinstance(session, Session):
+        return
+    if service == "iam":
         raise RefusedError(NOT_FOR_IAM)
-    if service == "sts" and session is not None and session.federated and action != "GetCallerIdentity":
-        raise RefusedError(deny("sts", session.federated_arn, f"sts:{action}"))
+    if service == "sts" and session.federated and action != "GetCallerIdentity":
+        raise RefusedError(deny("sts", session.arn, f"sts:{action}"))
 
 
 def name_caller(access_key_id: str | None) -> str:
     """Returns the ARN of an access key's owner, for messages and the API log."""
-    session = _sts().sessions.get(access_key_id or "")
-    if session and session.federated:
-        return session.federated_arn
-    key = session.owner if session else access_key_id
-    role = _sts().get_assumed_role_from_access_key(key or "")
-    user = _find_user(key or "")
-    return str(role.arn) if role else str(user.arn) if user else ANYBODY
+    key = access_key_id or ""
+    found = _sts().get_assumed_role_from_access_key(key) or _find_user(key)
+    return str(found.arn) if found else ANYBODY

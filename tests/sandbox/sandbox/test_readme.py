@@ -11,8 +11,7 @@ import click
 import pytest
 from msgspec.structs import fields
 
-from ec2_sandbox.cli import COMMANDS, cli
-from ec2_sandbox.cli.commands import COMMANDS as SUBCOMMANDS
+from ec2_sandbox.cli.commands import COMMANDS, cli
 from ec2_sandbox.cli.settings import FolderSettings
 from ec2_sandbox.faults import KINDS
 from project import REPOSITORY
@@ -33,10 +32,10 @@ def words_in(cell: str) -> list[str]:
 
 
 def test_every_subcommand_setting_and_fault_is_documented() -> None:
-    assert sorted(first_cells("The command")) == sorted(COMMANDS)
+    assert sorted(first_cells("The command")) == sorted(cli.commands)
     assert sorted(first_cells("Settings")) == sorted(field.name for field in fields(FolderSettings))
     assert sorted(first_cells("Faults")) == sorted(KINDS)
-    for parameter in (*cli.params, *(one for command in SUBCOMMANDS for one in command.params)):
+    for parameter in (*cli.params, *(one for command in COMMANDS for one in command.params)):
         if isinstance(parameter, click.Option) and parameter.name != "version":
             assert f"`{parameter.opts[-1]}`" in section("The command"), parameter.opts
 
