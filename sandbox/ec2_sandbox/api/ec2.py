@@ -72,7 +72,7 @@ class Ec2Settings:
         The sandbox's own region has the whole range and uses its first half. Each other region has a quarter of the
         range, from its second half, so that the hosts of all regions have different addresses.
         """
-        if region not in self.others:
+        if region == self.region or region not in self.others:
             return self.private
         quarters = list(self.private.subnets(prefixlen_diff=2))
         return quarters[2 + self.others.index(region)]
@@ -131,18 +131,20 @@ class SandboxEC2Backend(EC2Backend):
     def create_default_vpc(self) -> VPC:
         """Creates the default VPC in the sandbox's own range.
 
-        It has an internet gateway and a default subnet in each zone. Raises EC2ClientError if the region has one.
+        It has an internet gateway, and a default subnet in each zone for which its range has room.
+        Raises EC2ClientError if the region has one.
         """
         if self.get_default_vpc() is not None:
             raise EC2ClientError(
                 "DefaultVpcAlreadyExists", "A Default VPC already exists for this account in this region."
             )
-        vpc = self.create_vpc(cidr_block=str(self.settings.range_of(self.region_name)), is_default=True)
+        own = self.settings.range_of(self.region_name)
+        vpc = self.create_vpc(cidr_block=str(own), is_default=True)
         gateway = self.create_internet_gateway()
         self.attach_internet_gateway(gateway.id, vpc.id)
         main = self.describe_route_tables(filters={"vpc-id": vpc.id, "association.main": "true"})[0]
         self.create_route(main.id, "0.0.0.0/0", gateway_id=gateway.id)
-        for zone in self.describe_availability_zones():
+        for zone, _ in zip(self.describe_availability_zones(), own.subnets(new_prefix=20), strict=False):
             self.create_default_subnet(zone.name)
         return vpc
 

@@ -180,7 +180,8 @@ class SandboxEC2Response(FleetActions, DiskActions):
         return ActionResult({"SpotPriceHistory": history[first:last], "NextToken": token})
 
     def describe_instances(self) -> ActionResult:
-        """As in moto, but without resources that are not yet visible."""
+        """As in moto, but without resources that are not yet visible, and by default on one page."""
+        self.params = {"MaxResults": 1_000_000, **self.params}
         result = super().describe_instances()
         answer = cast("dict[str, Any]", result.result)
         hides = self.sandbox_backend.unsettled.hides

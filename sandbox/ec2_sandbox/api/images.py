@@ -179,9 +179,10 @@ def publish(backend: EC2Backend, created: dt.datetime) -> None:
     day = created.strftime("%Y%m%d")
     for architecture, debian in ARCHITECTURES:
         for release, (codename, storage, ebs) in RELEASES.items():
-            image_id = _publish(
+            _publish(
                 backend,
                 created,
+                f"canonical/ubuntu/server/{release}/stable/current/{debian}/hvm/{ebs}",
                 name=f"ubuntu/images/{storage}/ubuntu-{codename}-{release}-{debian}-server-{day}",
                 description=f"Canonical, Ubuntu, {release} LTS, {debian} {codename} image build on {day}",
                 owner_id=CANONICAL,
@@ -190,34 +191,27 @@ def publish(backend: EC2Backend, created: dt.datetime) -> None:
                 root_device_name="/dev/sda1",
                 root_gib=UBUNTU_ROOT_GIB,
             )
-            _name(backend, f"canonical/ubuntu/server/{release}/stable/current/{debian}/hvm/{ebs}", image_id, created)
+        arm = "ARM64 " if architecture == "arm64" else ""
         for system, title, device in DEEP_LEARNING_SYSTEMS:
-            image_id = _publish_deep_learning(backend, title, architecture, device, created)
-            name = f"deeplearning/ami/{architecture}/base-oss-nvidia-driver-gpu-{system}/latest"
-            _name(backend, name, image_id, created)
-
-
-def _publish_deep_learning(
-    backend: EC2Backend, title: str, architecture: str, device: str, created: dt.datetime
-) -> str:
-    arm = "ARM64 " if architecture == "arm64" else ""
-    return _publish(
-        backend,
-        created,
-        name=f"Deep Learning {arm}Base OSS Nvidia Driver GPU AMI ({title}) {created.strftime('%Y%m%d')}",
-        description="Supported EC2 instances: G4dn, G5, G6, Gr6, G6e, P4d, P4de, P5",
-        owner_id=AMAZON,
-        owner_alias="amazon",
-        architecture=architecture,
-        root_device_name=device,
-        root_gib=DEEP_LEARNING_ROOT_GIB,
-    )
+            _publish(
+                backend,
+                created,
+                f"deeplearning/ami/{architecture}/base-oss-nvidia-driver-gpu-{system}/latest",
+                name=f"Deep Learning {arm}Base OSS Nvidia Driver GPU AMI ({title}) {day}",
+                description="Supported EC2 instances: G4dn, G5, G6, Gr6, G6e, P4d, P4de, P5",
+                owner_id=AMAZON,
+                owner_alias="amazon",
+                architecture=architecture,
+                root_device_name=device,
+                root_gib=DEEP_LEARNING_ROOT_GIB,
+            )
 
 
 def _publish(
-    backend: EC2Backend, created: dt.datetime, *, name: str, owner_alias: str | None, root_gib: int, **more: Any
-) -> str:
-    """Adds a public image and returns its id, which depends only on its name."""
+    backend: EC2Backend, created: dt.datetime, folder: str, *, name: str, owner_alias: str | None, root_gib: int,
+    **more: Any,
+) -> None:  # fmt: skip
+    """Adds a public image, whose id depends only on its name, and an SSM parameter in `folder` with the id."""
     image_id = "ami-0" + hashlib.sha256(name.encode()).hexdigest()[:16]
     ami = SandboxAmi(
         backend,
@@ -236,17 +230,12 @@ def _publish(
     )
     ami.root_gib = ami.ebs_snapshot.volume.size = root_gib
     backend.amis[image_id] = ami
-    return image_id
-
-
-def _name(backend: EC2Backend, folder: str, image_id: str, created: dt.datetime) -> None:
-    """Adds an SSM parameter with an image's id."""
-    name = f"/aws/service/{folder}/ami-id"
+    parameter = f"/aws/service/{folder}/ami-id"
     parameters = ssm_backends[DEFAULT_ACCOUNT_ID][backend.region_name]._parameters  # noqa: SLF001 -- moto refuses names that begin with /aws
-    parameters[name].append(
+    parameters[parameter].append(
         Parameter(  # type: ignore[abstract]  # moto creates them the same way
             account_id=DEFAULT_ACCOUNT_ID,
-            name=name,
+            name=parameter,
             value=image_id,
             parameter_type="String",
             description=None,

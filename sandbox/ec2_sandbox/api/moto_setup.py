@@ -76,7 +76,7 @@ def install(settings: Ec2Settings) -> Backend:
     validator = policy_validation.BaseIAMPolicyValidator
     validator._validate_version = validator._validate_version_syntax  # type: ignore[method-assign]  # noqa: SLF001
     serialize.XFormedAttributePicker.get_possible_keys = _find_possible_keys  # type: ignore[assignment,method-assign]
-    regions = (settings.region, *settings.others)
+    regions = dict.fromkeys((settings.region, *settings.others))
     backends = [ec2_backends[DEFAULT_ACCOUNT_ID][region] for region in regions]
     found = [backend for backend in backends if isinstance(backend, SandboxEC2Backend)]
     addresses = PublicAddresses(settings.public, found)

@@ -416,6 +416,7 @@ class Fleet(PhantomFleet):
         for path in self._paths.hosts_dir.iterdir():
             shutil.rmtree(path)
         self._slots.clear()
+        self._last_consoles.clear()
         self.links.clear()
 
     def end_all(self) -> None:

@@ -75,15 +75,6 @@ def instance_profile(name: str) -> Iterator[dict[str, Any]]:
     iam.delete_role(RoleName=name)
 
 
-def make_bucket() -> str:
-    """Creates a bucket with some objects in it; returns its name."""
-    s3, name = client("s3", s3={"addressing_style": "path"}), f"bucket-{uuid.uuid4().hex[:8]}"
-    s3.create_bucket(Bucket=name)
-    for key in ("digits/part-0", "beside", "digits-2/part-0"):
-        s3.put_object(Bucket=name, Key=key, Body=b"records")
-    return name
-
-
 def refused(call: Callable[..., Any], **asked: Any) -> str:
     """Asserts that a call fails for lack of a permission; returns the error's message."""
     with pytest.raises(ClientError) as caught:

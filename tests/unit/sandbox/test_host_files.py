@@ -1,12 +1,11 @@
 """The files of a host, user data included, and the parts of the metadata service that need no host."""
 
 import gzip
-from ipaddress import IPv4Interface
 
 import pytest
 
 from ec2_sandbox.hosts.cloud_init import find_type, render_first_boot
-from ec2_sandbox.hosts.files import HostFile, render_accounts, render_identity, render_network
+from ec2_sandbox.hosts.files import HostFile, render_accounts
 from ec2_sandbox.hosts.metadata import Tokens
 
 PASSWD = """\
@@ -43,29 +42,6 @@ def test_accounts_are_the_machines_system_accounts_and_the_user() -> None:
     ]  # fmt: skip
     shadow = accounts["/etc/shadow"]
     assert (shadow.mode, {line.split(":")[1] for line in shadow.content.splitlines()}) == (0o640, {"*"})
-
-
-@pytest.mark.parametrize("domain", ["ec2.internal", "eu-west-1.compute.internal"])
-def test_the_hosts_name_resolves_to_its_address(domain: str) -> None:
-    files = by_path(render_identity(f"ip-10-1-2-3.{domain}", "10.1.2.3", "10.1.0.2", "00ff"))
-    assert files["/etc/hosts"].content.splitlines()[1] == f"10.1.2.3 ip-10-1-2-3.{domain} ip-10-1-2-3"
-    assert files["/etc/hostname"].content == "ip-10-1-2-3\n"
-    assert files["/etc/resolv.conf"].content == f"nameserver 10.1.0.2\nsearch {domain}\n"
-
-
-@pytest.mark.parametrize("machine", ["10.1.0.1", "10.7.0.1"])
-@pytest.mark.parametrize("public_ip", ["198.18.0.9", None])
-def test_network(public_ip: str | None, machine: str) -> None:
-    batch = render_network(IPv4Interface("10.1.2.3/16"), public_ip, "198.18.0.0/20", machine, 9001).splitlines()
-    assert "addr add 10.1.2.3/16 brd + dev eth0" in batch
-    assert "route add 169.254.169.254/32 dev eth0 src 10.1.2.3" in batch
-    # Like EC2's gateway: a host reaches public addresses from its own public address, and none without one.
-    assert ("route add 198.18.0.0/20 dev eth0 src 198.18.0.9" in batch) == (public_ip is not None)
-    from_another_vpc = public_ip is not None and machine == "10.7.0.1"
-    assert (f"route add {machine} dev eth0 src 198.18.0.9" in batch) == from_another_vpc
-    assert ("addr add 198.18.0.9/32 dev lo" in batch) == (public_ip is not None)
-    assert "route add default via 10.1.0.1 dev eth0" in batch
-    assert not [line for line in batch if "None" in line]
 
 
 def scripts_of(user_data: bytes) -> dict[str, str]:

@@ -24,8 +24,11 @@ def test_status_of_every_instance(world: World) -> None:
         assert len(statuses(world, Filters=[{"Name": "instance-status.status", "Values": [value]}])) == count
 
 
-def test_an_instance_that_boots_is_initializing(world: World) -> None:
+def test_states_take_at_least_the_delays_that_are_set(world: World) -> None:
     world.sandbox.reset(boot_delay_s=60)
     world.launch()
     assert statuses(world) == []
     assert statuses(world, IncludeAllInstances=True) == [("pending", "initializing", "initializing")]
+    world.sandbox.reset(end_delay_s=60)
+    world.clients.ec2.terminate_instances(InstanceIds=[world.launch()])
+    assert statuses(world, IncludeAllInstances=True) == [("shutting-down", "not-applicable", "not-applicable")]

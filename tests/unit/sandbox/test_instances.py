@@ -1,11 +1,15 @@
 """What launchers ask about instances, and the errors of EC2 that they expect."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
+from moto.core.models import DEFAULT_ACCOUNT_ID
 
+from ec2_sandbox.api import moto_setup
+from ec2_sandbox.api.ec2 import SandboxEC2Backend
 from ec2_sandbox.hosts.metadata import MetadataService
 from provision_world import World
 
@@ -142,3 +146,20 @@ def test_volumes_of_a_launch_have_its_iops_and_throughput(world: World) -> None:
     assert {(one["VolumeType"], one["Iops"], one.get("Throughput")) for one in found} == {
         ("io2", 1000, None), ("gp3", 4000, 300)
     }  # fmt: skip
+
+
+def test_all_instances_are_described_on_one_page(world: World) -> None:
+    launch(world)
+    known = world.sandbox.backend.reservations
+    known.update({f"r-{number}": one for number, one in enumerate([*known.values()] * 100)})
+    assert len(world.clients.ec2.describe_instances()["Reservations"]) == 101
+
+
+def test_other_regions_may_be_us_east_1_and_the_own_one(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """us-east-1 has more zones than another region's range has default subnets."""
+    settings = SandboxEC2Backend.settings
+    both = moto_setup.install(replace(settings, others=(settings.region,)))
+    launch(world)
+    assert len(both.sandbox_instances()) == 1
+    monkeypatch.setattr(SandboxEC2Backend, "settings", replace(settings, region="eu-west-1", others=("us-east-1",)))
+    assert len(SandboxEC2Backend("us-east-1", DEFAULT_ACCOUNT_ID).get_default_subnets()) == 4

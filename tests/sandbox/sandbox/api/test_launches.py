@@ -4,7 +4,6 @@ Tests the rows of the table in docs/sandbox.md that need no host. hosts/test_ec2
 the other rows.
 """
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -83,35 +82,6 @@ def test_an_impossible_launch_is_refused(ec2: Client, asked: dict[str, Any], cod
     with refused_as(code, match=message):
         run(ec2, **asked)
     assert not live(ec2)
-
-
-def test_offerings_differ_by_zone(ec2: Client) -> None:
-    asked = {"LocationType": "availability-zone", "Filters": [{"Name": "instance-type", "Values": ["c5.xlarge"]}]}
-    offers = ec2.describe_instance_type_offerings(**asked)["InstanceTypeOfferings"]
-    zones = {offer["Location"] for offer in offers}
-    every = {zone["ZoneName"] for zone in ec2.describe_availability_zones()["AvailabilityZones"]}
-    assert zones < every
-    [instance] = run(ec2, Placement={"AvailabilityZone": max(zones)})
-    assert instance["Placement"]["AvailabilityZone"] == max(zones)
-
-
-# --- states
-
-
-def test_states_take_at_least_the_delays_that_are_set(own_project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    enter(start_sandbox(own_project, hosts="none", boot_delay_s=1.0, end_delay_s=1.0), monkeypatch)
-    ec2 = client("ec2")
-    begun = time.monotonic()
-    [launched] = run(ec2)
-    ids = [launched["InstanceId"]]
-    assert launched["State"]["Name"] == "pending"
-    wait_for(ec2, "instance_running", ids)
-    assert time.monotonic() - begun >= 1.0
-    begun = time.monotonic()
-    [ending] = ec2.terminate_instances(InstanceIds=ids)["TerminatingInstances"]
-    assert ending["CurrentState"]["Name"] == "shutting-down"
-    wait_for(ec2, "instance_terminated", ids)
-    assert time.monotonic() - begun >= 1.0
 
 
 # --- what goes with an instance, and what does not
