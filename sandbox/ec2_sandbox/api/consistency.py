@@ -8,8 +8,9 @@ import datetime as dt
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Generic, TypeVar
+from typing import Any
 
+from moto.core.common_types import TYPE_RESPONSE
 from moto.core.utils import utcnow
 from moto.ec2.exceptions import EC2ClientError
 
@@ -40,7 +41,6 @@ NOT_FOUND: dict[str, tuple[str, str]] = {
     "key": ("InvalidKeyPair.NotFound", "The key pair '{}' does not exist"),
 }
 
-T = TypeVar("T")
 # Parameters that may differ between a call and its repetition.
 IGNORED = ("ClientToken", "DryRun")
 
@@ -110,13 +110,13 @@ def _words(value: Any, name: str) -> Iterator[tuple[str, str]]:
             yield from _words(below, name)
 
 
-class Tokens(Generic[T]):
+class Tokens:
     """The responses to calls with a client token."""
 
     def __init__(self) -> None:
-        self._answers: dict[tuple[str, str], tuple[dict[str, Any], T]] = {}
+        self._answers: dict[tuple[str, str], tuple[dict[str, Any], TYPE_RESPONSE]] = {}
 
-    def find(self, action: str, token: str, parameters: Mapping[str, Any]) -> T | None:
+    def find(self, action: str, token: str, parameters: Mapping[str, Any]) -> TYPE_RESPONSE | None:
         """Returns the response to an earlier identical call, or None.
 
         Raises EC2ClientError if the token was used with other parameters.
@@ -130,7 +130,7 @@ class Tokens(Generic[T]):
             )
         return answer
 
-    def keep(self, action: str, token: str, parameters: Mapping[str, Any], answer: T) -> None:
+    def keep(self, action: str, token: str, parameters: Mapping[str, Any], answer: TYPE_RESPONSE) -> None:
         """Remembers the response to a call."""
         self._answers[action, token] = (_comparable(parameters), answer)
 

@@ -12,7 +12,6 @@ from fnmatch import fnmatchcase
 from ipaddress import IPv4Network
 from typing import TYPE_CHECKING, Any, cast
 
-from moto.core.common_types import TYPE_RESPONSE
 from moto.ec2 import urls as ec2_urls
 from moto.ec2.exceptions import (
     DependencyViolationError,
@@ -33,7 +32,7 @@ from ec2_sandbox.api.consistency import Tokens, Unsettled
 from ec2_sandbox.api.instances import Checks, IncorrectInstanceStateError, PlacementGroups, SandboxInstance
 from ec2_sandbox.api.reservations import CapacityReservations
 from ec2_sandbox.api.volumes import SandboxSnapshot, SandboxVolume
-from ec2_sandbox.config import Market, SandboxConfig
+from ec2_sandbox.config import GRANTED, Market, SandboxConfig
 from ec2_sandbox.faults import FaultBook
 from ec2_sandbox.hosts.network import Group, Rule
 
@@ -78,6 +77,7 @@ class Ec2Settings:
         return quarters[2 + self.others.index(region)]
 
 
+VCPUS: dict[str, int] = {name: known["VCpuInfo"]["DefaultVCpus"] for name, known in INSTANCE_TYPES.items()}
 DEFAULT_INSTANCE_TYPE = "m1.small"  # of a launch that does not name a type
 
 # Calls arrive in many threads, and moto's backends are not thread-safe.
@@ -92,8 +92,7 @@ class SandboxEC2Backend(EC2Backend):
 
     def __init__(self, region_name: str, account_id: str) -> None:
         super().__init__(region_name, account_id)
-        self.launches: Tokens[Reservation] = Tokens()
-        self.answers: Tokens[TYPE_RESPONSE] = Tokens()
+        self.answers = Tokens()
         self.unsettled = Unsettled(self.settings.config.consistency_delay_s)
         self.placement_groups = PlacementGroups(self)
         self.capacity_reservations = CapacityReservations(self)
@@ -286,19 +285,27 @@ class SandboxEC2Backend(EC2Backend):
     def allow_by_quota(
         self, instance_type: str, market: Market, low: int, high: int, *, starting: Container[SandboxInstance] = ()
     ) -> int:
-        """Returns how many instances of a type the vCPU quota allows a launch, at most `high`.
+        """Returns how many instances of a type, `low` to `high`, the vCPU quota allows a launch.
 
         starting: instances that also count. Raises EC2ClientError for less than `low`.
         """
-        live = (i for i in self.sandbox_instances() if i.state in ("pending", "running") or i in starting)
-        return limits.allow_by_quota(
-            instance_type,
-            market,
-            low,
-            high,
-            running=((instance.instance_type, instance.market) for instance in live),
-            granted=self.settings.config.quotas,
-            book=self.settings.book,
+        quota = limits.find_quota(instance_type, market)
+        if quota is None:
+            return high
+        limit = self.settings.config.quotas.get(quota.code, GRANTED)
+        live = [i for i in self.sandbox_instances() if i.state in ("pending", "running") or i in starting]
+        used = sum(VCPUS[i.instance_type] for i in live if limits.find_quota(i.instance_type, i.market) is quota)
+        fault = self.settings.book.take("vcpu-limit", type=instance_type, market=market)
+        count = 0 if fault else min(high, max(0, limit - used) // VCPUS[instance_type])
+        if count >= low:
+            return count
+        if market == "spot":
+            raise EC2ClientError("MaxSpotInstanceCountExceeded", "Max spot instance count exceeded")
+        raise EC2ClientError(
+            "VcpuLimitExceeded",
+            f"You have requested more vCPU capacity than your current vCPU limit of {used if fault else limit} allows "
+            "for the instance bucket that the specified instance type belongs to. Please visit "
+            "http://aws.amazon.com/contact-us/ec2-request to request an adjustment to this limit.",
         )
 
     def matches_filters(self, offering: dict[str, Any], filters: dict[str, list[str]], _location_type: str) -> bool:

@@ -62,7 +62,7 @@ class SandboxEC2Response(FleetActions, DiskActions):
         """Adds what all actions have in common: ids that are not yet visible, client tokens, dry runs."""
         backend, action, given = self.sandbox_backend, self._get_action(), copy.deepcopy(self.params)
         token = self._get_param("ClientToken")
-        repeatable = bool(token) and action != "RunInstances"  # RunInstances answers with the current states
+        repeatable = bool(token) and not self._get_param("DryRun")
         try:
             backend.unsettled.check(action, self.params)
             if self._get_param("DryRun") and action != "RunInstances":

@@ -16,8 +16,6 @@ from moto.servicequotas.responses import ServiceQuotasResponse
 from ec2_sandbox.config import GRANTED, QUOTAS, Market, Quota
 from ec2_sandbox.faults import FaultBook
 
-VCPUS: dict[str, int] = {name: known["VCpuInfo"]["DefaultVCpus"] for name, known in INSTANCE_TYPES.items()}
-
 
 def find_quota(instance_type: str, market: Market) -> Quota | None:
     """Returns the quota of a type, or None for types that the sandbox does not count."""
@@ -66,40 +64,6 @@ def check_strategy(instance_type: str, strategy: str, group_name: str) -> None:
             f"The placement group '{group_name}' has the strategy '{strategy}', which instances of type "
             f"'{instance_type}' do not support.",
         )
-
-
-def allow_by_quota(
-    instance_type: str,
-    market: Market,
-    low: int,
-    high: int,
-    *,
-    running: Iterable[tuple[str, Market]],
-    granted: Mapping[str, int],
-    book: FaultBook,
-) -> int:
-    """Returns how many instances, `low` to `high`, the vCPU quota allows a launch. Raises EC2ClientError for fewer.
-
-    running: (type, market) of the instances that count. granted: the vCPUs by quota code, where they differ from the
-    default.
-    """
-    quota = find_quota(instance_type, market)
-    if quota is None:
-        return high
-    limit = granted.get(quota.code, GRANTED)
-    used = sum(VCPUS[kind] for kind, market in running if find_quota(kind, market) is quota)
-    fault = book.take("vcpu-limit", type=instance_type, market=market)
-    count = 0 if fault else min(high, max(0, limit - used) // VCPUS[instance_type])
-    if count >= low:
-        return count
-    if market == "spot":
-        raise EC2ClientError("MaxSpotInstanceCountExceeded", "Max spot instance count exceeded")
-    raise EC2ClientError(
-        "VcpuLimitExceeded",
-        f"You have requested more vCPU capacity than your current vCPU limit of {used if fault else limit} allows for "
-        "the instance bucket that the specified instance type belongs to. Please visit "
-        "http://aws.amazon.com/contact-us/ec2-request to request an adjustment to this limit.",
-    )
 
 
 def reserve_capacity(

@@ -3,7 +3,6 @@
 A running host stands still while its disk is copied, so that the copy has the bytes as of the call.
 """
 
-import ctypes
 import logging
 import os
 from collections.abc import Callable
@@ -15,10 +14,10 @@ from ec2_sandbox.api.regions import Backend
 from ec2_sandbox.api.volumes import SandboxSnapshot, SandboxVolume
 from ec2_sandbox.hosts import cgroups
 from ec2_sandbox.hosts.hosts import Folder, Host, copy_disk
+from ec2_sandbox.hosts.network import run_quietly
 from ec2_sandbox.paths import SandboxPaths
 
 log = logging.getLogger("ec2_sandbox.copies")
-libc = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -109,11 +108,7 @@ def hold(host: Host, pid: int) -> None:
     """
     if host.folder.cgroup and host.folder.cgroup.exists():
         cgroups.freeze(host.folder.cgroup)
-    root = os.open(f"/proc/{pid}/root", os.O_RDONLY)
-    try:
-        libc.syncfs(root)
-    finally:
-        os.close(root)
+    run_quietly(("sync", "--file-system", f"/proc/{pid}/root"))
     for device in host.disks.values():
         os.fsync(device)
 

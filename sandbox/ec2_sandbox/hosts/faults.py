@@ -45,9 +45,8 @@ class HostFaults:
         """Stops all processes and the network of the host, as if its kernel had stopped."""
         with ec2.lock:
             instance, slot = self._find(parameters["instance"])
-            self._fleet.links.switch(instance.id, on=False)
-            self._fleet.links.refresh(self._backend)
             slot.frozen = True
+            self._fleet.enforce(self._backend)
             stopped = _stop_processes(_pid_of(slot))
         return f"froze {instance.id} with {stopped} processes"
 
@@ -60,25 +59,25 @@ class HostFaults:
             for pid in _pids_beside(_pid_of(slot)):
                 _send(pid, signal.SIGCONT)
             slot.frozen = False
-            self._fleet.links.switch(instance.id, on=True)
-            self._fleet.links.refresh(self._backend)
+            self._fleet.enforce(self._backend)
         return f"{instance.id} continues"
 
     def _partition(self, parameters: Mapping[str, str]) -> str:
         """Drops all packets between two hosts, including those of open connections."""
-        one, other = self._pair("partition", parameters)
         with ec2.lock:
-            self._fleet.links.part(one, other)
-            self._fleet.links.refresh(self._backend)
+            one, other = self._pair("partition", parameters)
+            self._fleet.links.parted.add(frozenset((one, other)))
+            self._fleet.enforce(self._backend)
         return f"{one} and {other} cannot reach each other"
 
     def _heal(self, parameters: Mapping[str, str]) -> str:
         """Ends a partition."""
-        one, other = self._pair("heal", parameters)
         with ec2.lock:
-            if not self._fleet.links.join(one, other):
+            one, other = self._pair("heal", parameters)
+            if frozenset((one, other)) not in self._fleet.links.parted:
                 raise FaultError(f"heal: {one} and {other} are not partitioned")
-            self._fleet.links.refresh(self._backend)
+            self._fleet.links.parted.remove(frozenset((one, other)))
+            self._fleet.enforce(self._backend)
         return f"{one} and {other} can reach each other again"
 
     def _fill_disk(self, parameters: Mapping[str, str]) -> str:
@@ -117,7 +116,7 @@ class HostFaults:
         mbit = float(parameters["mbit"])
         with ec2.lock:
             instance, slot = self._find(parameters["instance"])
-            self._fleet.shape(slot, _pid_of(slot), mbit)
+            self._fleet.network.shape(slot.number, _pid_of(slot), mbit)
         return f"the link of {instance.id} has {mbit:g} Mbit/s" if mbit else f"the link of {instance.id} has no limit"
 
     def _announce_interruption(self, parameters: Mapping[str, str]) -> str:

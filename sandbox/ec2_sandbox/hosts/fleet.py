@@ -166,7 +166,7 @@ class Fleet(PhantomFleet):
         self.links = Links(network)
         self._paths = paths
         self._settings = settings
-        self._network = network
+        self.network = network
         self._book = book
         self._wake = wake
         self._pool = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="fleet")
@@ -213,7 +213,6 @@ class Fleet(PhantomFleet):
         number, private_ip, public_ip = self._launched, str(instance.private_ip), instance.public_ip
         first_uid = FIRST_UID + number % HOSTS_WITH_IDS * UIDS if self._is_machines_root else None
         spec = self._describe_host(instance, host, first_uid=first_uid, sshd=sshd)
-        self.links.attach(instance.id, number)
         addresses = (private_ip,) if public_ip is None else (private_ip, public_ip)
         boot = self._pool.submit(self._boot, host, number, spec, mac_address_of(private_ip), addresses)
         boot.add_done_callback(lambda _: self._wake())
@@ -221,9 +220,9 @@ class Fleet(PhantomFleet):
         log.info("%s: booting at %s", instance.id, private_ip)
 
     def _boot(self, host: Host, number: int, spec: HostSpec, mac_address: str, addresses: tuple[str, ...]) -> None:
-        host.boot(self._network, number, spec, mac_address, addresses)
+        host.boot(self.network, number, spec, mac_address, addresses)
         if self._settings.config.link_mbit and host.pid is not None:
-            self._network.shape(number, host.pid, self._settings.config.link_mbit)
+            self.network.shape(number, host.pid, self._settings.config.link_mbit)
 
     def _describe_host(self, instance: SandboxInstance, host: Host, *, first_uid: int | None, sshd: bool) -> HostSpec:
         private_ip, name = str(instance.private_ip), instance.private_dns_name
@@ -354,7 +353,6 @@ class Fleet(PhantomFleet):
             if not _try_disk(slot, volume_id, partial(detach_disk, slot.host, volume_id)):
                 return  # the next step tries again
         del self._slots[instance.id]
-        self.links.detach(instance.id)
         self._settle(instance)
         self._wake()
 
@@ -379,7 +377,8 @@ class Fleet(PhantomFleet):
 
     def enforce(self, backend: regions.Backend) -> None:
         """Applies the security groups to the hosts' links. Call it under EC2's lock."""
-        self.links.refresh(backend)
+        off = [instance_id for instance_id, slot in self._slots.items() if slot.frozen]
+        self.links.refresh(backend, {instance_id: slot.number for instance_id, slot in self._slots.items()}, off)
 
     def _pid_of(self, instance_id: str, /) -> int | None:
         slot = self._slots.get(instance_id)
@@ -394,10 +393,6 @@ class Fleet(PhantomFleet):
                 return stream.read().decode(errors="replace")
         except FileNotFoundError:  # not yet booted, or terminated
             return self._last_consoles.get(instance_id, "")
-
-    def shape(self, slot: HostSlot, pid: int, mbit: float) -> None:
-        """Limits a host's link to `mbit` Mbit/s in each direction; 0 means no limit. Raises CommandError."""
-        self._network.shape(slot.number, pid, mbit)
 
     def find_slot(self, instance_id: str) -> HostSlot | None:
         """Returns an instance's host, or None. Call it under EC2's lock."""
@@ -417,7 +412,7 @@ class Fleet(PhantomFleet):
             shutil.rmtree(path)
         self._slots.clear()
         self._last_consoles.clear()
-        self.links.clear()
+        self.links.parted.clear()
 
     def end_all(self) -> None:
         """Ends all hosts and waits for them."""

@@ -1,6 +1,7 @@
 """The hosts' links to the router, and which of them reach each other."""
 
 import logging
+from collections.abc import Iterable, Mapping
 from itertools import combinations
 
 from ec2_sandbox.api import regions
@@ -12,51 +13,27 @@ log = logging.getLogger("ec2_sandbox.links")
 
 
 class Links:
-    """The links of all hosts. Use it under EC2's lock. Changes take effect with `refresh`."""
+    """What the router lets pass between hosts. Use it under EC2's lock. parted: pairs of instances that are cut off."""
 
     def __init__(self, network: Network) -> None:
+        self.parted: set[frozenset[str]] = set()
         self._network = network
-        self._numbers: dict[str, int] = {}
-        self._partitions: set[frozenset[str]] = set()
-        self._off: set[str] = set()
         self._loaded = ""
 
-    def attach(self, instance_id: str, number: int) -> None:
-        """Adds the link of a host. No packet passes until the next `refresh`."""
-        self._numbers[instance_id] = number
+    def refresh(self, backend: regions.Backend, numbers: Mapping[str, int], off: Iterable[str]) -> None:
+        """Loads the security groups and cuts into the router if anything has changed.
 
-    def detach(self, instance_id: str) -> None:
-        """Removes the link of a host that has ended."""
-        del self._numbers[instance_id]
-        self._off.discard(instance_id)
-
-    def part(self, one: str, other: str) -> None:
-        """Cuts the connection between two instances, also between their later hosts."""
-        self._partitions.add(frozenset((one, other)))
-
-    def join(self, one: str, other: str) -> bool:
-        """Undoes `part`. Returns False if the two were not parted."""
-        known = frozenset((one, other)) in self._partitions
-        self._partitions.discard(frozenset((one, other)))
-        return known
-
-    def clear(self) -> None:
-        """Removes the links of all hosts, which have ended, and connects all parted instances."""
-        for known in (self._numbers, self._partitions, self._off):
-            known.clear()
-
-    def switch(self, instance_id: str, *, on: bool) -> None:
-        """Connects a host to the network, or disconnects it."""
-        (self._off.discard if on else self._off.add)(instance_id)
-
-    def refresh(self, backend: regions.Backend) -> None:
-        """Loads the security groups and cuts into the router if anything has changed."""
-        ports = [
-            Port(link=link_of(number), groups=_groups_of(backend, instance_id))
-            for instance_id, number in self._numbers.items()
-        ]
+        numbers: of the links of all hosts, by instance. off: the instances without a network.
+        """
+        links = {instance_id: link_of(number) for instance_id, number in numbers.items()}
+        ports = [Port(link=link, groups=_groups_of(backend, instance_id)) for instance_id, link in links.items()]
         groups = read_groups(backend, {group for port in ports for group in port.groups})
-        ruleset = network.render_ruleset(groups, ports, self._cuts())
+        between = [pair for pair in combinations(sorted(links), 2) if frozenset(pair) in self.parted]
+        cuts = Cuts(
+            between=frozenset((links[one], links[other]) for one, other in between),
+            off=frozenset(links[instance_id] for instance_id in off),
+        )
+        ruleset = network.render_ruleset(groups, ports, cuts)
         if ruleset == self._loaded:
             return
         try:
@@ -65,16 +42,6 @@ class Links:
             log.error("the security groups did not change: %s", error)  # noqa: TRY400 -- the message is enough
             return
         self._loaded = ruleset
-
-    def _cuts(self) -> Cuts:
-        parted = [pair for pair in combinations(sorted(self._numbers), 2) if frozenset(pair) in self._partitions]
-        return Cuts(
-            between=frozenset((self._link(one), self._link(other)) for one, other in parted),
-            off=frozenset(self._link(instance_id) for instance_id in self._off),
-        )
-
-    def _link(self, instance_id: str) -> str:
-        return link_of(self._numbers[instance_id])
 
 
 def _groups_of(backend: regions.Backend, instance_id: str) -> tuple[str, ...]:

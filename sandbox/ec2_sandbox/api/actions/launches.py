@@ -1,6 +1,5 @@
 """RunInstances: checks, capacity, and what moto omits."""
 
-import copy
 from typing import Any, cast
 
 from moto.core.responses import ActionResult
@@ -24,15 +23,12 @@ class LaunchActions(SandboxActions):
     """RunInstances, with the parameters of its launch template."""
 
     def run_instances(self) -> ActionResult:
-        """Launches MinCount to MaxCount instances. A repeated ClientToken returns the same reservation."""
+        """Launches MinCount to MaxCount instances."""
         low, high = int(self._get_param("MinCount", 1)), int(self._get_param("MaxCount", 1))
         if not 1 <= low <= high:
             raise EC2ClientError(
                 "InvalidParameterValue", f"Invalid counts: MinCount {low}, MaxCount {high}; 1 <= MinCount <= MaxCount."
             )
-        backend, token, given = self.sandbox_backend, self._get_param("ClientToken"), copy.deepcopy(self.params)
-        if token and not self._get_param("DryRun") and (again := backend.launches.find("RunInstances", token, given)):
-            return ActionResult(again)
         check_tagged(self._get_param("TagSpecifications", []))
         self._apply_template()
         self._check_launch()
@@ -51,12 +47,9 @@ class LaunchActions(SandboxActions):
             result = super().run_instances()
         except EC2ClientError:
             if fault_id is not None:  # nothing was launched
-                backend.settings.book.spend(fault_id, "free", -high)
+                self.sandbox_backend.settings.book.spend(fault_id, "free", -high)
             raise
-        reservation = cast("Reservation", result.result)
-        self._complete(cast("list[SandboxInstance]", reservation.instances), fault_id)
-        if token:
-            backend.launches.keep("RunInstances", token, given, reservation)
+        self._complete(cast("list[SandboxInstance]", cast("Reservation", result.result).instances), fault_id)
         return result
 
     def _apply_template(self) -> None:
