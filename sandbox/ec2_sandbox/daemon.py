@@ -16,7 +16,6 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +43,6 @@ from ec2_sandbox.faults import KINDS, Act, FaultBook, FaultError, parse_fault
 from ec2_sandbox.hosts.faults import HostFaults
 from ec2_sandbox.hosts.fleet import Fleet, PhantomFleet
 from ec2_sandbox.hosts.hosts import adopt_hosts
-from ec2_sandbox.hosts.inside import find_reachable
 from ec2_sandbox.hosts.metadata import MetadataServer, MetadataService
 from ec2_sandbox.hosts.names import Names, serve_names
 from ec2_sandbox.hosts.network import NAME_SERVER_ADDRESS, CommandError, Network, name_server_of, open_network
@@ -93,14 +91,10 @@ def main() -> None:
             private=ranges.private,
             public=ranges.public,
             wake=wake.set,
-            read_console=fleet.read_console,
-            enforce=fleet.enforce,
-            capture=fleet.capture,
-            check=fleet.check,
+            fleet=fleet,
             config=config,
             book=book,
             note=StateLog(paths.state_log).note,
-            find_host=partial(find_reachable, fleet),
             others=settings.others,
         )
     )

@@ -29,7 +29,7 @@ from moto.ec2.models.vpcs import VPC
 
 from ec2_sandbox.api import limits
 from ec2_sandbox.api.consistency import Tokens, Unsettled
-from ec2_sandbox.api.instances import Checks, IncorrectInstanceStateError, PlacementGroups, SandboxInstance
+from ec2_sandbox.api.instances import IncorrectInstanceStateError, PlacementGroups, SandboxInstance
 from ec2_sandbox.api.reservations import CapacityReservations
 from ec2_sandbox.api.volumes import SandboxSnapshot, SandboxVolume
 from ec2_sandbox.config import GRANTED, Market, SandboxConfig
@@ -38,32 +38,26 @@ from ec2_sandbox.hosts.network import Group, Rule
 
 if TYPE_CHECKING:
     from ec2_sandbox.api.regions import Backend
+    from ec2_sandbox.hosts.fleet import PhantomFleet
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ec2Settings:
     """The settings of this sandbox's EC2.
 
-    wake: tells the daemon that it has something to do. read_console: returns an instance's console output so far.
-    enforce: applies the security groups to the hosts' links. config: its settings. book: the armed faults.
-    note: logs an instance's new state. find_host: returns the pid of an instance's host, or None if its programs do not
-    run. others: up to two more regions with instances. capture: starts to copy what a snapshot's volume has now. check:
-    returns the state of a running instance's host.
+    wake: tells the daemon that it has something to do. fleet: the instances' hosts. config: its settings. book: the
+    armed faults. note: logs an instance's new state. others: up to two more regions with instances.
     """
 
     region: str
     private: IPv4Network
     public: IPv4Network
     wake: Callable[[], None]
-    read_console: Callable[[str], str]
-    enforce: Callable[["Backend"], None]
+    fleet: "PhantomFleet"
     config: SandboxConfig
     book: FaultBook
     note: Callable[[SandboxInstance], None] = lambda _: None
-    find_host: Callable[[str], int | None] = lambda _: None
     others: tuple[str, ...] = ()
-    capture: Callable[[SandboxSnapshot], None] = lambda _: None
-    check: Callable[[str], Checks] = lambda _: Checks(system="ok", instance="ok")
 
     def range_of(self, region: str) -> IPv4Network:
         """Returns the address range of a region's default VPC.
@@ -85,9 +79,10 @@ lock = threading.RLock()
 
 
 class SandboxEC2Backend(EC2Backend):
-    """moto's EC2 in one region. `install` sets `settings` before the first backend is created."""
+    """moto's EC2 in one region. `install` sets `settings` before the first backend is created, and then `whole`."""
 
     settings: Ec2Settings
+    whole: "Backend"  # EC2 in all regions, whose hosts share a network
     _url_module = ec2_urls
 
     def __init__(self, region_name: str, account_id: str) -> None:
@@ -234,14 +229,14 @@ class SandboxEC2Backend(EC2Backend):
         """As in moto, but the daemon copies the volume's bytes, as of now."""
         snapshot = super().create_snapshot(*args, **kwargs)
         if snapshot.status == "pending":
-            self.settings.capture(cast("SandboxSnapshot", snapshot))
+            self.settings.fleet.capture(cast("SandboxSnapshot", snapshot))
         return snapshot
 
     def copy_snapshot(self, source_snapshot_id: str, *args: Any, **kwargs: Any) -> Any:
         """As in moto, but with the bytes."""
         snapshot = cast("SandboxSnapshot", super().copy_snapshot(source_snapshot_id, *args, **kwargs))
         snapshot.copy_of = source_snapshot_id
-        self.settings.capture(snapshot)
+        self.settings.fleet.capture(snapshot)
         return snapshot
 
     def delete_security_group(self, name: str | None = None, group_id: str | None = None) -> None:

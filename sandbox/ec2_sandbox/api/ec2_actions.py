@@ -77,7 +77,7 @@ class SandboxEC2Response(FleetActions, DiskActions):
             return self._render_error(error)
         if status < 400:
             if any(word in action for word in FIREWALL_WORDS):
-                backend.settings.enforce(backend)
+                backend.settings.fleet.enforce(backend.whole)
             backend.unsettled.note(action, self.params, str(body))
             if repeatable:
                 backend.answers.keep(action, token, given, (status, headers, body))
@@ -284,7 +284,7 @@ class SandboxEC2Response(FleetActions, DiskActions):
     def get_console_output(self) -> ActionResult:
         """Returns the console output of the instance's host."""
         instance = self.ec2_backend.get_instance(self._get_param("InstanceId"))
-        output = self.ec2_backend.settings.read_console(instance.id)
+        output = self.ec2_backend.settings.fleet.read_console(instance.id)
         return ActionResult(
             {
                 "InstanceId": instance.id,

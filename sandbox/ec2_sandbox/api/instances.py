@@ -112,7 +112,7 @@ class SandboxInstance(Instance):
             return Checks(system="initializing", instance="initializing")
         if self.state != "running":
             return Checks(system="not-applicable", instance="not-applicable")
-        checks: Checks = self.ec2_backend.settings.check(self.id)
+        checks: Checks = self.ec2_backend.settings.fleet.check(self.id)
         return checks
 
     @property

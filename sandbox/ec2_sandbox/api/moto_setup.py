@@ -2,7 +2,6 @@
 
 import datetime as dt
 from collections.abc import Iterable
-from dataclasses import replace
 
 from botocore.model import Shape
 from moto.core import serialize
@@ -87,8 +86,7 @@ def install(settings: Ec2Settings) -> Backend:
     for backend in found:
         images.publish(backend, _some_weeks_ago())
     whole = found[0] if len(found) == 1 else Regions(found)
-    # A call in one region must also apply the groups of the hosts in the other regions.
-    SandboxEC2Backend.settings = replace(settings, enforce=lambda _: settings.enforce(whole))
+    SandboxEC2Backend.whole = whole
     return whole
 
 

@@ -140,6 +140,10 @@ class PhantomFleet:
     def _pid_of(self, _instance_id: str, /) -> int | None:
         return None
 
+    def find_host(self, _instance_id: str, /) -> int | None:
+        """Returns the machine's pid of the process 1 of an instance's host, or None if its programs do not run."""
+        return None
+
     def enforce(self, backend: regions.Backend) -> None:
         """Applies the security groups to the hosts' links. Call it under EC2's lock."""
 
@@ -383,6 +387,13 @@ class Fleet(PhantomFleet):
     def _pid_of(self, instance_id: str, /) -> int | None:
         slot = self._slots.get(instance_id)
         return slot.host.pid if slot else None
+
+    def find_host(self, instance_id: str, /) -> int | None:
+        """Returns the machine's pid of the process 1 of an instance's host, or None if its programs do not run."""
+        with ec2.lock:
+            slot = self._slots.get(instance_id)
+            is_reachable = slot is not None and slot.boot.done() and slot.end is None and not slot.frozen
+            return self._pid_of(instance_id) if is_reachable else None
 
     def read_console(self, instance_id: str, /) -> str:
         """Returns the last 64 KB of the host's console output."""

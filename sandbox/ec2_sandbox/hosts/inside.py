@@ -7,21 +7,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from ec2_sandbox.api import ec2
 from ec2_sandbox.hosts.files import PATH
-from ec2_sandbox.hosts.fleet import Fleet, PhantomFleet
 from ec2_sandbox.hosts.hosts import words_inside
 
 TIMEOUT_S = 30
 POLL_S = 0.01
-
-
-def find_reachable(fleet: PhantomFleet, instance_id: str) -> int | None:
-    """Returns the machine's pid of the process 1 of an instance's host, or None if its programs do not run."""
-    with ec2.lock:
-        slot = fleet.find_slot(instance_id) if isinstance(fleet, Fleet) else None
-        is_reachable = slot is not None and slot.boot.done() and slot.end is None and not slot.frozen
-        return slot.host.pid if slot is not None and is_reachable else None
 
 
 def start_inside(pid: int, words: Sequence[str], **environment: str) -> subprocess.Popen[bytes]:

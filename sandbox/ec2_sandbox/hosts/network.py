@@ -79,7 +79,6 @@ class Network:
 
     name: str
     holder: subprocess.Popen[bytes]
-    public: IPv4Network
 
     @property
     def is_up(self) -> bool:
@@ -165,7 +164,7 @@ def open_network(mark: str, name: str, gateway: IPv4Interface, public: IPv4Netwo
         f"route add blackhole {public}",
     )
     _run_inside(holder.pid, "/bin/sh", "-c", PROMPT.format(link=UPLINK), lines=setup)
-    return Network(name=name, holder=holder, public=public)
+    return Network(name=name, holder=holder)
 
 
 def _run_inside(pid: int, *words: str, lines: Iterable[str] = ()) -> None:

@@ -42,7 +42,7 @@ class SandboxInstanceConnectResponse(Ec2InstanceConnectResponse):
         if USER.fullmatch(user) is None:
             raise JsonRESTError("InvalidArgsException", f"The user name '{user}' is not valid")
         self._check_instance(instance_id, request.get("AvailabilityZone"))
-        pid = SandboxEC2Backend.settings.find_host(instance_id)
+        pid = SandboxEC2Backend.settings.fleet.find_host(instance_id)
         if pid is None:
             raise JsonRESTError("EC2InstanceUnavailableException", f"The instance '{instance_id}' cannot be reached")
         try:

@@ -58,7 +58,7 @@ class Invocation:
 
     def run(self) -> None:
         """Runs the script to its end, unless the command is cancelled before."""
-        pid = SandboxEC2Backend.settings.find_host(self.instance_id)
+        pid = SandboxEC2Backend.settings.fleet.find_host(self.instance_id)
         with self._lock:
             if self.ended is not None:
                 return
@@ -240,7 +240,7 @@ def find_nodes(account_id: str, region: str) -> list[SandboxInstance]:
     backend = cast("SandboxEC2Backend", ec2_backends[account_id][region])
     with lock:
         running = [one for one in backend.sandbox_instances() if one.state == "running"]
-    return [one for one in running if backend.settings.find_host(one.id) is not None]
+    return [one for one in running if backend.settings.fleet.find_host(one.id) is not None]
 
 
 class SandboxSsmResponse(SimpleSystemManagerResponse):
