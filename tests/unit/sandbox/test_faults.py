@@ -41,16 +41,6 @@ def test_a_rate_is_the_same_for_the_same_seed() -> None:
     assert 5 < sum(draw(1)) < 25
 
 
-def test_faults_can_be_disarmed() -> None:
-    book = FaultBook()
-    first, second = book.arm("no-boot"), book.arm("no-sshd")
-    assert book.disarm(first.id) == (first,)
-    with pytest.raises(FaultError, match=second.id):
-        book.disarm(first.id)
-    assert book.disarm("all") == (second,)
-    assert book.disarm("all") == ()
-
-
 SIGNED = b"4;chunk-signature=00ff\r\nabcd\r\n3;chunk-signature=00ff\r\nefg\r\n0;chunk-signature=00ff\r\n\r\n"
 PLAIN = b"4\r\nabcd\r\n3\r\nefg\r\n0\r\nx-amz-checksum-crc32:AAAAAA==\r\n\r\n"
 

@@ -17,7 +17,6 @@ from ec2_client import Client, client, code_of, ids_of, live, refused_as, run
 from ec2_sandbox import control
 from ec2_sandbox.errors import SandboxError
 from sandbox_steps import RunningSandbox, wait_for
-from waits import until
 
 pytestmark = pytest.mark.sandbox
 
@@ -48,15 +47,6 @@ def refused(ec2: Client, count: int = 1, **asked: Any) -> str:
 
 
 # --- capacity
-
-
-def test_limited_capacity_gives_a_launch_less_than_max_count(ec2: Client, phantom: RunningSandbox) -> None:
-    arm(phantom, "capacity zone=us-east-1b free=3")
-    here = {"AvailabilityZone": "us-east-1b"}
-    assert refused(ec2, 4, Placement=here) == "InsufficientInstanceCapacity"
-    assert len(run(ec2, MinCount=1, MaxCount=2, Placement=here)) == 2
-    assert len(run(ec2, MinCount=1, MaxCount=2, Placement=here)) == 1
-    assert refused(ec2, Placement=here) == "InsufficientInstanceCapacity"
 
 
 def test_ending_instances_give_capacity_back(ec2: Client, phantom: RunningSandbox) -> None:
@@ -146,12 +136,18 @@ def test_a_dry_run_finds_missing_permissions(ec2: Client, phantom: RunningSandbo
 
 
 def test_a_client_token_finds_what_a_lost_reply_has_launched(ec2: Client, phantom: RunningSandbox) -> None:
+    """The log names the fault."""
+    log = control.api_log(phantom.project_dir)
+    position = log.stat().st_size
     arm(phantom, "lost-reply action=RunInstances")
     with pytest.raises(ConnectionClosedError):
         run(ec2, ClientToken="lost")
     launched = ids_of(live(ec2))
     assert len(launched) == 1
     assert ids_of(run(ec2, ClientToken="lost")) == launched
+    line, _ = [line for line in log.read_bytes()[position:].splitlines() if b'"RunInstances"' in line]
+    assert b'"fault": "lost-reply action=RunInstances"' in line
+    assert b'"status": 200' in line
 
 
 # --- S3
@@ -226,19 +222,7 @@ def test_a_changed_part_without_a_checksum_is_stored(phantom: RunningSandbox) ->
     plain.delete_bucket(Bucket="flips")
 
 
-# --- the log
-
-
-def test_the_log_names_the_fault(ec2: Client, phantom: RunningSandbox) -> None:
-    log = control.api_log(phantom.project_dir)
-    position = log.stat().st_size
-    arm(phantom, "lost-reply action=RunInstances")
-    with pytest.raises(ConnectionClosedError):
-        run(ec2, ClientToken="logged")
-    until(lambda: b"RunInstances" in log.read_bytes()[position:], "the call is not in the log")
-    [line] = [line for line in log.read_bytes()[position:].splitlines() if b'"RunInstances"' in line]
-    assert b'"fault": "lost-reply action=RunInstances"' in line
-    assert b'"status": 200' in line
+# --- hosts
 
 
 def test_a_fault_of_hosts_needs_hosts(phantom: RunningSandbox) -> None:
