@@ -22,7 +22,7 @@ from moto.ec2.exceptions import (
 from moto.ec2.models import EC2Backend
 from moto.ec2.models.availability_zones_and_regions import Region
 from moto.ec2.models.instance_types import INSTANCE_TYPES
-from moto.ec2.models.instances import Reservation
+from moto.ec2.models.instances import MetadataOptions, Reservation
 from moto.ec2.models.spot_requests import SpotInstanceRequest
 from moto.ec2.models.tags import TagBackend
 from moto.ec2.models.vpcs import VPC
@@ -263,6 +263,17 @@ class SandboxEC2Backend(EC2Backend):
         if key == "instance_type" and value not in INSTANCE_TYPES:
             raise EC2ClientError("InvalidInstanceAttributeValue", f"Invalid value '{value}' for InstanceType.")
         return super().modify_instance_attribute(instance_id, key, value)
+
+    def modify_instance_metadata_options(self, instance_id: str, **given: Any) -> MetadataOptions:
+        """As in moto, but what the caller does not name stays."""
+        before = self.get_instance(instance_id).metadata_options
+        known = {
+            "http_tokens": before.http_tokens, "hop_limit": before.http_put_response_hop_limit,
+            "http_endpoint": before.http_endpoint, "http_protocol": before.http_protocol_ipv6,
+            "metadata_tags": before.instance_metadata_tags,
+        }  # fmt: skip
+        known |= {name: value for name, value in given.items() if value is not None}
+        return super().modify_instance_metadata_options(instance_id, **known)
 
     def modify_instance_security_groups(self, instance_id: str, new_group_id_list: list[str]) -> Any:
         """As in moto, but also moves the instance's first interface, which moto leaves in its former groups."""

@@ -138,6 +138,16 @@ def test_metadata_has_a_tag_without_a_value(world: World) -> None:
     assert (answer.status, answer.body) == (200, b"")
 
 
+def test_metadata_options_that_a_call_does_not_name_stay(world: World) -> None:
+    ec2 = world.clients.ec2
+    [instance_id] = launch(world, MetadataOptions={"HttpTokens": "required", "InstanceMetadataTags": "enabled"})
+    ec2.modify_instance_metadata_options(InstanceId=instance_id, HttpPutResponseHopLimit=2)
+    changed = ec2.modify_instance_metadata_options(InstanceId=instance_id, HttpEndpoint="enabled")
+    options = changed["InstanceMetadataOptions"]
+    assert (options["HttpTokens"], options["InstanceMetadataTags"]) == ("required", "enabled")
+    assert options["HttpPutResponseHopLimit"] == 2
+
+
 def test_volumes_of_a_launch_have_its_iops_and_throughput(world: World) -> None:
     root = {"DeviceName": "/dev/sda1", "Ebs": {"VolumeType": "io2", "Iops": 1000}}
     other = {"DeviceName": "/dev/sdf", "Ebs": {"VolumeSize": 9, "VolumeType": "gp3", "Iops": 4000, "Throughput": 300}}
