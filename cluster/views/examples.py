@@ -159,8 +159,8 @@ cluster replay a.capsule --dry-run   what differs from then
 cluster replay a.capsule             run it again
 """,
     "debug": """
-cluster debug                  the newest job
-cluster debug -o problem.zip   another file
+cluster debug                     the newest job
+cluster debug -o problem.tar.gz   another file
 """,
     "watch": """
 cluster watch               the newest job

@@ -45,8 +45,8 @@ def replay(app: App, *, file: Path, dry_run: bool) -> int:
 def debug(app: App, *, job: str | None, output: Path | None) -> None:
     """Write a report about a problem, for an issue, without secrets.
 
-    It has versions, cluster.toml, the cluster's status, and the record and the log of JOB or of the newest job, without
-    values of variables and numbers of AWS accounts.
+    It has versions, cluster.toml, the cluster's status, and the record and the log of JOB or of the newest job. It has
+    no values of variables, and no numbers of AWS accounts.
     """
     from cluster.capsule.describe import write_capsule  # noqa: PLC0415 - as above
 
