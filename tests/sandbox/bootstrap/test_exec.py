@@ -10,11 +10,11 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from job_steps import hosts_of
 from project import CLUSTER, Project
-from sandbox_steps import find_sleepers
 from waits import until
 
 pytestmark = pytest.mark.sandbox
@@ -31,6 +31,12 @@ env -i /bin/sleep TOKEN &
 echo begun
 wait
 """
+
+
+def find_sleepers(token: str) -> list[int]:
+    """Processes on all hosts with that word on their command line, except `cluster exec` on this machine."""
+    lines = {process.pid: process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])}
+    return [pid for pid, words in lines.items() if any(token in word for word in words) and "exec" not in words]
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import boto3
 import pytest
@@ -19,12 +19,14 @@ from job_steps import (
     check,
     ec2_of,
     fail,
-    only_these_ports_between_members,
     records,
     running,
 )
 from project import Project, processes_of
 from waits import until
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2.type_defs import IpPermissionTypeDef
 
 pytestmark = pytest.mark.sandbox
 
@@ -136,8 +138,22 @@ def entered(nodes: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
 @pytest.mark.slow
 def test_blocked_ports_between_servers_and_workers(entered: Project) -> None:
     """All processes reach the scheduler and start, but do not reach each other."""
-    with only_these_ports_between_members(boto3.client("ec2"), (22, 22), (9091, 9999)):
+    ec2 = boto3.client("ec2")
+    [group] = ec2.describe_security_groups(Filters=[{"Name": "tag:cluster:name", "Values": ["*"]}])["SecurityGroups"]
+    name = group["GroupId"]
+    rules = [rule for rule in group["IpPermissions"] if rule["UserIdGroupPairs"]]
+    assert rules
+    allowed: list[IpPermissionTypeDef] = [
+        {"IpProtocol": "tcp", "FromPort": first, "ToPort": last, "UserIdGroupPairs": [{"GroupId": name}]}
+        for first, last in ((22, 22), (9091, 9999))
+    ]
+    ec2.revoke_security_group_ingress(GroupId=name, IpPermissions=rules)
+    ec2.authorize_security_group_ingress(GroupId=name, IpPermissions=allowed)
+    try:
         done = fail(entered, *JOINS)
+    finally:
+        ec2.revoke_security_group_ingress(GroupId=name, IpPermissions=allowed)
+        ec2.authorize_security_group_ingress(GroupId=name, IpPermissions=rules)
     blocked = r"node-[01] cannot reach node-[01] \(.*\) on TCP ports? \d+"
     assert re.search(rf"failed: the job's processes cannot find each other: {blocked}", done.stderr), done.stderr
     assert "security group" in done.stderr

@@ -1,13 +1,17 @@
 """`[bootstrap] packages` from our own index: a requirements file, a range, and a package without a wheel."""
 
+import hashlib
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
-from index_server import Index, link_cached_wheels, make_source, make_wheel, pip_environment, serve_index, sha256_of
+from foundation.user_folders import cache_folder
+from index_server import Index, make_source, make_wheel, serve_index
 from project import REPOSITORY, Project
 
 pytestmark = pytest.mark.sandbox
@@ -54,7 +58,11 @@ PYPROJECT = b"[build-system]\nrequires = []\nbuild-backend = 'backend'\nbackend-
 @pytest.fixture
 def index(two_nodes: Project, tmp_path: Path) -> Iterator[Index]:
     """An index with the wheels of the user's usual cache and our own."""
-    folder = link_cached_wheels(tmp_path / "wheels")
+    folder = tmp_path / "wheels"
+    folder.mkdir()
+    for wheel in cache_folder().glob("wheels/*/*.whl"):
+        if not (folder / wheel.name).exists():
+            (folder / wheel.name).symlink_to(wheel)
     make_source(folder, "sourced-1.5.tar.gz", {"backend.py": BACKEND, "pyproject.toml": PYPROJECT})
     content = {"backend.py": COMPILED, "pyproject.toml": PYPROJECT, "CMakeLists.txt": b'python -c "import mxnet"'}
     make_source(folder, "compiled-1.0.tar.gz", content)
@@ -64,7 +72,14 @@ def index(two_nodes: Project, tmp_path: Path) -> Iterator[Index]:
         make_wheel(folder, f"part-{version}-py3-none-any.whl", {"part.py": f"version = '{version}'\n".encode()})
         make_wheel(folder, f"ranged-{version}-py3-none-any.whl", {"ranged.py": f"version = '{version}'\n".encode()})
     with serve_index(folder) as served:
-        two_nodes.env = pip_environment(served, tmp_path / "cache")
+        two_nodes.env = {
+            "PIP_CONFIG_FILE": os.devnull,
+            "PIP_INDEX_URL": f"{served.url}/simple/",
+            "PIP_TRUSTED_HOST": str(urlsplit(served.url).hostname),
+            "PIP_EXTRA_INDEX_URL": "",
+            "PIP_FIND_LINKS": "",
+            "XDG_CACHE_HOME": str(tmp_path / "cache"),
+        }
         try:
             yield served
         finally:
@@ -81,7 +96,7 @@ def ask(project: Project, code: str) -> list[str]:
 
 @pytest.mark.slow
 def test_every_node_gets_the_same_packages(two_nodes: Project, index: Index) -> None:
-    part = sha256_of((index.folder / "part-2.0-py3-none-any.whl").read_bytes())
+    part = hashlib.sha256((index.folder / "part-2.0-py3-none-any.whl").read_bytes()).hexdigest()
     folder = two_nodes.directory / "needs"  # not the shared folder itself, because hints name a requirements.txt in it
     folder.mkdir()
     (folder / "limits.txt").write_text("part!=2.1\n")

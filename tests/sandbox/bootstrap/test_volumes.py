@@ -21,13 +21,13 @@ from ec2_sandbox import control
 from foundation.progress import silent
 from job_steps import Host, all_pids, command_line, ec2_of, hosts_of, namespace_of
 from preloaded import Started
-from project import REPOSITORY, Project
+from project import Project
 from secret_watch import watching
 from waits import until
 
 pytestmark = pytest.mark.sandbox
 
-READS = (REPOSITORY / "tests" / "support" / "on_nodes" / "reads_on_a_node.py").read_text()
+READS = Path(__file__).with_name("reads_on_a_node.py").read_text()
 BUCKET = "volumes-of-tests"
 DEAD = "no answer for 7 s|Input/output error|the connection is lost"
 """By what notices it first: the question to the server, sshfs, or the job's own process."""

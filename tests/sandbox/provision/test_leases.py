@@ -4,32 +4,141 @@ A host that is frozen, or whose kernel is gone, cannot end itself: it ends when 
 """
 
 import json
+import os
 import re
+import signal
+import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+import traceback
+from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import boto3
 import pytest
 
+import foundation.waiting
+import provision.resources.launch_recovery
 from ec2_sandbox import control
 from ec2_sandbox.paths import paths_of
-from forked import Act, Kill, find_changes, read_descriptions, run
 from foundation.progress import silent
 from job_steps import ec2_of
 from project import cluster_in
-from provision.lease.config import LeaseConfig
+from provision.aws.clients import Clients
+from provision.config import ProvisionConfig
+from provision.down import down, prepare_down
+from provision.files import ClusterFiles
+from provision.lease.config import NO_LEASE, LeaseConfig
 from provision.lease.terms import parse_lease
-from sandbox_steps import RunningSandbox, Ssh, enter, start_sandbox, wait_for
+from provision.plan import Plan, Request
+from provision.up import prepare_up, up
+from provision.volumes.config import VolumeConfig
+from sandbox_steps import REGION, RunningSandbox, Ssh, enter, start_sandbox, wait_for
 from waits import until
 
 pytestmark = pytest.mark.sandbox
 
 LATE_S = 60.0
 ENDED = re.compile(r'"state": "(terminated|stopped)"')
+READS = ("Describe", "Get", "List")  # prefixes of calls that change nothing; their number varies: some poll
+
+
+class Act(NamedTuple):
+    """`up` or `down` of a cluster with `nodes` nodes. files: the folder of its local files."""
+
+    verb: str
+    name: str
+    nodes: int
+    files: Path
+    lease: LeaseConfig = NO_LEASE
+
+
+class Kill(NamedTuple):
+    """Kill just before, or just after, the point number `point`: an API call or an fsync.
+
+    changes: count only points that change something.
+    """
+
+    point: int
+    before: bool
+    changes: bool = False
+
+
+def find_changes(points: Sequence[str]) -> tuple[str, ...]:
+    return tuple(point for point in points if not point.startswith(READS))
+
+
+def run(act: Act, kill: Kill | None = None) -> tuple[bool, tuple[str, ...]]:
+    """Runs an act in a fork: there are hundreds, and starting Python and loading botocore's data takes a second.
+
+    Returns whether it was killed, and the points that it passed. Raises AssertionError with its traceback if it fails.
+    """
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            carry_out(act, kill, writing)
+            code = 0
+        except BaseException:  # noqa: BLE001 - the parent reports it
+            os.write(writing, f"failed: {traceback.format_exc()}".encode())
+        finally:
+            os._exit(code)
+    os.close(writing)
+    with open(reading) as file:
+        points, _, failure = file.read().partition("failed: ")
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    assert code in (0, -signal.SIGKILL), f"{act} {kill}: {failure}"
+    return code != 0, tuple(points.splitlines())
+
+
+def carry_out(act: Act, kill: Kill | None, writing: int) -> None:
+    """Carries out an act. Writes each point that it passes to the parent, and kills this process at the right one."""
+    counted: list[str] = []
+    lock = threading.Lock()
+
+    def reach(name: str, *, before: bool) -> None:
+        with lock:
+            if not before:
+                os.write(writing, f"{name}\n".encode())
+            counts = kill is None or not kill.changes or bool(find_changes([name]))
+            if kill is not None and kill.before == before and counts and len(counted) >= kill.point:
+                os.kill(os.getpid(), signal.SIGKILL)
+            if counts and not before:
+                counted.append(name)
+
+    def fsync(handle: int, real: Callable[[int], None] = os.fsync) -> None:
+        reach("fsync", before=True)
+        real(handle)
+        reach("fsync", before=False)
+
+    os.fsync = fsync  # type: ignore[assignment]
+    # The sandbox's lists do not lag here: an interrupted launch is listed at once or never.
+    provision.resources.launch_recovery.SETTLE_S = 0.3
+    foundation.waiting.FIRST_PAUSE_S = 0.02
+    session = boto3.session.Session(region_name=REGION)
+    session.events.register("before-call.*.*", lambda model, **_: reach(model.name, before=True))
+    session.events.register("after-call.*.*", lambda model, **_: reach(model.name, before=False))
+    clients, files = Clients(session, region=REGION), ClusterFiles(act.files)
+    request = Request(
+        name=act.name,
+        config=ProvisionConfig(nodes=act.nodes, ssh_from="203.0.113.7/32", instance_profile="auto"),
+        data_url="s3://bucket/digits/",
+        volumes=(VolumeConfig(mount="/shared", source="head"),),
+        lease=act.lease,
+    )
+    if act.verb == "down":
+        plan = prepare_down(clients, request=request, files=files, report=silent)
+        receipt = down(plan, clients=clients, files=files, report=silent)
+        assert not receipt.leftovers, receipt
+        return
+
+    def replan(avoid: frozenset[str] = frozenset()) -> Plan:
+        return prepare_up(clients, request=request, files=files, avoid=avoid)
+
+    up(replan(), clients=clients, files=files, report=silent, replan=replan)
 
 
 @pytest.fixture(scope="module")
@@ -111,13 +220,14 @@ def test_up_killed_leaves_nothing_alive_after_the_deadline(
 ) -> None:
     """At every point; no other command is run. The kills before the launch leave nothing that runs."""
     enter(own_sandbox, monkeypatch)
-    read_descriptions()
+    made = Clients(boto3.session.Session(region_name=REGION), region=REGION)
+    assert all((made.ec2, made.ssm, made.sts, made.iam, made.s3, made.service_quotas, made.pricing))  # for all forks
     lifetime = "12s"
-    points = run(leased("whole", tmp_path, lifetime=lifetime)).points
+    _, points = run(leased("whole", tmp_path, lifetime=lifetime))
     kills = [Kill(point=number, before=before) for number in range(len(points)) for before in (True, False)]
     killed = 0
     for number, kill in enumerate(kills):
-        killed += run(leased(f"kill-{number}", tmp_path, lifetime=lifetime), kill).killed
+        killed += run(leased(f"kill-{number}", tmp_path, lifetime=lifetime), kill)[0]
     wrong = wait_for_ends(own_sandbox.project_dir, lambda name: name == "whole" or name.startswith("kill-"))
     record_property("result", f"{killed} of {len(kills)} killed, {len(find_instances())} nodes, {len(wrong)} alive")
     # A run that polls less often than the counted one ends before a late kill.
@@ -144,7 +254,7 @@ def test_faults_do_not_keep_nodes_alive(
         return Ssh(key=tmp_path / name / "id_ed25519")
 
     # Where `shutdown` is broken, the end takes 20 s more.
-    points = run(leased("frozen", tmp_path, lifetime="25s", nodes=2, then="stop")).points
+    _, points = run(leased("frozen", tmp_path, lifetime="25s", nodes=2, then="stop"))
     (frozen, _), (_, broken) = hosts("frozen")
     ssh = reach("frozen")
     until(partial(is_armed, ssh, broken), "the lease program")
@@ -152,7 +262,7 @@ def test_faults_do_not_keep_nodes_alive(
     cause(f"freeze instance={frozen}")
     launch = max(number for number, name in enumerate(find_changes(points)) if name == "RunInstances")  # not a dry run
     launched = Kill(point=launch, before=False, changes=True)
-    assert run(leased("faults", tmp_path, lifetime="35s", nodes=4), launched).killed
+    assert run(leased("faults", tmp_path, lifetime="35s", nodes=4), launched)[0]
     full, dumb, cut, orphan = hosts("faults")
     wait_for(ec2, "instance_running", [full[0], dumb[0], cut[0], orphan[0]])
     ec2.modify_instance_metadata_options(InstanceId=dumb[0], HttpEndpoint="disabled")
@@ -176,9 +286,9 @@ def test_faults_do_not_keep_nodes_alive(
     assert {state for name, state, _ in find_instances().values() if name == "frozen"} == {"stopped"}
 
     # `down`, killed after its second change and run again, leaves nothing.
-    down = Act(verb="down", name="frozen", nodes=2, files=tmp_path / "frozen")
-    assert run(down, Kill(point=1, before=False, changes=True)).killed
-    run(down)
+    deletion = Act(verb="down", name="frozen", nodes=2, files=tmp_path / "frozen")
+    assert run(deletion, Kill(point=1, before=False, changes=True))[0]
+    run(deletion)
     assert {state for name, state, _ in find_instances().values() if name == "frozen"} == {"terminated"}
     assert "cluster-frozen" not in {group["GroupName"] for group in ec2.describe_security_groups()["SecurityGroups"]}
     assert "cluster-frozen" not in {key["KeyName"] for key in ec2.describe_key_pairs()["KeyPairs"]}

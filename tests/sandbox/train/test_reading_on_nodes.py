@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from mxnet_cluster.recordio import ImageRecord, encode_image, encode_record
-from project import REPOSITORY, Project, configure
+from project import Project, configure
 
 pytestmark = pytest.mark.sandbox
 
@@ -37,7 +37,7 @@ def nodes(two_nodes: Project) -> Project:
     two_nodes.run("data", "put", "--create-bucket", "ids/", URL)
     write_indexed(two_nodes.directory / "indexed")
     two_nodes.run("data", "put", "indexed/", INDEXED_URL)
-    shutil.copy(REPOSITORY / "tests" / "support" / "on_nodes" / "ids_on_a_node.py", two_nodes.directory)
+    shutil.copy(Path(__file__).with_name("ids_on_a_node.py"), two_nodes.directory)
     return two_nodes
 
 

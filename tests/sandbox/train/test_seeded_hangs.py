@@ -4,16 +4,17 @@ import json
 import re
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from job_steps import Tell, borrowed, check, job_of, running
-from project import REPOSITORY, Project, cluster_in, shipped
+from project import Project, cluster_in, shipped
 from real_torch import TORCH, real_torch
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.slow]
 
-PROGRAM = REPOSITORY / "tests/support/on_nodes/projects/hangs/hangs.py"
+PROGRAM = Path(__file__).with_name("hangs.py")
 LINES = {
     line.rpartition("  # ")[2]: at for at, line in enumerate(PROGRAM.read_text().splitlines(), 1) if "  # " in line
 }

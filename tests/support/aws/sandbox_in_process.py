@@ -4,7 +4,6 @@ botocore's event `before-send` passes requests directly to the sandbox's WSGI ap
 placement groups and eventual consistency are the sandbox's, and a call takes a millisecond.
 """
 
-import functools
 import io
 import threading
 from collections.abc import Callable, Iterator
@@ -15,7 +14,6 @@ from urllib.parse import urlsplit
 from wsgiref.types import WSGIApplication
 
 import boto3
-import botocore.session
 from botocore.awsrequest import AWSPreparedRequest, AWSResponse
 from botocore.exceptions import ConnectionClosedError
 from moto.core.models import DEFAULT_ACCOUNT_ID
@@ -41,8 +39,6 @@ from provision.aws.clients import Clients
 REGION = "us-east-1"
 OTHER_REGION = "us-west-2"
 CALLER = "arn:aws:iam::123456789012:user/ada"
-# The sessions of all tests read each model once.
-botocore.session.create_loader = functools.cache(botocore.session.create_loader)
 
 
 class Clock:

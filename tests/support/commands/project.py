@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from ec2_sandbox import control
 from foundation.progress import silent
 from preloaded import Started, may_run, preloaded
@@ -145,17 +147,5 @@ class Project:
 
 def processes_of(variable: str, value: str | None = None) -> dict[int, dict[str, str]]:
     """Processes anywhere on this machine that have an environment variable (with that value), by pid."""
-    found = {}
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            pairs = (entry / "environ").read_bytes().split(b"\0")
-            if (entry / "stat").read_bytes().rpartition(b")")[2].split()[0] == b"Z":
-                continue
-        except OSError:
-            continue
-        env = dict(pair.decode(errors="replace").split("=", 1) for pair in pairs if b"=" in pair)
-        if variable in env and value in {None, env[variable]}:
-            found[int(entry.name)] = env
-    return found
+    environments = {process.pid: process.info["environ"] or {} for process in psutil.process_iter(["environ"])}
+    return {pid: env for pid, env in environments.items() if variable in env and value in {None, env[variable]}}

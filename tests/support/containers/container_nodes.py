@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ec2_sandbox import control
-from job_steps import Host, Running, all_pids, command_line, hosts_of, namespace_of
+from job_steps import Host, all_pids, command_line, hosts_of, namespace_of
 from oci_images import Image
 from project import Project, shipped
 from real_registry import USER, Registry, registry, trust
@@ -86,15 +86,3 @@ def container_nodes(directory: Path, *, nodes: int = 2, **values: Any) -> Iterat
             yield ContainerNodes(project, given)
     finally:
         project.run("sandbox", "reset", "--yes")
-
-
-def engine_program(job: Running, name: str, host: str = "node-0") -> int:
-    """The pid of one of the engine's programs for a container of the job on a host."""
-    namespace = job.hosts[host].namespace
-    found = [
-        pid
-        for pid in all_pids()
-        if os.path.basename((command_line(pid) or [""])[0]) == name and namespace_of(pid) == namespace
-        and job.id in " ".join(command_line(pid))
-    ]  # fmt: skip
-    return min(found)

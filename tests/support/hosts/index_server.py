@@ -4,7 +4,6 @@ import base64
 import hashlib
 import http.server
 import io
-import os
 import re
 import tarfile
 import threading
@@ -15,9 +14,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
-from foundation.user_folders import cache_folder
 from http_server import serve_http
 
 CUT_BYTES = 1000
@@ -115,10 +113,6 @@ class Index:
         return data[:-1] + bytes([data[-1] ^ 1]) if self.flip else data
 
 
-def sha256_of(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
-
-
 class Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
@@ -180,24 +174,3 @@ def serve_index(folder: Path, *, address: str = "127.0.0.1") -> Iterator[Index]:
     index = Index(folder=folder)
     with serve_http(type("IndexHandler", (Handler,), {"index": index}), address=address) as index.url:
         yield index
-
-
-def link_cached_wheels(folder: Path) -> Path:
-    """Makes a folder with links to the wheels in the user's usual cache; returns it."""
-    folder.mkdir()
-    for wheel in cache_folder().glob("wheels/*/*.whl"):
-        if not (folder / wheel.name).exists():
-            (folder / wheel.name).symlink_to(wheel)
-    return folder
-
-
-def pip_environment(index: Index, cache: Path) -> dict[str, str]:
-    """Variables that give pip only that index, and `cluster` another cache."""
-    return {
-        "PIP_CONFIG_FILE": os.devnull,
-        "PIP_INDEX_URL": f"{index.url}/simple/",
-        "PIP_TRUSTED_HOST": str(urlsplit(index.url).hostname),
-        "PIP_EXTRA_INDEX_URL": "",
-        "PIP_FIND_LINKS": "",
-        "XDG_CACHE_HOME": str(cache),
-    }

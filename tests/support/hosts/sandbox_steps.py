@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import boto3
-import botocore.loaders
-import botocore.session
 import pytest
 
 from bootstrap.ssh.host import quote_path
@@ -26,7 +24,6 @@ if TYPE_CHECKING:
 REGION = "us-east-1"
 UBUNTU = "/aws/service/canonical/ubuntu/server/22.04/stable/current/amd64/hvm/ebs-gp2/ami-id"
 LIVE_STATES = ("pending", "running", "stopping", "stopped")
-LOADER = botocore.loaders.create_loader()  # reads each service's description once for all sessions
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,9 +46,7 @@ def enter(sandbox: RunningSandbox, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name)
     for name, value in sandbox.environment.items():
         monkeypatch.setenv(name, value)
-    session = botocore.session.get_session()
-    session.register_component("data_loader", LOADER)
-    monkeypatch.setattr(boto3, "DEFAULT_SESSION", boto3.Session(botocore_session=session))
+    monkeypatch.setattr(boto3, "DEFAULT_SESSION", None)
 
 
 def find_leftovers(project_dir: Path) -> paths.Leftovers:
@@ -177,17 +172,3 @@ def find_live(ec2: "EC2Client", states: tuple[str, ...] = (*LIVE_STATES, "shutti
         Filters=[{"Name": "instance-state-name", "Values": states}]
     )
     return set(pages.search("Reservations[].Instances[].InstanceId"))
-
-
-def find_sleepers(token: str) -> dict[int, str]:
-    """Processes on all hosts with that word on their command line, except `cluster exec` on this machine."""
-    found = {}
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            words = path.read_bytes().split(b"\0")
-            state = (path.parent / "stat").read_text().rpartition(")")[2].split()[0]
-        except OSError:
-            continue
-        if any(token.encode() in word for word in words) and b"exec" not in words and state != "Z":
-            found[int(path.parent.name)] = b" ".join(words).decode()
-    return found

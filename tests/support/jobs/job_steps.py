@@ -27,7 +27,6 @@ from waits import until
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2.client import EC2Client
-    from mypy_boto3_ec2.type_defs import IpPermissionTypeDef
 
 END_S = 10.0
 """The time that a job may take to end on all nodes after a fault."""
@@ -143,28 +142,6 @@ def ec2_of(project: Project, monkeypatch: pytest.MonkeyPatch) -> "EC2Client":
     enter(RunningSandbox(project_dir=project.directory, info=info, environment=control.environment(info)), monkeypatch)
     assert os.environ["AWS_ENDPOINT_URL"] == info.endpoint_url
     return boto3.client("ec2")
-
-
-@contextmanager
-def only_these_ports_between_members(ec2: "EC2Client", *ranges: tuple[int, int]) -> Iterator[None]:
-    """Within the block, members of the cluster's security group reach each other only on these ports."""
-    [group] = ec2.describe_security_groups(Filters=[{"Name": "tag:cluster:name", "Values": ["*"]}])["SecurityGroups"]
-    group_id = group["GroupId"]
-    rules = [rule for rule in group["IpPermissions"] if rule["UserIdGroupPairs"]]
-    assert rules
-    allowed: list[IpPermissionTypeDef] = [
-        {"IpProtocol": "tcp", "FromPort": first, "ToPort": last, "UserIdGroupPairs": [{"GroupId": group_id}]}
-        for first, last in ranges
-    ]
-    ec2.revoke_security_group_ingress(GroupId=group_id, IpPermissions=rules)
-    try:
-        if allowed:
-            ec2.authorize_security_group_ingress(GroupId=group_id, IpPermissions=allowed)
-        yield
-    finally:
-        if allowed:
-            ec2.revoke_security_group_ingress(GroupId=group_id, IpPermissions=allowed)
-        ec2.authorize_security_group_ingress(GroupId=group_id, IpPermissions=rules)
 
 
 def cause(project: Project, *words: str) -> None:

@@ -1,11 +1,9 @@
 """Modules of the training scripts, imported as on a node, where the scripts' folder is on the path."""
 
-import random
 import socket
-import struct
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -73,22 +71,6 @@ def find(opened: Any, *runs: str) -> tuple[int, int, str] | None:
     ]
     assert data == {kind: content(kind, f"{run} {found.epoch} {found.batch}") for kind in KINDS}
     return found.epoch, found.batch, run
-
-
-def write_idx(path: Path, shape: Sequence[int], content: bytes) -> None:
-    path.write_bytes(struct.pack(f">HBB{len(shape)}I", 0, 8, len(shape), *shape) + content)
-
-
-def write_digits(folder: Path, **counts: int) -> Path:
-    """Writes MNIST's files, with images that are easy to tell apart; returns the folder."""
-    draw = random.Random(0)
-    patterns = [draw.randbytes(28 * 28) for _ in range(10)]
-    folder.mkdir()
-    for name, count in counts.items():
-        labels = bytes(number % 10 for number in range(count))
-        write_idx(folder / f"{name}-labels-idx1-ubyte", [count], labels)
-        write_idx(folder / f"{name}-images-idx3-ubyte", [count, 28, 28], b"".join(patterns[label] for label in labels))
-    return folder
 
 
 def find_port() -> int:

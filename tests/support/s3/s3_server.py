@@ -90,10 +90,6 @@ class S3Server:
         with urllib.request.urlopen(request) as response:
             return float(json.load(response)["PREVIOUS_INITIAL_NO_AUTH_ACTION_COUNT"])
 
-    def upload_ids(self, bucket: str) -> list[str]:
-        """The multipart uploads that were neither completed nor aborted."""
-        return [item["UploadId"] for item in self.client.list_multipart_uploads(Bucket=bucket).get("Uploads", [])]
-
     def unfinished(self, bucket: str) -> list[str]:
         """The keys of multipart uploads that were neither completed nor aborted."""
         return [item["Key"] for item in self.client.list_multipart_uploads(Bucket=bucket).get("Uploads", [])]

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from container_nodes import PASSWORD, ContainerNodes, container_nodes, engine_program
-from job_steps import STRANGER, Tell, borrowed, check, running
+from container_nodes import PASSWORD, ContainerNodes, container_nodes
+from job_steps import STRANGER, Tell, all_pids, borrowed, check, command_line, namespace_of, running
 from oci_images import mxnet_image, plain_image
 from odd_words import VALUE, WORDS
 from real_registry import USER
@@ -134,7 +134,9 @@ def accuracy(message: str) -> float:
 def test_the_engine_of_a_process_is_killed(nodes: ContainerNodes, plain: str, record_property: Tell) -> None:
     command = ("--", "sh", "-c", f"(env -i setsid {' '.join(STRANGER)} &); echo waits; sleep 600")
     with nodes.configured(plain), running(nodes.project, "--launcher", "env", command=command, waiting=1) as job:
-        job.kill(engine_program(job, "podman"))
+        head = job.hosts["node-0"]
+        on_head = {pid: " ".join(command_line(pid)) for pid in all_pids() if namespace_of(pid) == head.namespace}
+        job.kill(min(pid for pid, line in on_head.items() if re.match("(\\S*/)?podman ", line) and job.id in line))
         output = "signal 9: podman, which runs its container, was killed"
         check("in containers: podman killed", job, (137, output), record_property)
 
