@@ -4,7 +4,6 @@ Each image has a few uncompressed layers. All images share the first layer, a sm
 once, below the user's cache folder.
 """
 
-import fcntl
 import hashlib
 import io
 import json
@@ -20,6 +19,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
+
+from foundation.file_lock import locked
 
 CONFIG = "application/vnd.oci.image.config.v1+json"
 LAYER = "application/vnd.oci.image.layer.v1.tar"
@@ -254,17 +255,12 @@ def _write(path: Path, fill: Callable[[tarfile.TarFile], None]) -> None:
 # -- the cache ---------------------------------------------------------------------------------------------------------
 
 
-def cache_dir() -> Path:
-    made = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cluster-tests" / "images"
-    made.mkdir(parents=True, exist_ok=True)
-    return made
-
-
 @contextmanager
 def _locked() -> Iterator[Path]:
-    with (cache_dir() / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield cache_dir()
+    made = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cluster-tests" / "images"
+    made.mkdir(parents=True, exist_ok=True)
+    with locked(made / "lock"):
+        yield made
 
 
 def program_of_package(package: str, path: str) -> Path:

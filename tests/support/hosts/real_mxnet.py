@@ -1,6 +1,5 @@
 """The Pythons of this machine, and an environment with the real MXNet, made once."""
 
-import fcntl
 import functools
 import os
 import shutil
@@ -12,6 +11,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+
+from foundation.file_lock import locked
 
 # Where pyenv and uv install Pythons.
 PLACES = (".pyenv/versions/{0}.*/bin", ".local/share/uv/python/cpython-{0}*/bin")
@@ -66,8 +67,7 @@ def make_once(name: str, python: str, install: Callable[[Path], None]) -> str:
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cluster-tests"
     base.mkdir(parents=True, exist_ok=True)
     made = base / "-".join([name, *Path(python).resolve().name.split("python")[1:]])
-    with (base / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked(base / "lock"):
         if not (made / "complete").exists():
             subprocess.run([UV, "venv", "--quiet", "--clear", "--python", python, made], check=True)
             install(made / "bin" / "python")

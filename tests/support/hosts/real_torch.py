@@ -18,15 +18,15 @@ def real_torch() -> str:
 
     The wheel for GPUs is 500 MB, and its dependencies are 3 GB.
     """
-    return make_once(TORCH.replace("==", "-"), sys.executable, lambda python: install_torch(python=python))
+    return make_once(TORCH.replace("==", "-"), sys.executable, install_torch)
 
 
-def install_torch(*words: str, python: str | Path = sys.executable) -> None:
+def install_torch(python: Path) -> None:
     """Runs `pip install` for PyTorch and what our code needs. uv would not use the indexes that pip is configured with.
 
-    Skips the test if pip finds no wheel for CPUs only. words: more options of `pip install`.
+    Skips the test if pip finds no wheel for CPUs only.
     """
-    command = (sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", *words)
+    command = (sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet")
     dry = (*command, "--dry-run", "--no-deps", "--report", "-", TORCH)
     found = subprocess.run(dry, capture_output=True, text=True, check=False)
     if found.returncode:

@@ -7,7 +7,6 @@ import json
 import os
 import ssl
 import threading
-import urllib.request
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -17,8 +16,10 @@ from typing import TYPE_CHECKING, Any
 import boto3
 import pytest
 import trustme
+from moto import settings
 from moto.backends import get_backend
 from moto.core.models import DEFAULT_ACCOUNT_ID
+from moto.core.responses import ActionAuthenticatorMixin
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import make_server
 
@@ -65,30 +66,22 @@ class S3Server:
         get_backend("s3")[DEFAULT_ACCOUNT_ID]["aws"].reset()
 
     @contextmanager
-    def caller_who_may(self, *actions: str) -> Iterator[tuple[str, str]]:
-        """The access key of a user with only these permissions, which S3 checks until the block ends."""
+    def caller_who_may(self, action: str) -> Iterator[None]:
+        """In the block, the keys in the environment are of a user with only this permission, which S3 checks."""
+        get_backend("iam")[DEFAULT_ACCOUNT_ID]["aws"].reset()
         iam = boto3.client("iam", endpoint_url=self.url, region_name=REGION)
         iam.create_user(UserName="user")
-        statement = {"Effect": "Allow", "Action": actions, "Resource": "*"}
+        statement = {"Effect": "Allow", "Action": action, "Resource": "*"}
         policy = json.dumps({"Version": "2012-10-17", "Statement": [statement]})
         iam.put_user_policy(UserName="user", PolicyName="policy", PolicyDocument=policy)
         key = iam.create_access_key(UserName="user")["AccessKey"]
-        unchecked = self._check_after_calls(0)
-        try:
-            yield key["AccessKeyId"], key["SecretAccessKey"]
-        finally:
-            self._check_after_calls(unchecked)
-            iam.delete_access_key(UserName="user", AccessKeyId=key["AccessKeyId"])
-            iam.delete_user_policy(UserName="user", PolicyName="policy")
-            iam.delete_user(UserName="user")
-
-    def _check_after_calls(self, count: float) -> float:
-        """Has moto check permissions after this many more calls; returns the previous setting."""
-        request = urllib.request.Request(
-            f"{self.url}/moto-api/reset-auth", str(count).encode(), {"Content-Type": "text/plain"}
-        )
-        with urllib.request.urlopen(request) as response:
-            return float(json.load(response)["PREVIOUS_INITIAL_NO_AUTH_ACTION_COUNT"])
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("AWS_ACCESS_KEY_ID", key["AccessKeyId"])
+            patch.setenv("AWS_SECRET_ACCESS_KEY", key["SecretAccessKey"])
+            # As moto.core.set_initial_no_auth_action_count, which is for whole functions.
+            patch.setattr(settings, "INITIAL_NO_AUTH_ACTION_COUNT", 0)
+            patch.setattr(ActionAuthenticatorMixin, "request_count", 0)
+            yield
 
     def unfinished(self, bucket: str) -> list[str]:
         """The keys of multipart uploads that were neither completed nor aborted."""

@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import sys
+from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType, ModuleType
@@ -12,10 +13,50 @@ from typing import Any
 
 import pytest
 
-import training_scripts
-from training_scripts import find, open_checkpoints, save
+SAVING_CODE = ("checkpoints.py", Path(__file__).name)
+KINDS = ("params", "states")
 
-NODE_CODE = ("checkpoints.py", Path(training_scripts.__file__).name)
+
+def open_checkpoints(
+    module: ModuleType, prefix: str, *, keep: int | None = None, model: str = "MXNet, mlp", **wanted: Any
+) -> Any:
+    """The Checkpoints of a training. wanted: of its options resume, load_epoch and only_job."""
+    options = {"resume": True, "load_epoch": None, "only_job": None, **wanted}
+    chosen = Namespace(model_prefix=prefix, keep_checkpoints=keep, **options)
+    return module.Checkpoints(chosen, model, "sgd")
+
+
+def content(kind: str, run: str) -> bytes:
+    return f"{kind} of {run}\n".encode() * 3000
+
+
+def save(opened: Any, epoch: int, batch: int = 0, run: str = "first") -> str:
+    """Saves a checkpoint in two writes per file, between which a process may be killed."""
+
+    def writer(kind: str) -> Callable[[str], None]:
+        def write(path: str) -> None:
+            data = content(kind, f"{run} {epoch} {batch}")
+            with open(path, "wb", buffering=0) as file:
+                file.write(data[: len(data) // 2])
+                file.write(data[len(data) // 2 :])
+
+        return write
+
+    name: str = opened.save(epoch, batch, 100, {kind: writer(kind) for kind in KINDS}, "{}")
+    return name
+
+
+def find(opened: Any, *runs: str) -> tuple[int, int, str] | None:
+    """The epoch, batch and run of the checkpoint that is found; every byte belongs to it."""
+    found = opened.find()
+    if found is None:
+        return None
+    data = {kind: Path(path).read_bytes() for kind, path in found.paths.items()}
+    [run] = [
+        run for run in runs or ("first",) if data["params"] == content("params", f"{run} {found.epoch} {found.batch}")
+    ]
+    assert data == {kind: content(kind, f"{run} {found.epoch} {found.batch}") for kind in KINDS}
+    return found.epoch, found.batch, run
 
 
 def kill_after(lines: int) -> Callable[[FrameType, str, Any], Any]:
@@ -24,7 +65,7 @@ def kill_after(lines: int) -> Callable[[FrameType, str, Any], Any]:
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:
         nonlocal left
-        if Path(frame.f_code.co_filename).name not in NODE_CODE:
+        if Path(frame.f_code.co_filename).name not in SAVING_CODE:
             return None
         if event == "line":
             left -= 1
