@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from folders import write_files
 from foundation.errors import ClusterError, NotFoundError
+from http_server import Cuts, cutting_proxy
 from mxnet_cluster import sources
 from mxnet_cluster.recordio import MAGIC, decode_image, encode_record
 from mxnet_cluster.records import Range, find_part, iterate_records
 from real_mxnet import run_mxnet
 from record_files import write_uneven
-from s3_proxies import Cuts, cutting_proxy
 from s3_server import S3Server, server, shared_server
 
 __all__ = ["server", "shared_server"]

@@ -1,11 +1,16 @@
 """How `up` and `down` handle AWS's error codes, with botocore's retries. For messages and hints, see test_aws.py."""
 
+import io
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import parse_qsl
+from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 import pytest
 
+from ec2_sandbox.api.refusals import Refusal, refuse
 from foundation.errors import AwsError, ClusterError, CredentialsError, QuotaError
 from foundation.progress import Event, silent
 from provision.aws.clients import ATTEMPTS
@@ -13,7 +18,6 @@ from provision.model import TAG_NAME, resource_name
 from provision.resources.run_instances import LAUNCH_ATTEMPTS
 from provision.up import up
 from provision_world import NAME, World, complete, make_config
-from refusing_wire import Wire, wired
 
 GROUP = resource_name(NAME)
 CREATIONS = (
@@ -22,10 +26,56 @@ CREATIONS = (
 FOR_EVER = 1000
 
 
+@dataclass
+class Wire:
+    """Between botocore and the sandbox: records every call except dry runs, and refuses some."""
+
+    app: WSGIApplication
+    asked: list[dict[str, str]] = field(default_factory=list)
+    refusing: dict[str, tuple[str, int, bool]] = field(default_factory=dict)
+    times: dict[str, int] = field(default_factory=dict)
+
+    def refuse(self, *actions: str, code: str, times: int = 1, status: int = 400, after: bool = False) -> None:
+        """Refuses the next calls of each of these actions, and of no others. after: once they have taken effect."""
+        self.refusing = dict.fromkeys(actions, (code, status, after))
+        self.times = dict.fromkeys(actions, times)
+
+    @property
+    def left(self) -> int:
+        """How many calls are still to be refused."""
+        return sum(self.times.values())
+
+    def calls(self, action: str) -> list[dict[str, str]]:
+        return [asked for asked in self.asked if asked["Action"] == action]
+
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Any:
+        body = environ["wsgi.input"].read()
+        environ["wsgi.input"] = io.BytesIO(body)
+        asked = dict(parse_qsl(body.decode(errors="replace")))
+        if "Action" not in asked:
+            return self.app(environ, start_response)
+        if asked.get("DryRun") != "true":
+            self.asked.append(asked)
+        action = asked["Action"]
+        if self.times.get(action, 0) > 0:
+            code, status, after = self.refusing[action]
+            # A dry run reports only errors that depend on the account's state.
+            if asked.get("DryRun") != "true" or code in {"OptInRequired", "PendingVerification"}:
+                self.times[action] -= 1
+                if after:
+                    list(self.app(environ, lambda *_: lambda _: None))
+                refusal = Refusal(status=f"{status} Refused", code=code, message=f"AWS's words on {code}.")
+                return refuse(environ, start_response, "ec2", refusal)
+        return self.app(environ, start_response)
+
+
 @pytest.fixture
 def wire(world: World) -> Iterator[Wire]:
-    with wired(world) as between:
-        yield between
+    """EC2's error responses on the wire, so that botocore's retries take part."""
+    below = world.sandbox.app
+    world.sandbox.app = between = Wire(below)
+    yield between
+    world.sandbox.app = below
 
 
 def words(code: str) -> str:
@@ -135,20 +185,19 @@ def test_the_accounts_state_is_checked_before_the_launch(world: World, wire: Wir
     assert not world.calls.mutating()
 
 
-def test_a_launch_with_an_unknown_result_keeps_its_token(world: World) -> None:
+def test_a_launch_with_an_unknown_result_keeps_its_token(world: World, wire: Wire) -> None:
     """The response to the first call is lost, and the second call is refused: only the token leads to the instances."""
     world.sandbox.reset(consistency_delay_s=20)
-    with wired(world) as wire:
-        world.sandbox.book.arm("lost-reply action=RunInstances")
+    world.sandbox.book.arm("lost-reply action=RunInstances")
 
-        def expire(event: Event) -> None:
-            if event.what.startswith("retrying the launch"):
-                wire.refuse("RunInstances", code="ExpiredToken")
+    def expire(event: Event) -> None:
+        if event.what.startswith("retrying the launch"):
+            wire.refuse("RunInstances", code="ExpiredToken")
 
-        with pytest.raises(AwsError, match="ExpiredToken"):
-            world.up(make_config(), report=expire)
-        [launch] = world.files.launches()
-        world.up(make_config())
-        assert {call["ClientToken"] for call in wire.calls("RunInstances")} == {launch.token}
+    with pytest.raises(AwsError, match="ExpiredToken"):
+        world.up(make_config(), report=expire)
+    [launch] = world.files.launches()
+    world.up(make_config())
+    assert {call["ClientToken"] for call in wire.calls("RunInstances")} == {launch.token}
     assert world.settled().nodes
     assert world.resources() == complete(2)

@@ -1,4 +1,4 @@
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -7,8 +7,7 @@ from foundation.progress import silent
 from provision.allow import prepare_allow
 from provision.apply import apply
 from provision.power import describe_disks_gib, prepare_stop
-from provision_world import CALLER_NETWORK, NAME, World, listening, make_config
-from refusing_wire import wired
+from provision_world import CALLER_NETWORK, NAME, World, aws_error, listening, make_config
 
 OTHER = "198.51.100.1/32"
 
@@ -34,10 +33,15 @@ def test_a_start_that_fails(world: World) -> None:
     plan = prepare_stop(world.clients, name=NAME, files=world.files, report=silent)
     world.clients.ec2.terminate_instances(InstanceIds=[before.nodes[1].instance_id])
     apply(plan, clients=world.clients, files=world.files, report=silent)  # stops the others
-    with wired(world) as wire:
-        wire.refuse("StartInstances", code="InsufficientInstanceCapacity")
-        with pytest.raises(AwsError, match=r"AWS says: .*Insufficient.*, while starting the nodes") as caught:
-            world.start()
+
+    def refuse(**_: Any) -> NoReturn:
+        raise aws_error("InsufficientInstanceCapacity", "StartInstances")
+
+    with (
+        listening(world.clients.ec2, "before-call.ec2.StartInstances", refuse),
+        pytest.raises(AwsError, match=r"AWS says: .*Insufficient.*, while starting the nodes") as caught,
+    ):
+        world.start()
     assert "only in their own zone" in (caught.value.hint or "")
     assert [(node.index, node.state) for node in world.describe().nodes] == [(0, "stopped"), (2, "stopped")]
     assert {node.state for node in world.start().nodes} == {"running"}  # although node 1 is missing

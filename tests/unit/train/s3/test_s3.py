@@ -11,7 +11,7 @@ import pytest
 from folders import read_files, write_files
 from foundation.errors import ClusterError, NotFoundError, UsageError
 from foundation.progress import Event, silent
-from s3_proxies import Cuts, cutting_proxy
+from http_server import Cuts, cutting_proxy
 from s3_server import REGION, S3Server
 from train.s3 import operations as s3
 from train.s3.transfer import PART_BYTES, Progress

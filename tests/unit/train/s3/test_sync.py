@@ -11,7 +11,7 @@ from folders import read_files, write_files
 from foundation.errors import AwsError, UsageError
 from foundation.progress import silent
 from foundation.user_folders import state_folder
-from s3_proxies import Cuts, cutting_proxy
+from http_server import Cuts, cutting_proxy
 from s3_server import REGION, S3Server
 from train.s3 import operations as s3
 from train.s3.compare import verify
