@@ -18,8 +18,8 @@ import pytest
 import trustme
 from moto import settings
 from moto.backends import get_backend
+from moto.core.authorization import ActionAuthenticatorMixin
 from moto.core.models import DEFAULT_ACCOUNT_ID
-from moto.core.responses import ActionAuthenticatorMixin
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import make_server
 
