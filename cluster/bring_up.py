@@ -116,7 +116,6 @@ def bring_up(
     dry_run: bool = False,
     yes: bool = False,
     keep_failed: bool = False,
-    replan: bool = True,
     interrupted: str = LEFT_BY_UP,
     agree: Agree | None = None,
 ) -> bool:
@@ -153,7 +152,7 @@ def bring_up(
                 clients=app.clients,
                 files=app.files,
                 report=app.report,
-                replan=prepare if replan else None,
+                replan=prepare,
                 keep_failed=keep_failed,
             )
         changed = bool(plan)

@@ -57,9 +57,6 @@ def _apply_step(step: Step, context: Context) -> None:
         context.files.note_create(step.makes, now=time.time())
     with aws_errors(f"trying to {what}"):
         changed = step.apply(context)
-    if step.unmakes is not None:
-        with suppress(ClusterError):  # such as a full disk
-            context.files.forget_create(step.unmakes)
     context.report(Event(kind="done" if changed else "same", what=what, duration_s=time.monotonic() - started))
 
 

@@ -65,16 +65,9 @@ class ClaimedInstance(Struct, frozen=True, kw_only=True):
 def describe_cluster(ec2: EC2Client, *, name: str, known: KnownInstances) -> ClusterState:
     """Returns everything that EC2 lists of the cluster `name`, even if it is incomplete.
 
-    known: the instances that this machine knows. Makes three calls, plus one per 1000 instances. Raises AwsError.
+    known: the instances that this machine knows. Makes three parallel calls, plus one per 1000 instances. Raises
+    AwsError.
     """
-    found = _find_tagged(ec2, name=name)
-    # Read after the instances: EC2's lists lag, and these resources are older than the instances that use them.
-    key_pair, groups = find_key_pair(ec2, name=name), find_security_groups(ec2, name=name)
-    return _read_state(name, found, key_pair, groups, known)
-
-
-def describe_nodes(ec2: EC2Client, *, name: str, known: KnownInstances) -> ClusterState:
-    """Returns the cluster's nodes, key pair and security groups, from three parallel calls. Raises AwsError."""
     with bounded_pool() as pool:
         reading_key = pool.submit(find_key_pair, ec2, name=name)
         reading_groups = pool.submit(find_security_groups, ec2, name=name)

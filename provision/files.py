@@ -225,13 +225,6 @@ class ClusterFiles:
         journal = self._read_journal()
         self._write_journal(replace(journal, creates={**journal.creates, kind: now}))
 
-    def forget_create(self, kind: str) -> None:
-        """Records that the resource is deleted."""
-        journal = self._read_journal()
-        if kind in journal.creates:
-            left = {each: at for each, at in journal.creates.items() if each != kind}
-            self._write_journal(replace(journal, creates=left))
-
     def forget(self) -> None:
         """Removes all files of the cluster. Removes the folder, too, unless it has other files."""
         for path in (*self._all, *self.root.glob(f"{UNFINISHED}*")):  # killed runs leave unfinished files

@@ -60,13 +60,11 @@ class Context:
 class Step(ABC):
     """One step of a plan, with everything that it needs.
 
-    makes, unmakes: the kind of resource that the step creates without a token, or deletes. EC2's lists may not show a
-    new resource yet: `down` waits for it.
+    makes: the kind of resource that the step creates without a token. EC2's lists may not show it yet: `down` waits.
     """
 
     __slots__ = ()
     makes: ClassVar[str | None] = None
-    unmakes: ClassVar[str | None] = None
 
     @abstractmethod
     def describe(self) -> str:

@@ -22,8 +22,7 @@ from provision.describe import describe_cluster, describe_now
 from provision.files import ClusterFiles
 from provision.lease.arm import SetLease
 from provision.lease.config import LeaseConfig
-from provision.lease.lease_plan import Spending, make_lease
-from provision.lease.terms import Lease
+from provision.lease.lease_plan import Spending, begin_lease
 from provision.membership import no_nodes
 from provision.model import (
     ClusterState,
@@ -38,7 +37,6 @@ from provision.resources.instances import WaitForStopped
 from provision.resources.key_pair import missing_key
 from provision.resources.launch_recovery import wait_for_interrupted_launches
 from provision.resources.resource import list_volumes, retry_while, tagged
-from provision.resources.shared_volume import find_shared_volumes, plan_attachment
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -69,30 +67,23 @@ def prepare_start(
     name: str,
     config: ProvisionConfig,
     files: ClusterFiles,
-    has_volume: bool = False,
     lease: LeaseConfig | None = None,
     spending: Spending | None = None,
 ) -> Plan:
     """Plans what `start` will do. Only reads. The plan is empty when all nodes run.
 
-    has_volume: cluster.toml has a volume with source = "head", which is attached again if someone has detached it.
     lease: of cluster.toml; stopped nodes begin a new one. spending: for its budget. Raises the errors
     of plan_start, and AwsError.
     """
     state = describe_cluster(clients.ec2, name=name, known=files.known_instances())
     _refuse_no_nodes(state, "start")  # before finding the caller's address
-    plan = plan_start(
+    return plan_start(
         state,
         ssh_from=describe_caller(clients, config).ssh_from,
         ssh_address=config.ssh_address,
         local_key=files.find_public_key(),
         leasing=plan_new_lease(state, lease, spending or Spending()) if lease is not None else (),
     )
-    if not has_volume:
-        return plan
-    found = find_shared_volumes(clients.ec2, name=name)
-    attaching = plan_attachment(found[0], state) if len(found) == 1 else ()
-    return replace(plan, steps=(*plan.steps, *attaching))
 
 
 def plan_new_lease(state: ClusterState, config: LeaseConfig, spending: Spending) -> tuple[Step, ...]:
@@ -102,13 +93,9 @@ def plan_new_lease(state: ClusterState, config: LeaseConfig, spending: Spending)
     """
     if not state.nodes or any(node.state in {"pending", "running"} for node in state.nodes):
         return ()
-    now, current = time.time(), state.lease
-    lease = make_lease(config, now=now, spending=spending) or Lease(set_at=now)
-    if current is None and not lease.limits:
+    lease, group = begin_lease(config, state.lease, now=time.time(), spending=spending), state.security_group
+    if lease is None:
         return ()
-    if current is not None:
-        lease = lease._replace(set_at=max(lease.set_at, current.set_at + 1))
-    group = state.security_group
     return (
         SetLease(
             lease=lease,

@@ -12,7 +12,7 @@ from foundation.errors import AwsError, ClusterError, NoCapacityError, NotInRegi
 from foundation.progress import Event, Report
 from foundation.thread_pool import bounded_pool
 from provision.aws.clients import Clients, aws_errors
-from provision.describe import describe_cluster, describe_nodes
+from provision.describe import describe_cluster
 from provision.down import Receipt, down, prepare_down
 from provision.files import ClusterFiles
 from provision.membership import KnownInstances
@@ -128,7 +128,7 @@ def leave_region(
 
 def _ask(ec2: EC2Client, name: str) -> ClusterState:
     """Returns the cluster in a region; of one without anything else, also the volume that `down` has kept."""
-    state = describe_nodes(ec2, name=name, known=KnownInstances())
+    state = describe_cluster(ec2, name=name, known=KnownInstances())
     if _has_something(state):
         return state
     return replace(state, found={SHARED_VOLUME.kind: find_shared_volumes(ec2, name=name)})

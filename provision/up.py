@@ -255,7 +255,7 @@ def _describe_world(
     found = {
         kind.kind: kind.find(clients, request)
         for kind in (KINDS if request.from_head is None else (PLACEMENT_GROUP,))
-        if config.nodes > 0 and kind.plan_up is not None and kind.find is not None
+        if config.nodes > 0 and (kind.plan_up or kind.plan_on_nodes) and kind.find is not None
         if kind.is_wanted is None or kind.is_wanted(request)
     }
     policy = None

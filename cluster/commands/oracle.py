@@ -8,7 +8,7 @@ import click
 from cluster.app import App, pass_app
 from cluster.views.layout import render_table
 from foundation.errors import NotFoundError
-from provision.oracle.decide import Verdict, check_mxnet, judge_on, pick_for
+from provision.oracle.decide import Verdict, check_mxnet, judge, pick_for
 from provision.oracle.tables import (
     GPU_MACHINES,
     WHEELS,
@@ -186,7 +186,7 @@ def _judge(machine: Machine) -> list[Verdict]:
 
     Wheels that run come before those that do not; among both, wheels that leave the GPU unused come last.
     """
-    verdicts = (judge_on(wheel, machine) for wheel in WHEELS)
+    verdicts = (judge(wheel, machine.gpu, machine.architecture) for wheel in WHEELS)
     return sorted(verdicts, key=lambda v: (not v.runs, _leaves_gpu_unused(v.wheel, machine)))
 
 

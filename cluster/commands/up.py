@@ -15,7 +15,6 @@ from foundation.errors import UsageError
 from provision.model import MAX_NODES
 from provision.power import prepare_start
 from provision.up import prepare_resize, refuse_no_nodes
-from provision.volumes.config import find_head_volume
 
 
 @click.command("up")
@@ -132,12 +131,10 @@ def start(app: App, *, yes: bool) -> None:
             name=config.name,
             config=config.provision,
             files=app.files,
-            has_volume=find_head_volume(config.volumes) is not None,
             lease=config.lease,
             spending=spending,
         ),
         yes=yes,
-        replan=False,
         interrupted="cluster start completes it, cluster stop --nodes stops the nodes; until then they cost money",
     )
 

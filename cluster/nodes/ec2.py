@@ -15,7 +15,7 @@ from cluster.nodes.source import ANSWER_TIMEOUT_S, Nodes, NodeSource
 from foundation.errors import ClusterError
 from provision.aws.clients import Clients
 from provision.config import ProvisionConfig
-from provision.describe import describe_nodes, find_end
+from provision.describe import describe_cluster, find_end
 from provision.membership import describe_untrusted, no_nodes
 from provision.model import ClusterState
 from provision.resources.console import find_host_fingerprints, find_last_console_lines
@@ -193,7 +193,7 @@ class Ec2Source(NodeSource):
 
 def describe_state(app: App) -> ClusterState:
     """Returns the cluster's instances, key pair and security groups as EC2 shows them. Raises AwsError."""
-    return describe_nodes(app.clients.ec2, name=app.config.name, known=app.files.known_instances())
+    return describe_cluster(app.clients.ec2, name=app.config.name, known=app.files.known_instances())
 
 
 def find_gone(app: App, state: ClusterState) -> frozenset[str]:

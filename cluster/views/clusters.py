@@ -11,7 +11,6 @@ from cluster.views.document import as_document, pick
 from cluster.views.layout import render_table
 from cluster.views.status import lease_document, render_usd
 from foundation.durations import render_age, render_duration
-from provision.lease.lease_plan import render_left
 from provision.lease.terms import Lease, find_end, find_newest
 from provision.membership import describe_untrusted
 from provision.model import ClusterState
@@ -75,7 +74,7 @@ def render_end(lease: Lease | None, *, now: float) -> str:
         return "-"
     end = find_end(lease)
     if lease.until is not None and end is not None:  # a budget may be spent earlier
-        return render_left(end.at - now)
+        return render_age(end.at - now)
     return f"idle {render_duration(lease.idle_s)}" if lease.idle_s is not None else f"${lease.budget_usd:g}"
 
 

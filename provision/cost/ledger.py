@@ -92,7 +92,6 @@ class LedgerVolume(Struct, frozen=True, kw_only=True):
     size_gib: int
     made_at: float
     gone_at: float | None = None
-    unseen_s: float = 0.0
 
 
 class Ledger(Struct, frozen=True, kw_only=True):
@@ -142,7 +141,7 @@ def note(ledger: Ledger, now: Observation) -> Ledger:
     }
     listed = {volume.volume_id: volume for volume in now.volumes}
     gone = {
-        volume.volume_id: replace(volume, gone_at=seen_at, unseen_s=max(now.at - seen_at, 0.0))
+        volume.volume_id: replace(volume, gone_at=seen_at)
         for volume in ledger.volumes
         if volume.volume_id not in listed and volume.region == now.region and volume.gone_at is None
     }

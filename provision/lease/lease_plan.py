@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from foundation.durations import render_duration
+from foundation.durations import render_age, render_duration
 from foundation.errors import ConfigError, UsageError
 from provision.lease.config import LeaseConfig
 from provision.lease.terms import LAST_MOMENT, End, Lease, find_end, render_moment
@@ -40,6 +40,18 @@ def make_lease(config: LeaseConfig, *, now: float, spending: Spending) -> Lease 
         budget_until=_plan_budget(config.budget, now=now, spending=spending, key="[lease] budget_usd ="),
         then=config.then,
     )
+
+
+def begin_lease(config: LeaseConfig, current: Lease | None, *, now: float, spending: Spending) -> Lease | None:
+    """Returns the lease of nodes that begin one now. current: the one that has ended earlier nodes. Raises ConfigError.
+
+    The tags may still have the current one. It must not end these nodes, so the new one is later, even without limits.
+    """
+    lease = make_lease(config, now=now, spending=spending)
+    if current is None:
+        return lease
+    lease = lease or Lease(set_at=float(int(now)))
+    return lease._replace(set_at=max(lease.set_at, current.set_at + 1))
 
 
 def _plan_budget(budget_usd: float | None, *, now: float, spending: Spending, key: str) -> float | None:
@@ -162,16 +174,4 @@ def describe_config(config: LeaseConfig, *, now: float) -> str:
 
 
 def _render_when(at: float, *, now: float) -> str:
-    return "now" if at - now < 1 else f"in {render_left(at - now)}"
-
-
-def render_left(seconds: float) -> str:
-    """Returns a duration such as 11h59m, 12m or 40s, rounded down; "now" below one second."""
-    if seconds < 1:
-        return "now"
-    minutes, s = divmod(int(seconds), 60)
-    hours, m = divmod(minutes, 60)
-    days, h = divmod(hours, 24)
-    if days:
-        return f"{days}d{h:02}h"
-    return f"{hours}h{m:02}m" if hours else f"{m}m" if m else f"{s}s"
+    return "now" if at - now < 1 else f"in {render_age(at - now)}"

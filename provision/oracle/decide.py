@@ -20,6 +20,7 @@ from foundation.errors import ConfigError
 from provision.oracle.tables import (
     CPU_WHEEL,
     WHEELS,
+    Architecture,
     Gpu,
     Machine,
     Wheel,
@@ -46,17 +47,12 @@ class Verdict(Struct, frozen=True, kw_only=True):
     why: str
 
 
-def judge(wheel: Wheel, gpu: Gpu | None) -> Verdict:
-    """Whether `wheel` runs on x86-64 with this GPU, or without one. Pure."""
+def judge(wheel: Wheel, gpu: Gpu | None, architecture: Architecture = "x86_64") -> Verdict:
+    """Whether `wheel` runs with this GPU, or without one. Pure."""
     runs, why = _judge(wheel, gpu)
+    if architecture != "x86_64":
+        runs, why = False, f"is only supported on x86_64, not {architecture}"
     return Verdict(wheel=wheel, runs=runs, why=why)
-
-
-def judge_on(wheel: Wheel, machine: Machine) -> Verdict:
-    """Whether `wheel` runs on a machine. Pure."""
-    if machine.architecture != "x86_64":
-        return Verdict(wheel=wheel, runs=False, why=f"is only supported on x86_64, not {machine.architecture}")
-    return judge(wheel, machine.gpu)
 
 
 def _judge(wheel: Wheel, gpu: Gpu | None) -> tuple[bool, str]:

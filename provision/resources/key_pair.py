@@ -126,7 +126,6 @@ class ImportKeyPair(Step):
 class DeleteKeyPair(Step):
     """Delete the key pair in EC2."""
 
-    unmakes = KIND
     key_name: str
 
     def describe(self) -> str:
@@ -136,22 +135,9 @@ class DeleteKeyPair(Step):
         return ((KIND, [self.key_name]),)
 
     def apply(self, context: Context) -> bool:
-        """Deletes the key pair. Returns False if it did not exist.
-
-        EC2 also reports success for a missing key pair, and its servers may not all know a new one yet.
-        """
-        ec2 = context.clients.ec2
-
-        def delete() -> bool | None:
-            try:
-                ec2.delete_key_pair(KeyName=self.key_name)
-            except ClientError as error:
-                if error_code(error) != "InvalidKeyPair.NotFound":
-                    raise
-                return None if find_key_pair(ec2, name=context.cluster) else False
-            return True
-
-        return bool(poll(delete, timeout_s=NOT_FOUND_TIMEOUT_S))
+        """Deletes the key pair. Always returns True: EC2 also reports success for one that does not exist."""
+        context.clients.ec2.delete_key_pair(KeyName=self.key_name)
+        return True
 
 
 def _import_request(name: str, *, owner: str, public_key: str) -> ImportKeyPairRequestTypeDef:

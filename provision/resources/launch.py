@@ -21,13 +21,12 @@ from provision.describe import describe_now
 from provision.files import TOKEN_LIFETIME_S
 from provision.lease.arm import tag_lease
 from provision.lease.config import NO_LEASE, LeaseConfig
-from provision.lease.lease_plan import Spending, make_lease
+from provision.lease.lease_plan import Spending, begin_lease
 from provision.lease.terms import Lease, parse_lease, render_lease
-from provision.model import LaunchOption, Quota, count, format_indices
+from provision.model import LaunchOption, count, format_indices
 from provision.plan import Context, Step, World
 from provision.preflight.mounts import find_volume_gib
 from provision.preflight.prices import HOURS_A_MONTH, USD_PER_ADDRESS_HOUR
-from provision.preflight.quotas import ASK_FOR_LESS, find_quota_kind, render_quota, request_increase
 from provision.resources.instance_profile import find_profile_name
 from provision.resources.launch_recovery import forget_seen_launches, wait_for_interrupted_launches
 from provision.resources.placement_group import PLACEMENT_GROUP, find_placement_name
@@ -79,7 +78,6 @@ class LaunchNodes(Step):
     group_id: str | None
     options: tuple[LaunchOption, ...]
     capacity_wait_s: int = 0
-    quotas: tuple[Quota, ...] = ()
     lease: LeaseConfig = NO_LEASE
     current: Lease | None = None
     total: int = 0
@@ -103,15 +101,11 @@ class LaunchNodes(Step):
         return self._find_rate(self.options[0])
 
     def find_lease(self, option: LaunchOption, *, now: float) -> Lease | None:
-        """Returns the lease of new nodes: that of the others, or a new one. Raises the errors of make_lease."""
+        """Returns the lease of new nodes: that of the others, or a new one. Raises the errors of begin_lease."""
         if not self.is_first:
             return self.current
-        lease = make_lease(self.lease, now=now, spending=Spending(self._find_rate(option), self.spent_usd))
-        if self.current is None:
-            return lease
-        # The lease that has ended earlier nodes is still on the group, and must not end these.
-        lease = lease or Lease(set_at=float(int(now)))
-        return lease._replace(set_at=max(lease.set_at, self.current.set_at + 1))
+        spending = Spending(self._find_rate(option), self.spent_usd)
+        return begin_lease(self.lease, self.current, now=now, spending=spending)
 
     def _find_rate(self, option: LaunchOption) -> float | None:
         """Returns what the cluster will cost per hour, with disks and addresses; None if a price is unknown."""
@@ -186,7 +180,6 @@ def plan_launch(world: World) -> tuple[LaunchNodes, ...]:
         group_id=group.group_id if group else None,
         options=preflight.options,
         capacity_wait_s=config.capacity_wait_s,
-        quotas=preflight.quotas,
         lease=world.request.lease,
         current=world.state.lease,
         total=config.nodes,
@@ -297,7 +290,7 @@ def _search(step: LaunchNodes, tries: tuple[Try, ...], context: Context) -> list
             except QuotaError as error:
                 # Another zone does not help; fewer nodes, another type or another market may.
                 over_quota[attempt.bucket] = error
-                words = error.message.partition("\n")[0].removeprefix("AWS says: ")
+                words = error.message.removeprefix("AWS says: ")
             if words is None:
                 return None
             refused.append(f"{_name(step, attempt)}: {words}")
@@ -341,7 +334,8 @@ def _try(step: LaunchNodes, attempt: Try, context: Context) -> str | None:
         if code in NO_CAPACITY_CODES | QUOTA_CODES or not (unclear or code in RETRY_CODES):
             files.forget_launch(attempt.digest)
         if code in QUOTA_CODES:
-            raise _explain_quota(error, attempt.option, step.quotas) from error
+            refused = translate_refusal(error, "launching nodes")
+            raise QuotaError(refused.message, hint=refused.hint) from error
         if code not in NO_CAPACITY_CODES:
             raise
         # Without AWS's advice to try other zones, which this program does itself.
@@ -368,13 +362,3 @@ def _try(step: LaunchNodes, attempt: Try, context: Context) -> str | None:
 def _name(step: LaunchNodes, attempt: Try) -> str:
     every = len(step.indices)
     return f"{attempt.least}{'' if attempt.least == every else f' to {every}'} x {attempt.option.label}"
-
-
-def _explain_quota(error: ClientError, option: LaunchOption, quotas: tuple[Quota, ...]) -> QuotaError:
-    """Returns the error for a quota, with its numbers."""
-    translated = translate_refusal(error, "launching nodes")
-    kind = find_quota_kind(option.instance_type, option.market)
-    met = [quota for quota in quotas if kind is not None and quota.code == kind.code]
-    lines = [f"  {render_quota(quota)}" for quota in met]
-    hint = f"{ASK_FOR_LESS}, or request a higher limit: {request_increase(met)}" if met else translated.hint
-    return QuotaError("\n".join([translated.message, *lines]), hint=hint)

@@ -10,10 +10,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from provision.aws.clients import Clients, aws_errors
+from botocore.exceptions import ClientError
+
+from provision.aws.clients import Clients, aws_errors, error_code
 from provision.model import SHARED_ROLE, TAG_ROLE, ClusterState, count
 from provision.plan import Context, Request, Step
-from provision.resources.resource import ResourceKind, delete_each, find_left_by_tag, find_tag, list_volumes, tagged
+from provision.resources.resource import ResourceKind, find_left_by_tag, find_tag, list_volumes, tagged
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -53,15 +55,18 @@ class DeleteOrphans(Step):
 
     def apply(self, context: Context) -> bool:
         """Deletes the resources, one call each. Returns False if none existed. Raises ClientError."""
-        ec2 = context.clients.ec2
-
-        def delete(each: str) -> None:
-            if self.kind == VOLUME:
-                ec2.delete_volume(VolumeId=each)
-            else:
-                ec2.delete_network_interface(NetworkInterfaceId=each)
-
-        return delete_each(delete, self.ids, gone={"InvalidVolume.NotFound", "InvalidNetworkInterfaceID.NotFound"})
+        ec2, changed = context.clients.ec2, False
+        for each in self.ids:
+            try:
+                if self.kind == VOLUME:
+                    ec2.delete_volume(VolumeId=each)
+                else:
+                    ec2.delete_network_interface(NetworkInterfaceId=each)
+                changed = True
+            except ClientError as error:
+                if error_code(error) not in {"InvalidVolume.NotFound", "InvalidNetworkInterfaceID.NotFound"}:
+                    raise
+        return changed
 
 
 def _orphans(

@@ -112,7 +112,6 @@ class CreatePlacementGroup(Step):
 class DeletePlacementGroup(Step):
     """Delete the placement group, once it contains no instance."""
 
-    unmakes = KIND
     group_name: str
 
     def describe(self) -> str:

@@ -122,20 +122,6 @@ def retry_while(codes: Collection[str], call: Callable[[], T], *, timeout_s: flo
     return done[0]
 
 
-def delete_each(delete: Callable[[T], object], things: Iterable[T], *, gone: Collection[str]) -> bool:
-    """Deletes things, one call each. gone: codes for "does not exist". Returns False if none existed."""
-    changed = False
-    for thing in things:
-        try:
-            delete(thing)
-        except ClientError as error:
-            if error_code(error) not in gone:
-                raise
-        else:
-            changed = True
-    return changed
-
-
 def list_volumes(ec2: EC2Client, *filters: FilterTypeDef) -> list[VolumeTypeDef]:
     """Returns the volumes that exist, 500 with each call. Raises boto3's errors."""
     pages = ec2.get_paginator("describe_volumes").paginate(Filters=filters, PaginationConfig={"PageSize": 500})

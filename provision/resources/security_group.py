@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from botocore.exceptions import ClientError
@@ -29,6 +30,7 @@ KIND = "security group"
 SSH_RULE = "cluster: ssh"
 """The description by which this program recognizes its ssh rules."""
 INTERFACES_TIMEOUT_S = 180.0
+_IN_USE = "DependencyViolation"
 
 
 def find_security_groups(ec2: EC2Client, *, name: str) -> tuple[SecurityGroup, ...]:
@@ -79,25 +81,17 @@ def find_group(world: World) -> SecurityGroup | None:
 
 
 def plan_security_group(world: World) -> tuple[Step, ...]:
-    """Plans to create the group in the nodes' VPC, or to correct its rules. Deletes the cluster's groups in other VPCs.
-
-    Raises ClusterError when the name is taken.
-    """
+    """Plans to create the group in the nodes' VPC, or to correct its rules. Raises ClusterError for a taken name."""
     name, efa, ssh_from = world.resource_name, world.request.config.efa, world.caller.ssh_from
     group = find_group(world)
     if group is not None and not group.ours:
         raise not_ours(f"security group {name} ({group.group_id})", name=world.request.name)
-    orphans = tuple(
-        DeleteSecurityGroup(group_id=other.group_id)
-        for other in world.state.security_groups
-        if other.ours and other is not group  # an interrupted `up` into another VPC created it
-    )
     if group is None:
         create = CreateSecurityGroup(group_name=name, vpc_id=world.vpc_id)
         ingress = AuthorizeIngress(group_id=None, ssh_from=ssh_from, members=True)
-        return (*orphans, create, ingress, *((AuthorizeEgress(group_id=None),) if efa else ()))
+        return (create, ingress, *((AuthorizeEgress(group_id=None),) if efa else ()))
     egress = (AuthorizeEgress(group_id=group.group_id),) if efa and not group.egress_to_members else ()
-    return (*orphans, *plan_ssh_rules(group, ssh_from), *egress)
+    return (*plan_ssh_rules(group, ssh_from), *egress)
 
 
 def plan_ssh_rules(group: SecurityGroup, ssh_from: str) -> tuple[Step, ...]:
@@ -231,7 +225,6 @@ class RevokeIngress(Step):
 class DeleteSecurityGroup(Step):
     """Delete the security group, once it contains no network interface."""
 
-    unmakes = KIND
     group_id: str
 
     def describe(self) -> str:
@@ -246,31 +239,22 @@ class DeleteSecurityGroup(Step):
         Returns False if the group did not exist. Raises AwsError when it stays in use: by an interface, or by another
         group's rule that names it.
         """
-        ec2, users = context.clients.ec2, list[str]()
-
-        def delete() -> bool | None:
-            users[:] = _find_interfaces(ec2, group_id=self.group_id)
-            if users:
-                return None
-            try:
-                ec2.delete_security_group(GroupId=self.group_id)
-            except ClientError as error:
-                if error_code(error) == "InvalidGroup.NotFound":
-                    return False
-                if error_code(error) != "DependencyViolation":
-                    raise
-                users[:] = _find_naming_groups(ec2, group_id=self.group_id)
-                return None
-            return True
-
-        deleted = poll(delete, timeout_s=INTERFACES_TIMEOUT_S)
-        if deleted is None:
+        ec2 = context.clients.ec2
+        delete = partial(ec2.delete_security_group, GroupId=self.group_id)
+        try:
+            retry_while({_IN_USE}, delete, timeout_s=INTERFACES_TIMEOUT_S)
+        except ClientError as error:
+            if error_code(error) == "InvalidGroup.NotFound":
+                return False
+            if error_code(error) != _IN_USE:
+                raise
+            users = _find_interfaces(ec2, group_id=self.group_id) or _find_naming_groups(ec2, group_id=self.group_id)
             raise AwsError(
                 f"the security group {self.group_id} is still in use after {INTERFACES_TIMEOUT_S:.0f} s: "
                 f"{', '.join(users) or 'AWS does not say by what'}",
                 hint="remove this use of the group if it is not this cluster's, then: cluster down",
-            )
-        return deleted
+            ) from error
+        return True
 
 
 def _authorize(call: Callable[..., object], permissions: list[IpPermissionTypeDef], *, group_id: str) -> bool:

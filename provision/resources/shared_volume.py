@@ -173,30 +173,21 @@ def choose_volume(world: World) -> SharedVolume | None:
     return volume
 
 
-def _plan_up(world: World) -> tuple[Step, ...]:
-    """Plans to write to the volume's tag whether cluster.toml asks to keep it."""
-    config, volume = find_head_volume(world.request.volumes), choose_volume(world)
-    if config is None or volume is None or volume.tagged_keep == config.keep:
-        return ()
-    return (TagKeep(volume_id=volume.volume_id, keep=config.keep),)
-
-
 def _plan_on_nodes(world: World) -> tuple[Step, ...]:
+    """Plans to create and attach the volume, and to write to its tag whether cluster.toml asks to keep it."""
     config, volume = find_head_volume(world.request.volumes), choose_volume(world)
     if config is None:
         return ()
     if volume is None:
         create = CreateSharedVolume(size_gib=config.size_gib, keep=config.keep, mount=config.mount)
         return (create, AttachSharedVolume(volume_id=None))
-    return plan_attachment(volume, world.state)
-
-
-def plan_attachment(volume: SharedVolume, state: ClusterState) -> tuple[Step, ...]:
-    """Plans to attach the volume to the head unless it is attached to one of the nodes. Pure."""
-    nodes = {node.instance_id for node in state.nodes}
-    if volume.instance_id in nodes and volume.attachment == "attached":
-        return ()
-    return (AttachSharedVolume(volume_id=volume.volume_id),)
+    steps: list[Step] = []
+    if volume.tagged_keep != config.keep:
+        steps.append(TagKeep(volume_id=volume.volume_id, keep=config.keep))
+    is_here = volume.instance_id in {node.instance_id for node in world.state.nodes}
+    if not is_here or volume.attachment != "attached":
+        steps.append(AttachSharedVolume(volume_id=volume.volume_id))
+    return tuple(steps)
 
 
 def _plan_down(state: ClusterState) -> tuple[Step, ...]:
@@ -349,7 +340,6 @@ class TagKeep(Step):
 class DeleteSharedVolumes(Step):
     """Delete the volumes with their data, once no instance uses them."""
 
-    unmakes = KIND
     volume_ids: tuple[str, ...]
 
     def describe(self) -> str:
@@ -426,7 +416,6 @@ SHARED_VOLUME: ResourceKind[tuple[SharedVolume, ...]] = ResourceKind(
     find_left=_find_left,
     find=_find,
     is_wanted=lambda request: find_head_volume(request.volumes) is not None,
-    plan_up=_plan_up,
     plan_on_nodes=_plan_on_nodes,
     plan_down=_plan_down,
     actions=("DescribeVolumes", "CreateVolume", "AttachVolume", "DeleteVolume"),

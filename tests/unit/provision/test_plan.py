@@ -12,7 +12,7 @@ from provision.resources.key_pair import DeleteKeyPair, ImportKeyPair
 from provision.resources.launch import LaunchNodes
 from provision.resources.placement_group import PlacementGroup
 from provision.resources.run_instances import NodeSpec
-from provision.resources.security_group import AuthorizeIngress, CreateSecurityGroup, DeleteSecurityGroup, RevokeIngress
+from provision.resources.security_group import AuthorizeIngress, CreateSecurityGroup, RevokeIngress
 from provision.up import plan_resize, plan_up
 from provision_world import (
     CALLER_NETWORK,
@@ -137,9 +137,8 @@ def test_key_pair(
         ),
         # Somebody allowed the same network by hand: nothing to add or remove.
         ((make_group(ssh_open_to=(CALLER_NETWORK, "192.0.2.0/24")),), ()),
-        # An interrupted `up` into another VPC created this group.
-        ((make_group(group_id="sg-2", vpc_id="vpc-2"),), (DeleteSecurityGroup(group_id="sg-2"), MAKE_GROUP, ALLOW_ALL)),
-        # A group in another VPC that is not the cluster's is ignored.
+        # A group in another VPC is ignored: `down` deletes it if it is the cluster's.
+        ((make_group(group_id="sg-2", vpc_id="vpc-2"),), (MAKE_GROUP, ALLOW_ALL)),
         ((make_group(ours=False),), "did not make"),
     ],
 )

@@ -107,7 +107,7 @@ def test_a_volume_that_disappears() -> None:
     ledger = note(Ledger(), look(1, volumes=(volume,)))
     assert ledger.volumes == (volume,)
     (gone,) = note(ledger, look(3)).volumes
-    assert (gone.gone_at, gone.unseen_s) == (at(1), 2 * HOUR)
+    assert gone.gone_at == at(1)
 
 
 def test_the_file_of_a_cluster_outlives_its_folder(tmp_path: Any) -> None:

@@ -114,11 +114,11 @@ def test_a_change(old: Lease | None, change: Change, new: Lease) -> None:
 @pytest.mark.parametrize(
     ("old", "change", "end"),
     [
-        (FULL, Change(idle_s=299), "in 4m: idle = 299s"),
+        (FULL, Change(idle_s=299), "in 4m59s: idle = 299s"),
         (FULL, Change(idle_s=300), None),
-        (FULL, Change(budget_usd=8.125), "in 3m: the budget of $8.125"),
+        (FULL, Change(budget_usd=8.125), "in 3m45s: the budget of $8.125"),
         (FULL, Change(none=True), None),
-        (None, Change(extend_s=60), "in 1m: its lifetime"),
+        (None, Change(extend_s=60), "in 1m00s: its lifetime"),
         (Lease(set_at=NOW, until=NOW + 60), Change(extend_s=60), None),  # later than before
         (Lease(set_at=NOW, until=NOW + 60), Change(idle_s=120), None),  # it ends anyway
     ],

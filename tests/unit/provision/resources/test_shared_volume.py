@@ -38,9 +38,8 @@ def wanted(*found: SharedVolume, nodes: Any = (), keep: bool = False) -> plans.W
 
 
 def plan_up(asked: plans.World) -> tuple[Step, ...]:
-    assert SHARED_VOLUME.plan_up is not None
     assert SHARED_VOLUME.plan_on_nodes is not None
-    return (*SHARED_VOLUME.plan_up(asked), *SHARED_VOLUME.plan_on_nodes(asked))
+    return SHARED_VOLUME.plan_on_nodes(asked)
 
 
 NODES = (make_node(0), make_node(1))

@@ -20,7 +20,7 @@ from foundation.errors import AwsError
 from foundation.progress import silent
 from http_server import Asked, Refusal, judging_proxy, serve_metadata
 from provision.aws.clients import make_clients
-from provision.describe import describe_nodes
+from provision.describe import describe_cluster
 from provision.membership import KnownInstances
 from s3_server import REGION, S3Server
 from train.s3 import operations as s3
@@ -192,7 +192,7 @@ def test_missing_credentials_are_explained(
         lambda: s3.put([str(tmp_path / "x")], url, region=REGION, report=silent),
         lambda: s3.get([url], str(tmp_path / "y"), region=REGION),
         lambda: s3.ls(url, region=REGION),
-        lambda: describe_nodes(make_clients(REGION).ec2, name="demo", known=KnownInstances()),
+        lambda: describe_cluster(make_clients(REGION).ec2, name="demo", known=KnownInstances()),
     ):
         with pytest.raises((AwsError, OSError), match=message) as caught:
             run()
