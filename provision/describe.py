@@ -18,8 +18,8 @@ from provision.config import NAME_PATTERN
 from provision.membership import (
     Claim,
     KnownInstances,
+    find_key_problem,
     find_known,
-    find_membership,
     find_problems,
     find_tokens,
 )
@@ -142,12 +142,16 @@ def _read_state(
     created_group_ids: frozenset[str] = frozenset(),
 ) -> ClusterState:
     """Sorts out which instances are nodes. created_group_ids: ids of a group that EC2's lists may not have yet."""
-    membership = find_membership(name=name, key_pair=key_pair, groups=groups, known=known)
-    membership = replace(membership, group_ids=membership.group_ids | created_group_ids)
+    key_problem = find_key_problem(key_pair, known.public_key)
+    group_ids = created_group_ids.union(group.group_id for group in groups if group.ours)
     claims = [each.claim for each in found]
-    ours = find_known(claims, membership.known)
+    ours = find_known(claims, known)
     by_state = [(each, each.instance["State"]["Name"]) for each in found]
-    live = [(each, find_problems(each.claim, membership)) for each, state in by_state if state in LIVE_STATES]
+    live = [
+        (each, find_problems(each.claim, name=name, key_problem=key_problem, group_ids=group_ids))
+        for each, state in by_state
+        if state in LIVE_STATES
+    ]
     trusted = {
         each.claim.instance_id: each.instance
         for each, problems in live

@@ -22,7 +22,7 @@ from collections.abc import Collection, Iterable, Mapping
 from msgspec import Struct
 
 from foundation.errors import NotFoundError
-from provision.model import ClusterState, KeyPair, SecurityGroup, UntrustedInstance, resource_name
+from provision.model import ClusterState, KeyPair, UntrustedInstance, resource_name
 
 SIGNED_FOR_S = 900.0
 """A signed token proves an instance that was launched at most so long after its signature. EC2 lists an ended instance
@@ -52,31 +52,6 @@ class Claim(Struct, frozen=True, kw_only=True):
     group_ids: frozenset[str]
     client_token: str | None
     launched_at: float
-
-
-class Membership(Struct, frozen=True, kw_only=True):
-    """The conditions for an instance to be a node of the cluster `name`.
-
-    key_problem: why the key pair with the cluster's name is not the cluster's; None if it is, or does not exist.
-    group_ids: the cluster's security groups.
-    """
-
-    name: str
-    key_problem: str | None
-    group_ids: frozenset[str]
-    known: KnownInstances
-
-
-def find_membership(
-    *, name: str, key_pair: KeyPair | None, groups: Iterable[SecurityGroup], known: KnownInstances
-) -> Membership:
-    """Returns the conditions, from the key pair and the groups with the cluster's name."""
-    return Membership(
-        name=name,
-        key_problem=_find_key_problem(key_pair, known.public_key),
-        group_ids=frozenset(group.group_id for group in groups if group.ours),
-        known=known,
-    )
 
 
 def find_known(claims: Collection[Claim], known: KnownInstances) -> frozenset[str]:
@@ -119,17 +94,20 @@ def is_signed(claim: Claim, launch_key: bytes | None) -> bool:
     return abs(claim.launched_at - int(signed.partition(".")[0], 16)) <= SIGNED_FOR_S
 
 
-def find_problems(claim: Claim, membership: Membership) -> tuple[str, ...]:
-    """Returns why an instance cannot be a node of the cluster, regardless of who launched it; empty if it can."""
-    wanted = resource_name(membership.name)
+def find_problems(claim: Claim, *, name: str, key_problem: str | None, group_ids: frozenset[str]) -> tuple[str, ...]:
+    """Returns why an instance cannot be a node of the cluster `name`, whoever launched it; empty if it can.
+
+    key_problem: see find_key_problem. group_ids: the cluster's security groups.
+    """
+    wanted = resource_name(name)
     problems = []
     if claim.key_name != wanted:
         has = "it has no key pair" if claim.key_name is None else f"its key pair is {claim.key_name!r}"
         problems.append(f"{has}, not {wanted!r}")
-    elif membership.key_problem is not None:
-        problems.append(membership.key_problem)
-    if not claim.group_ids & membership.group_ids:
-        ours = ", ".join(sorted(membership.group_ids)) or f"{wanted}, which does not exist"
+    elif key_problem is not None:
+        problems.append(key_problem)
+    if not claim.group_ids & group_ids:
+        ours = ", ".join(sorted(group_ids)) or f"{wanted}, which does not exist"
         theirs = ", ".join(sorted(claim.group_ids)) or "none"
         problems.append(f"its security group is {theirs}, not {ours}")
     return tuple(problems)
@@ -162,7 +140,8 @@ def describe_untrusted(instances: Collection[UntrustedInstance]) -> str:
     return f"{counted} not trusted: {listed}"
 
 
-def _find_key_problem(key_pair: KeyPair | None, public_key: str | None) -> str | None:
+def find_key_problem(key_pair: KeyPair | None, public_key: str | None) -> str | None:
+    """Returns why the key pair with the cluster's name is not the cluster's; None if it is, or does not exist."""
     if key_pair is None:
         return None
     if not key_pair.ours:

@@ -12,7 +12,7 @@ The bill does not include traffic, objects in S3, EFS and FSx.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import UTC, datetime
 
 from msgspec import Struct
@@ -20,7 +20,7 @@ from msgspec import Struct
 from provision.cost.ledger import MINIMUM_S, Ledger, LedgerNode, Period
 from provision.lease.lease_plan import Spending
 from provision.model import Market
-from provision.preflight.prices import USD_PER_ADDRESS_HOUR, SpotHistory, integrate_spot
+from provision.preflight.prices import USD_PER_ADDRESS_HOUR, Histories, SpotHistory, integrate_spot
 from provision.status import add_up
 
 FREE_S = 3600.0
@@ -99,9 +99,6 @@ class ClusterBill(Struct, frozen=True, kw_only=True):
     def of_market(self, market: Market) -> float | None:
         """Returns the cost of the nodes of a market, with their disks and addresses."""
         return add_up([node.usd for node in self.nodes if node.market == market])
-
-
-Histories = Mapping[tuple[str, str], SpotHistory]
 
 
 def make_bills(ledger: Ledger, *, histories: Histories, now: float) -> tuple[ClusterBill, ...]:

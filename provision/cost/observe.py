@@ -16,8 +16,8 @@ from provision.aws.clients import Clients, aws_errors
 from provision.cost.ledger import Ledger, LedgerNode, LedgerVolume, Observation, SeenNode, set_prices
 from provision.describe import find_instances, first_launched, is_in_block, market_of, tagged_index
 from provision.preflight.prices import (
+    Histories,
     PricedPlace,
-    SpotHistory,
     describe_prices,
     find_spot_history,
     find_volume_price,
@@ -149,10 +149,6 @@ def find_prices(clients: Clients, ledger: Ledger) -> Callable[[Ledger], Ledger]:
         usd_per_gib_month=disks.result() if disks is not None else None,
         periods=dict(_price_periods(unpriced, history.result())),
     )
-
-
-Histories = Mapping[tuple[str, str], SpotHistory]
-"""Spot prices by (instance type, zone)."""
 
 
 def find_histories(clients: Clients, nodes: Iterable[LedgerNode]) -> Histories:

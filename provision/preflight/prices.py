@@ -134,6 +134,8 @@ def _read_spot_prices(ec2: EC2Client, wanted: list[FilterTypeDef], *, since: dat
 
 SpotHistory = tuple[tuple[float, float], ...]
 """(start of the price in seconds since 1970, US dollars per hour), in order of time."""
+Histories = Mapping[tuple[str, str], SpotHistory]
+"""Spot prices by (instance type, zone)."""
 
 
 def find_spot_history(ec2: EC2Client, instance_type: str, zone: str, *, since: float) -> SpotHistory:

@@ -46,43 +46,42 @@ T = TypeVar("T")
 
 
 class InstanceProfile(Struct, frozen=True, kw_only=True):
-    """A role, an instance profile, or both, with the cluster's name; `ours`: they carry the cluster's tag.
+    """A role or an instance profile with the cluster's name. has_role, has_profile: it carries the cluster's tag.
 
     in_profile: the role is in the instance profile. policy_names: the role's inline policies. policy: the document of
     POLICY_NAME.
     """
 
     name: str
-    ours: bool
     has_role: bool
     has_profile: bool
     in_profile: bool
     policy_names: tuple[str, ...] = ()
     policy: str | None = None
 
+    @property
+    def ours(self) -> bool:
+        """Whether at least one of them is the cluster's."""
+        return self.has_role or self.has_profile
+
 
 def find_instance_profile(clients: Clients, request: Request) -> InstanceProfile | None:
     """Returns the role and the instance profile with the cluster's name; None if neither exists.
 
-    If only one of them is ours, the result has only that one. Makes two to four calls, plus one per 100 inline
-    policies. Raises AwsError.
+    Makes two to four calls, plus one per 100 inline policies. Raises AwsError.
     """
     iam, called = clients.iam, profile_name(request.name, region=clients.region)
     with aws_errors(f"looking for the role and the instance profile {called}"):
-        profile = _find_profile(iam, called)
-        role = _find_role(iam, called)
-        profile_ours = _is_ours(profile, request.name)
-        role_ours = _is_ours(role, request.name)
+        profile, role = _find_profile(iam, called), _find_role(iam, called)
         if profile is None and role is None:
             return None
-        ours = profile_ours or role_ours
-        policy_names = _list_policies(iam, called) if role_ours else ()
+        has_role, has_profile = _is_ours(role, request.name), _is_ours(profile, request.name)
+        policy_names = _list_policies(iam, called) if has_role else ()
         return InstanceProfile(
             name=called,
-            ours=ours,
-            has_role=role_ours if ours else role is not None,
-            has_profile=profile_ours if ours else profile is not None,
-            in_profile=profile is not None and called in _role_names(profile) and (profile_ours or not ours),
+            has_role=has_role,
+            has_profile=has_profile,
+            in_profile=has_profile and profile is not None and called in _role_names(profile),
             policy_names=policy_names,
             policy=_read_policy(iam, called) if POLICY_NAME in policy_names else None,
         )
@@ -129,7 +128,7 @@ def _find_left(clients: Clients, request: Request) -> Leftovers:
 
 def profile_resources(profile: InstanceProfile | None) -> tuple[Resource, ...]:
     """Returns the resources that are left, with the commands that delete them. Pure."""
-    if profile is None or not profile.ours:
+    if profile is None:
         return ()
     left = []
     role, held = f"--role-name {profile.name}", f"--instance-profile-name {profile.name}"

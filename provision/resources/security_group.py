@@ -88,28 +88,27 @@ def plan_security_group(world: World) -> tuple[Step, ...]:
         raise not_ours(f"security group {name} ({group.group_id})", name=world.request.name)
     if group is None:
         create = CreateSecurityGroup(group_name=name, vpc_id=world.vpc_id)
-        ingress = AuthorizeIngress(group_id=None, ssh_from=ssh_from, members=True)
-        return (create, ingress, *((AuthorizeEgress(group_id=None),) if efa else ()))
-    egress = (AuthorizeEgress(group_id=group.group_id),) if efa and not group.egress_to_members else ()
-    return (*plan_ssh_rules(group, ssh_from), *egress)
+        return (create, AllowTraffic(group_id=None, ssh_from=ssh_from, members=True, egress=efa))
+    return plan_ssh_rules(group, ssh_from, egress=efa and not group.egress_to_members)
 
 
-def plan_ssh_rules(group: SecurityGroup, ssh_from: str) -> tuple[Step, ...]:
+def plan_ssh_rules(group: SecurityGroup, ssh_from: str, *, egress: bool = False) -> tuple[Step, ...]:
     """Plans to make `ssh_from` the only network that this program allows; empty if it already is.
 
     Also restores the rule between members if it is missing. Keeps rules that were made by hand. Adds the new rule
-    before it removes the old one: if the command is killed in between, the nodes can still be reached.
+    before it removes the old one: if the command is killed in between, the nodes can still be reached. egress: see
+    AllowTraffic.
     """
     steps: list[Step] = []
     ssh_is_open = ssh_from in group.ssh_open_to
-    if not ssh_is_open or not group.open_to_members:
-        steps.append(
-            AuthorizeIngress(
-                group_id=group.group_id,
-                ssh_from=None if ssh_is_open else ssh_from,
-                members=not group.open_to_members,
-            )
-        )
+    adding = AllowTraffic(
+        group_id=group.group_id,
+        ssh_from=None if ssh_is_open else ssh_from,
+        members=not group.open_to_members,
+        egress=egress,
+    )
+    if adding != AllowTraffic(group_id=group.group_id):
+        steps.append(adding)
     if stale := tuple(network for network in group.ssh_from if network != ssh_from):
         steps.append(RevokeIngress(group_id=group.group_id, ssh_from=stale))
     return tuple(steps)
@@ -153,49 +152,37 @@ class CreateSecurityGroup(Step):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class AuthorizeIngress(Step):
+class AllowTraffic(Step):
     """Allow ssh from a network, and (members) all traffic between the group's members.
 
-    group_id: None for the group that this plan creates. ssh_from: None if ssh is already allowed.
+    group_id: None for the group that this plan creates. ssh_from: None if ssh is already allowed. egress: add a rule
+    for outbound traffic that names the group, which EFA needs
+    (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-start.html).
     """
 
     group_id: str | None
-    ssh_from: str | None
-    members: bool
+    ssh_from: str | None = None
+    members: bool = False
+    egress: bool = False
 
     def describe(self) -> str:
         ssh = f"ssh from {self.ssh_from}" if self.ssh_from else ""
         members = "everything between members" if self.members else ""
-        return f"allow {' and '.join(words for words in (ssh, members) if words)}"
+        egress = "everything out to members, for EFA" if self.egress else ""
+        return f"allow {' and '.join(filter(None, (ssh, members, egress)))}"
 
     def apply(self, context: Context) -> bool:
-        """Adds the rules in one call. Returns False if they existed (an earlier run's response was lost)."""
-        group_id = context.group_id(self.group_id)
-        permissions = [_ssh_permission(self.ssh_from)] if self.ssh_from is not None else []
+        """Adds the rules, one call for each direction. Returns False if they existed."""
+        ec2, group_id = context.clients.ec2, context.group_id(self.group_id)
+        among_members, changed = _member_permission(group_id), False
+        ingress = [_ssh_permission(self.ssh_from)] if self.ssh_from is not None else []
         if self.members:
-            permissions.append(_member_permission(group_id))
-        ec2 = context.clients.ec2
-        return _authorize(ec2.authorize_security_group_ingress, permissions, group_id=group_id)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AuthorizeEgress(Step):
-    """Allow all outbound traffic to the group's members: EFA needs a rule that names the group.
-
-    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-start.html
-    group_id: None for the group that this plan creates.
-    """
-
-    group_id: str | None
-
-    def describe(self) -> str:
-        return "allow everything out to members, for EFA"
-
-    def apply(self, context: Context) -> bool:
-        """Adds the rule. Returns False if it existed."""
-        group_id = context.group_id(self.group_id)
-        ec2 = context.clients.ec2
-        return _authorize(ec2.authorize_security_group_egress, [_member_permission(group_id)], group_id=group_id)
+            ingress.append(among_members)
+        if ingress:
+            changed = _authorize(ec2.authorize_security_group_ingress, ingress, group_id=group_id)
+        if self.egress:
+            changed = _authorize(ec2.authorize_security_group_egress, [among_members], group_id=group_id) or changed
+        return changed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

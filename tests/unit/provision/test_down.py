@@ -20,7 +20,7 @@ from provision_world import NAME, World, make_config, make_node, make_state
 from sandbox_in_process import REGION
 
 NODES = (make_node(0), make_node(1))
-PROFILE = InstanceProfile(name="cluster-us-east-1-demo", ours=True, has_role=True, has_profile=True, in_profile=True)
+PROFILE = InstanceProfile(name="cluster-us-east-1-demo", has_role=True, has_profile=True, in_profile=True)
 TAGS = [{"Key": "cluster:name", "Value": NAME}]
 
 

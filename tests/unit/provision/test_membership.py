@@ -8,9 +8,17 @@ import pytest
 from cluster.commands.adopt import choose, render_candidates
 from cluster.views.terminal import escape
 from foundation.errors import NotFoundError
-from provision.membership import Claim, KnownInstances, find_known, find_membership, find_problems, no_nodes, sign_token
+from provision.membership import (
+    Claim,
+    KnownInstances,
+    find_key_problem,
+    find_known,
+    find_problems,
+    no_nodes,
+    sign_token,
+)
 from provision.model import ClusterState, KeyPair, UntrustedInstance
-from provision_world import LAUNCHED_AT, NAME, PUBLIC_KEY, World, make_config, make_group, make_key, make_node
+from provision_world import LAUNCHED_AT, NAME, PUBLIC_KEY, World, make_config, make_key, make_node
 
 OURS = make_key()
 SIGNED_AT = 1_800_000_000.0
@@ -64,13 +72,8 @@ def make_untrusted(**values: Any) -> UntrustedInstance:
 def test_which_instances_can_be_nodes(
     claim: dict[str, Any], key_pair: KeyPair | None, groups: list[str], problem: str | None
 ) -> None:
-    membership = find_membership(
-        name=NAME,
-        key_pair=key_pair,
-        groups=[*(make_group(group_id=group) for group in groups), make_group(group_id="sg-x", ours=False)],
-        known=KnownInstances(public_key=PUBLIC_KEY),
-    )
-    problems = find_problems(make_claim(**claim), membership)
+    key_problem = find_key_problem(key_pair, PUBLIC_KEY)
+    problems = find_problems(make_claim(**claim), name=NAME, key_problem=key_problem, group_ids=frozenset(groups))
     assert len(problems) == (problem is not None)
     assert problem is None or problem in problems[0]
 

@@ -12,7 +12,7 @@ from provision.resources.key_pair import DeleteKeyPair, ImportKeyPair
 from provision.resources.launch import LaunchNodes
 from provision.resources.placement_group import PlacementGroup
 from provision.resources.run_instances import NodeSpec
-from provision.resources.security_group import AuthorizeIngress, CreateSecurityGroup, RevokeIngress
+from provision.resources.security_group import AllowTraffic, CreateSecurityGroup, RevokeIngress
 from provision.up import plan_resize, plan_up
 from provision_world import (
     CALLER_NETWORK,
@@ -33,7 +33,7 @@ GROUP = make_group()
 MAKE_KEY = ImportKeyPair(key_name="cluster-demo", is_made=True)
 IMPORT_KEY = ImportKeyPair(key_name="cluster-demo")
 DELETE_KEY = DeleteKeyPair(key_name="cluster-demo")
-ALLOW_ALL = AuthorizeIngress(group_id=None, ssh_from=CALLER_NETWORK, members=True)
+ALLOW_ALL = AllowTraffic(group_id=None, ssh_from=CALLER_NETWORK, members=True)
 MAKE_GROUP = CreateSecurityGroup(group_name="cluster-demo", vpc_id="vpc-1")
 TWO_NODES = (make_node(0), make_node(1))
 
@@ -126,12 +126,12 @@ def test_key_pair(
         ((GROUP,), ()),
         (
             (make_group(ssh_from=(), ssh_open_to=(), open_to_members=False),),
-            (AuthorizeIngress(group_id="sg-1", ssh_from=CALLER_NETWORK, members=True),),
+            (AllowTraffic(group_id="sg-1", ssh_from=CALLER_NETWORK, members=True),),
         ),
         (
             (make_group(ssh_from=("192.0.2.1/32",), ssh_open_to=("192.0.2.1/32",)),),
             (
-                AuthorizeIngress(group_id="sg-1", ssh_from=CALLER_NETWORK, members=False),
+                AllowTraffic(group_id="sg-1", ssh_from=CALLER_NETWORK, members=False),
                 RevokeIngress(group_id="sg-1", ssh_from=("192.0.2.1/32",)),
             ),
         ),
@@ -233,9 +233,9 @@ def test_what_a_launch_needs() -> None:
     spec = find_launch(steps).nodes
     assert (spec.placement_group, spec.instance_profile) == (None, "mine")
     assert find_launch(plan(state(nodes=()), instance_profile="none")).nodes.instance_profile is None
-    for egress, expected in ((False, ["AuthorizeEgress"]), (True, [])):
+    for egress, expected in ((False, (AllowTraffic(group_id="sg-1", egress=True),)), (True, ())):
         steps = plan(state(nodes=(), security_groups=(make_group(egress_to_members=egress),)), efa=True)
-        assert [kind for kind in kinds(steps) if kind == "AuthorizeEgress"] == expected
+        assert steps[:-2] == expected
 
 
 @pytest.mark.parametrize(

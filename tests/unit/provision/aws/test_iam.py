@@ -32,7 +32,7 @@ CALLED = "cluster-us-east-1-demo"
 POLICY, OTHER_POLICY = role(), role(data="s3://data/mnist/")
 OWNER = "arn:aws:iam::123456789012:user/ada,lovelace@example.com"
 COMPLETE = InstanceProfile(
-    name=CALLED, ours=True, has_role=True, has_profile=True, in_profile=True, policy_names=(POLICY_NAME,), policy=POLICY
+    name=CALLED, has_role=True, has_profile=True, in_profile=True, policy_names=(POLICY_NAME,), policy=POLICY
 )
 
 
