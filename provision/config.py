@@ -1,5 +1,6 @@
 """The [provision] table of cluster.toml: what to launch, where, and who may reach it."""
 
+import json
 import re
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
@@ -217,6 +218,4 @@ def all_regions(config: ProvisionConfig) -> tuple[str, ...]:
 
 def setting_error(config: ProvisionConfig, key: str, problem: str, *, hint: str) -> ConfigError:
     """The error for a well-formed setting that AWS cannot satisfy."""
-    value = getattr(config, key)
-    shown = f'"{value}"' if isinstance(value, str) else str(value)
-    return ConfigError(f"[provision] {key} = {shown}: {problem}", hint=hint)
+    return ConfigError(f"[provision] {key} = {json.dumps(getattr(config, key))}: {problem}", hint=hint)

@@ -222,6 +222,7 @@ def add_receipts(one: Receipt, other: Receipt) -> Receipt:
         looked_for=tuple(dict.fromkeys((*one.looked_for, *other.looked_for))),
         unseen=(*one.unseen, *other.unseen),
         kept=(*one.kept, *other.kept),
+        images=(*one.images, *other.images),
         volume_usd_per_gib_month=one.volume_usd_per_gib_month or other.volume_usd_per_gib_month,
     )
 

@@ -133,17 +133,14 @@ class World(Struct, frozen=True, kw_only=True):
     @property
     def least(self) -> int | None:
         """The smallest accepted number of nodes; None: all are required."""
-        return (
-            None
-            if self.request.config.min_nodes == "all"
-            else min(self.request.config.min_nodes, self.request.config.nodes)
-        )
+        config = self.request.config
+        return None if config.min_nodes == "all" else min(config.min_nodes, config.nodes)
 
     @property
     def least_missing(self) -> int:
         """How many of the missing nodes must be launched at least; 0 when none is required."""
-        staying = sum(node.index < self.request.config.nodes for node in self.state.nodes)
-        return max((self.request.config.nodes if self.least is None else self.least) - staying, 0)
+        least = self.request.config.nodes if self.least is None else self.least
+        return max(least - len(self.state.nodes), 0)
 
     @property
     def vpc_id(self) -> str:

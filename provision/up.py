@@ -20,7 +20,7 @@ from provision.plan import Plan, Request, Step, World
 from provision.preflight.caller import describe_caller
 from provision.preflight.places import describe_preflight
 from provision.resources.instance_profile import find_profile_name
-from provision.resources.instances import TerminateInstances, WaitForEnding, WaitForTerminated
+from provision.resources.instances import TerminateInstances, WaitForEnding, WaitForInstances, WaitForTerminated
 from provision.resources.launch_recovery import wait_for_interrupted_launches
 from provision.resources.placement_group import PLACEMENT_GROUP
 from provision.resources.table import HEAD_KINDS, KINDS
@@ -62,9 +62,11 @@ def prepare_resize(
     state = describe_cluster(clients.ec2, name=name, known=files.known_instances())
     if not state.exists:
         raise NotFoundError(f"no cluster {name} to resize", hint=f"cluster up --nodes {max(config.nodes, 1)}")
+    leaving = tuple(node for node in state.nodes if node.index >= config.nodes)
+    staying = _without(leaving, state)
     if config.nodes > 0:
-        refuse_impossible(name=name, config=config, state=_without_leaving(config, state))
-    return plan_resize(_describe_world(clients, request, state, files=files, avoid=avoid))
+        refuse_impossible(name=name, config=config, state=staying)
+    return plan_resize(_describe_world(clients, request, staying, files=files, avoid=avoid), leaving)
 
 
 def prepare_replacement(
@@ -97,7 +99,7 @@ def prepare_replacement(
         if node.instance_id in lost.values()
         or (node.state in {"stopping", "stopped"} and node.index in needed and node.index > 0)
     )
-    staying = replace(state, nodes=tuple(node for node in state.nodes if node not in leaving))
+    staying = _without(leaving, state)
     # Not the number in cluster.toml: the cluster keeps its previous size.
     nodes = max([*lost, *needed, *(node.index for node in state.nodes)]) + 1
     config = replace(request.config, nodes=nodes)
@@ -156,26 +158,21 @@ def plan_up(world: World) -> Plan:
     )
 
 
-def plan_resize(world: World) -> Plan:
-    """Plans to change the number of nodes to `config.nodes`, which may be 0. Terminates the highest indices. Pure.
+def plan_resize(world: World, leaving: tuple[Node, ...]) -> Plan:
+    """Plans to terminate `leaving`, then to complete the cluster to `config.nodes`, which may be 0. Pure.
 
-    With 0 nodes, the key pair, security group and placement group remain, which cost nothing. The head's volume
-    remains, too. Raises the errors of plan_up.
+    world: its state does not contain `leaving`. With 0 nodes, the key pair, security group and placement group remain,
+    which cost nothing. The head's volume remains, too. Raises the errors of plan_up.
     """
-    config, state = world.request.config, world.state
-    leaving = tuple(node for node in state.nodes if node.index >= config.nodes)
-    termination: tuple[Step, ...] = ()
-    if leaving:
-        ids = tuple(node.instance_id for node in leaving)
-        termination = (TerminateInstances(nodes=leaving), WaitForTerminated(instance_ids=ids))
-    if config.nodes == 0:
-        if state.lease is not None and state.lease.limits:
-            group = state.security_group  # this resize ends the nodes, not the lease
-            none = Lease(set_at=state.lease.set_at + 1, then=state.lease.then)
-            termination = (*termination, SetLease(lease=none, group_id=None if group is None else group.group_id))
-        return Plan(cluster=world.request.name, steps=termination, owner=world.caller.owner, left_alone=state.untrusted)
-    plan = plan_up(replace(world, state=_without_leaving(config, state)))
-    return replace(plan, steps=(*termination, *plan.steps))
+    state, ending = world.state, _plan_end(leaving, WaitForTerminated)
+    if world.request.config.nodes > 0:
+        plan = plan_up(world)
+        return replace(plan, steps=(*ending, *plan.steps))
+    if state.lease is not None and state.lease.limits:
+        group = state.security_group  # this resize ends the nodes, not the lease
+        none = Lease(set_at=state.lease.set_at + 1, then=state.lease.then)
+        ending = (*ending, SetLease(lease=none, group_id=None if group is None else group.group_id))
+    return Plan(cluster=world.request.name, steps=ending, owner=world.caller.owner, left_alone=state.untrusted)
 
 
 def plan_replacement(world: World, leaving: tuple[Node, ...]) -> Plan:
@@ -184,16 +181,16 @@ def plan_replacement(world: World, leaving: tuple[Node, ...]) -> Plan:
     world: its state does not contain `leaving`.
     """
     plan = plan_up(world)
-    if not leaving:
-        return plan
+    return replace(plan, steps=(*_plan_end(leaving, WaitForEnding), *plan.steps))
+
+
+def _plan_end(leaving: tuple[Node, ...], wait: type[WaitForInstances]) -> tuple[Step, ...]:
     ids = tuple(node.instance_id for node in leaving)
-    termination: tuple[Step, ...] = (TerminateInstances(nodes=leaving), WaitForEnding(instance_ids=ids))
-    return replace(plan, steps=(*termination, *plan.steps))
+    return (TerminateInstances(nodes=leaving), wait(instance_ids=ids)) if leaving else ()
 
 
-def _without_leaving(config: ProvisionConfig, state: ClusterState) -> ClusterState:
-    """Returns the cluster without the nodes that a resize ends."""
-    return replace(state, nodes=tuple(node for node in state.nodes if node.index < config.nodes))
+def _without(leaving: tuple[Node, ...], state: ClusterState) -> ClusterState:
+    return replace(state, nodes=tuple(node for node in state.nodes if node not in leaving))
 
 
 def refuse_no_nodes(config: ProvisionConfig) -> None:
@@ -274,7 +271,7 @@ def _describe_world(
         caller=describe_caller(clients, config, ssh_from=ssh_from),
         local_key=files.find_public_key(),
         role_policy=policy,
-        spent_usd=0.0 if state.nodes else request.find_spent(state.exists),
+        spent_usd=0.0 if state.nodes or not config.nodes else request.find_spent(state.exists),
     )
     if world.missing:
         _refuse_ended(state)
@@ -292,8 +289,7 @@ def _refuse_ended(state: ClusterState) -> None:
 
 
 def _describe_preflight(clients: Clients, world: World, avoid: frozenset[str]) -> Preflight:
-    staying = _without_leaving(world.request.config, world.state)
-    preflight = describe_preflight(clients, replace(world, state=staying))
+    preflight = describe_preflight(clients, world)
     options = tuple(option for option in preflight.options if option.label not in avoid)
     if not options:
         raise NoCapacityError(

@@ -82,10 +82,6 @@ _ONCE = Config(connect_timeout=10, read_timeout=60, retries={"mode": "standard",
 _ENCODED_MESSAGE = re.compile(r"\s*Encoded authorization failure message: \S+")
 C = TypeVar("C", bound=BaseClient)
 
-PRICING_REGIONS = {"eu": "eu-central-1", "ap": "ap-south-1"}
-"""The regions with the price list API, by the first letters of the cluster's region; us-east-1 for all others
-(https://docs.aws.amazon.com/awsaccountbilling/latest/aboutv2/using-price-list-query-api.html)."""
-
 
 def _make_tls_context(**options: Any) -> ssl.SSLContext:
     """Returns urllib3's TLS context, which reads each file of authorities once.
@@ -189,11 +185,12 @@ class Clients:
 
     @cached_property
     def pricing(self) -> PricingClient:
-        """The price list, in one of the regions that have it."""
+        """The price list, in one of the regions that have it, or in another partition the cluster's own.
+
+        https://docs.aws.amazon.com/awsaccountbilling/latest/aboutv2/using-price-list-query-api.html
+        """
         with self._making:
-            region = PRICING_REGIONS.get(self.region.partition("-")[0], "us-east-1")
-            if self.region.startswith("cn-") or "gov" in self.region:
-                region = self.region  # other partitions do not have these regions
+            region = self.region if self.region.startswith("cn-") or "gov" in self.region else "us-east-1"
             return self.session.client("pricing", region_name=region, config=_BRIEF)
 
     def make_ecr(self, region: str) -> Any:

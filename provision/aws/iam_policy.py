@@ -178,6 +178,13 @@ def allow(
     return statement if condition is None else {**statement, "Condition": dict(condition)}
 
 
+def allow_passing(role: str, *, region: str) -> Statement:
+    """Returns a statement that allows giving a role to instances."""
+    # Both names, as in AWS's own AWSEC2SpotServiceRolePolicy: in China, either may be used.
+    services = sorted({"ec2.amazonaws.com", ec2_principal(region)})
+    return allow("GiveRole", ["iam:PassRole"], [role], {"StringEquals": {"iam:PassedToService": services}})
+
+
 def render_document(statements: Sequence[Statement]) -> str:
     """Returns a policy of these statements, as JSON."""
     return json.dumps({"Version": "2012-10-17", "Statement": list(statements)}, indent=2)

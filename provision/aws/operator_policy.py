@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from provision.aws.iam_policy import Keys, Statement, allow, ec2_principal, partition_of, render_document
+from provision.aws.iam_policy import Keys, Statement, allow, allow_passing, partition_of, render_document
 from provision.config import ProvisionConfig, all_regions
 from provision.model import TAG_KEEP, TAG_LEASE, TAG_NAME, bake_name, federated_name, profile_name, resource_name
 from provision.resources.table import KINDS
@@ -233,10 +233,7 @@ def _iam_statements(scope: _Scope, config: ProvisionConfig) -> list[Statement]:
         named = scope.iam(f"instance-profile/{config.instance_profile}")
         statements.append(allow("FindProfile", _PROFILE_LOOKS, [named]))
         passed = scope.iam(f"role/{config.instance_profile}")
-    # Both names, as in AWS's own AWSEC2SpotServiceRolePolicy: in China, either may be used.
-    services = sorted({"ec2.amazonaws.com", ec2_principal(scope.regions[0])})
-    to_ec2: Condition = {"StringEquals": {"iam:PassedToService": services}}
-    return [*statements, allow("GiveRole", ["iam:PassRole"], [passed], to_ec2)]
+    return [*statements, allow_passing(passed, region=scope.regions[0])]
 
 
 def _job_statements(scope: _Scope, config: ProvisionConfig) -> list[Statement]:

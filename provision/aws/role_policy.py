@@ -12,7 +12,7 @@ from provision.aws.iam_policy import (
     S3Scope,
     Statement,
     allow,
-    ec2_principal,
+    allow_passing,
     partition_of,
     render_document,
     s3_statements,
@@ -90,9 +90,6 @@ def _launch_statements(
     markets = {*config.market, *(("on-demand", "capacity-block") if config.reservation != "none" else ())}
     typed = tagged({"ec2:InstanceType": list(all_types(config)), "ec2:InstanceMarketType": sorted(markets)})
     at_launch = tagged({"ec2:CreateAction": "RunInstances"})
-    to_ec2: Condition = {
-        "StringEquals": {"iam:PassedToService": sorted({"ec2.amazonaws.com", ec2_principal(region)})}  # either in China
-    }
     image = f"arn:{partition}:ec2:{region}::image/{'*' if config.ami in {'auto', 'baked'} else config.ami}"
     owners: Condition = {"StringEquals": {"ec2:Owner": list(OWNERS[partition])}}
     owned = {"auto": owners, "baked": ours}.get(config.ami)
@@ -114,5 +111,5 @@ def _launch_statements(
         allow("LaunchInGroup", ["ec2:RunInstances"], ec2("security-group/*"), ours),
         allow("LaunchWith", ["ec2:RunInstances"], ec2(subnet, *named, *requests)),
         allow("TagWhatIsLaunched", ["ec2:CreateTags"], ec2("instance/*", *created, *requests[:1]), at_launch),
-        allow("GiveRole", ["iam:PassRole"], [role], to_ec2),
+        allow_passing(role, region=region),
     ]

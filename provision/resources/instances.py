@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 KIND = "instance"
 RUNNING_TIMEOUT_S = 600.0
-TERMINATED_TIMEOUT_S = 900.0
+ENDED_TIMEOUT_S = 900.0
 """Large GPU instances take minutes to shut down."""
 _UNKNOWN = "InvalidInstanceID.NotFound"
 _PROTECTED = "OperationNotPermitted"
@@ -180,12 +180,10 @@ class TerminateInstances(Step):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WaitForInstances(Step):
-    """Wait until no instance is in some states any more. words: the description; late: the error after timeout_s."""
+    """Wait until no instance is in some states any more. words: the description; late: the error after a time."""
 
     words: ClassVar[tuple[str, str]]
     late: ClassVar[str]
-    timeout_s: ClassVar[float]
-    hint: ClassVar[str]
     instance_ids: tuple[str, ...]
 
     @abstractmethod
@@ -196,7 +194,7 @@ class WaitForInstances(Step):
         return f"wait until {count(len(self.instance_ids), *self.words)}"
 
     def apply(self, context: Context) -> bool:
-        """Makes one read per poll. Always returns True. Raises AwsError after timeout_s."""
+        """Makes one read per poll. Always returns True. Raises AwsError after ENDED_TIMEOUT_S."""
         left = set(self.instance_ids)
 
         def check() -> bool | None:
@@ -207,8 +205,11 @@ class WaitForInstances(Step):
                 context.report(Event(kind="info", what=what))
             return None if left else True
 
-        if poll(check, timeout_s=self.timeout_s) is None:
-            raise AwsError(f"{self.late} after {self.timeout_s:.0f} s: {', '.join(sorted(left))}", hint=self.hint)
+        if poll(check, timeout_s=ENDED_TIMEOUT_S) is None:
+            raise AwsError(
+                f"{self.late} after {ENDED_TIMEOUT_S:.0f} s: {', '.join(sorted(left))}",
+                hint="to continue waiting, run the command again",
+            )
         return True
 
 
@@ -217,8 +218,6 @@ class WaitForTerminated(WaitForInstances):
 
     words = ("instance has ended", "instances have ended")
     late = "still shutting down"
-    timeout_s = TERMINATED_TIMEOUT_S
-    hint = "to continue waiting: cluster down"
 
     def find(self, now: ClusterState) -> Collection[str]:
         return [*(instance.instance_id for instance in now.instances), *now.ending]
@@ -229,8 +228,6 @@ class WaitForEnding(WaitForInstances):
 
     words = ("instance shuts down", "instances shut down")
     late = "EC2 does not end them"
-    timeout_s = RUNNING_TIMEOUT_S
-    hint = "cluster status"
 
     def find(self, now: ClusterState) -> Collection[str]:
         return [instance.instance_id for instance in now.instances]
@@ -241,8 +238,6 @@ class WaitForStopped(WaitForInstances):
 
     words = ("instance has stopped", "instances have stopped")
     late = "still not stopped"
-    timeout_s = TERMINATED_TIMEOUT_S
-    hint = "to continue waiting: cluster stop --nodes"
 
     def find(self, now: ClusterState) -> Collection[str]:
         return [node.instance_id for node in now.nodes if node.state != "stopped"]

@@ -34,15 +34,13 @@ def wait_for_interrupted_launches(
     launches = [launch for launch in files.launches() if launch.digest not in except_digests]
     if not launches:
         return
-    age_s = time.time() - max(launch.started_at for launch in launches)
 
     def check() -> bool | None:
         listed = find_launched(ec2, name=name)
         return True if all(_shows_all(launch, listed.get(launch.token, ())) for launch in launches) else None
 
-    if check() is None and age_s < SETTLE_S:
-        report(Event(kind="info", what="a launch was interrupted: checking whether it took effect"))
-        poll(check, timeout_s=SETTLE_S - max(age_s, 0.0))
+    what = "a launch was interrupted: checking whether it took effect"
+    _settle(check, max(launch.started_at for launch in launches), Event(kind="info", what=what), report)
 
 
 def forget_seen_launches(ec2: EC2Client, *, name: str, files: ClusterFiles) -> None:
@@ -81,14 +79,18 @@ def wait_for_what_was_made(*, files: ClusterFiles, is_listed: Callable[[str], bo
     Waits only until they are SETTLE_S old. is_listed: whether EC2 lists a resource of a kind. Returns immediately if
     all are listed. Raises AwsError; ClusterError (a damaged file).
     """
-    now = time.time()
-    young = {kind: at for kind, at in files.pending_creates().items() if now - at < SETTLE_S}
-    if not young:
-        return
+    young = {kind: at for kind, at in files.pending_creates().items() if time.time() - at < SETTLE_S}
 
     def check() -> bool | None:
         return True if all(is_listed(kind) for kind in young) else None
 
-    if check() is None:
-        report(Event(kind="info", what="waiting until AWS lists what the last run made"))
-        poll(check, timeout_s=SETTLE_S - max(now - max(young.values()), 0.0))
+    what = "waiting until AWS lists what the last run made"
+    _settle(check, max(young.values(), default=0.0), Event(kind="info", what=what), report)
+
+
+def _settle(check: Callable[[], bool | None], began_at: float, event: Event, report: Report) -> None:
+    """Waits until a check succeeds, or until SETTLE_S after `began_at`, and reports the event if it does."""
+    left_s = SETTLE_S - max(time.time() - began_at, 0.0)
+    if check() is None and left_s > 0:
+        report(event)
+        poll(check, timeout_s=left_s)

@@ -222,7 +222,9 @@ class CreateSharedVolume(Step):
 
         Raises ClientError, AwsError.
         """
-        head = _wait_for_head(context)
+        head = describe_now(context).head
+        if head is None:
+            raise AwsError("the head has ended", hint="cluster up")
         request = create_request(
             context.cluster, owner=context.owner, zone=head.zone, size_gib=self.size_gib, keep=self.keep
         )
@@ -288,9 +290,8 @@ class AttachSharedVolume(Step):
             live = {node.instance_id for node in instances.nodes}
             if seen.instance_id in live and seen.attachment in {"attached", "busy"}:
                 return True
-            head = next((node for node in instances.nodes if node.role == "head"), None)
-            if seen.state == "available" and head is not None:
-                changed = _attach(ec2, volume_id, head, devices) or changed
+            if seen.state == "available" and instances.head is not None:
+                changed = _attach(ec2, volume_id, instances.head, devices) or changed
             return None
 
         if poll(check, timeout_s=RELEASE_TIMEOUT_S if self.volume_id else ATTACH_TIMEOUT_S) is None:
@@ -397,18 +398,6 @@ def delete_made_volume(context: Context) -> None:
 def _find_one(context: Context, volume_id: str) -> SharedVolume | None:
     found = find_shared_volumes(context.clients.ec2, name=context.cluster)
     return next((each for each in found if each.volume_id == volume_id), None)
-
-
-def _wait_for_head(context: Context) -> Node:
-    """Returns the head, once EC2 lists it. Raises AwsError."""
-
-    def check() -> Node | None:
-        return next((node for node in describe_now(context).nodes if node.role == "head"), None)
-
-    head = poll(check, timeout_s=NOT_FOUND_TIMEOUT_S)
-    if head is None:
-        raise AwsError("the head has ended", hint="cluster up")
-    return head
 
 
 SHARED_VOLUME: ResourceKind[tuple[SharedVolume, ...]] = ResourceKind(

@@ -248,10 +248,11 @@ def test_what_a_launch_needs() -> None:
     ],
 )
 def test_resize(present: tuple[int, ...], wanted: int, ended: tuple[int, ...], launched: tuple[int, ...]) -> None:
-    from_state = state(nodes=tuple(make_node(index) for index in present))
+    from_state = state(nodes=tuple(make_node(index) for index in present if index not in ended))
     preflight = make_preflight() if launched else None
     steps = plan_resize(
-        make_wanted(config=make_config(nodes=wanted), state=from_state, preflight=preflight, local_key=PUBLIC_KEY)
+        make_wanted(config=make_config(nodes=wanted), state=from_state, preflight=preflight, local_key=PUBLIC_KEY),
+        tuple(map(make_node, ended)),
     ).steps
     terminated = [node.index for step in steps if isinstance(step, TerminateInstances) for node in step.nodes]
     assert tuple(terminated) == ended

@@ -3,7 +3,7 @@ from typing import Any
 
 from cluster.views.layout import wrap
 from provision.cost.bill import ClusterBill
-from provision.down import Receipt, deleted_by, plan_down, receipt_document, render_receipt
+from provision.down import Receipt, add_receipts, deleted_by, plan_down, receipt_document, render_receipt
 from provision.resources.instance_profile import KIND as ROLE
 from provision.resources.resource import KeptVolume, Resource, Unseen
 from provision_world import NAME, make_bill, make_node, make_state
@@ -73,6 +73,10 @@ def test_the_receipt_as_json() -> None:
         "node_hours": 0.3333,
         "cost_usd": None,
     }
+
+
+def test_one_receipt_for_two_regions_has_the_images_of_both() -> None:
+    assert add_receipts(Receipt(cluster=NAME, images=("a",)), Receipt(cluster=NAME, images=("b",))).images == ("a", "b")
 
 
 KEPT = KeptVolume(

@@ -66,6 +66,16 @@ def test_one_command_at_a_time(world: World) -> None:
     assert not world.resources()
 
 
+def test_nodes_that_do_not_end_in_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hint continues `resize`, and does not delete the other nodes."""
+    monkeypatch.setattr("provision.resources.instances.ENDED_TIMEOUT_S", 5.0)
+    world.sandbox.reset(end_delay_s=60)
+    world.up(make_config())
+    with pytest.raises(AwsError, match="still shutting down after 5 s: i-") as caught:
+        world.resize(make_config(nodes=1))
+    assert caught.value.hint == "to continue waiting, run the command again"
+
+
 def test_nodes_that_do_not_start_in_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("provision.resources.instances.RUNNING_TIMEOUT_S", 5.0)
     plan = world.prepare(make_config())
