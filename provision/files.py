@@ -396,9 +396,7 @@ def _drop(journal: Journal, dropped: Collection[Launch]) -> Journal:
 def _cannot(error: OSError, verb: str, path: Path) -> NoReturn:
     raise ClusterError(
         f"cannot {verb} {path}: {error.strerror}",
-        hint=f"mv {path} {path}.damaged"
-        if path.is_dir()
-        else f"check the owner and permissions of {path.parent}, and the free disk space",
+        hint=f"check the owner and permissions of {path.parent}, and the free disk space",
     ) from error
 
 

@@ -13,8 +13,6 @@ from foundation.file_lock import locked
 from foundation.files import write_whole
 from provision.cost.ledger import Ledger
 
-MAX_BYTES = 64 << 20
-
 
 def ledger_path(root: Path) -> Path:
     """Returns the path of the ledger of the cluster with the folder `root`: next to it, because `down` removes it."""
@@ -25,14 +23,12 @@ def read(root: Path) -> Ledger:
     """Returns the ledger of the cluster with this folder; an empty one without a file. Raises ClusterError."""
     path = ledger_path(root)
     try:
-        with path.open("rb") as file:
-            return decode(file.read(MAX_BYTES), Ledger)
+        return decode(path.read_bytes(), Ledger)
     except FileNotFoundError:
         return Ledger()
-    except (ValueError, IsADirectoryError) as error:
-        what = error.strerror if isinstance(error, OSError) else error
+    except ValueError as error:
         raise ClusterError(
-            f"{path} is damaged: {what}", hint=f"mv {path} {path}.damaged; the costs before today are in it"
+            f"{path} is damaged: {error}", hint=f"mv {path} {path}.damaged; the costs before today are in it"
         ) from error
     except OSError as error:
         raise ClusterError(f"cannot read {path}: {error.strerror}", hint="check its owner and permissions") from error

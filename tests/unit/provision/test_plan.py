@@ -111,8 +111,9 @@ def test_key_pair(
 ) -> None:
     from_state = state(key_pair=in_ec2, nodes=nodes)
     if isinstance(expected, str):
-        with pytest.raises(ClusterError, match=expected):
+        with pytest.raises(ClusterError, match=expected) as caught:
             plan(from_state, local_key=here)
+        assert "set another name in cluster.toml" in str(caught.value.hint)  # it may be somebody else's cluster
     else:
         steps = plan(from_state, local_key=here)
         assert steps[: len(expected)] == expected
