@@ -302,7 +302,7 @@ class Permissions(Struct, frozen=True, kw_only=True):
 class Preflight(Struct, frozen=True, kw_only=True):
     """The result of the checks before a launch. options: in the order in which they are tried, never empty.
 
-    skipped: other ways to launch, and why they are not tried. public_address: the nodes get one.
+    skipped: other ways to launch, and why they are not tried.
     volume_usd_per_gib_month: None if unknown. mounts: lines about the volumes; warnings: about the reservation.
     """
 
@@ -310,7 +310,6 @@ class Preflight(Struct, frozen=True, kw_only=True):
     skipped: tuple[str, ...] = ()
     quotas: tuple[Quota, ...] = ()
     permissions: Permissions = Permissions()
-    public_address: bool = True
     volume_usd_per_gib_month: float | None = None
     mounts: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()

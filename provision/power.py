@@ -156,7 +156,7 @@ def plan_start(
     late = tuple(node for node in state.nodes if node.state != "running" or node.address(ssh_address) is None)
     if late:
         steps += leasing
-        steps.append(StartInstances(nodes=late, public_address=ssh_address == "public"))
+        steps.append(StartInstances(nodes=late, address=ssh_address))
     return Plan(cluster=state.name, steps=tuple(steps), left_alone=state.untrusted)
 
 
@@ -204,11 +204,11 @@ class StopInstances(Step):
 class StartInstances(Step):
     """Start stopped nodes, and wait until these and the pending ones run.
 
-    public_address: whether to wait until each node has one.
+    address: the one for which to wait.
     """
 
     nodes: tuple[Node, ...]
-    public_address: bool = True
+    address: SshAddress = "public"
 
     def describe(self) -> str:
         return f"start {_name(self.nodes)}"
@@ -233,9 +233,8 @@ class StartInstances(Step):
             if failed := _find_failed(before, now, instances.ended, running):
                 raise _stopped_while_starting(failed)
             running.update(instance_id for instance_id, node in now.items() if node.state in {"pending", "running"})
-            kind: SshAddress = "public" if self.public_address else "private"
             count = len(ready)
-            ready = {instance_id for instance_id, node in now.items() if node.state == "running" and node.address(kind)}
+            ready = {one.instance_id for one in now.values() if one.state == "running" and one.address(self.address)}
             if len(ready) != count:
                 context.report(Event(kind="info", what=f"{len(ready)} of {len(before)} nodes run"))
             return True if len(ready) == len(before) else None

@@ -47,8 +47,8 @@ def render_preflight(
     Prices are for all nodes together. now: the time to which the image's age refers; the default is the present.
     price_note: see render_plan.
     """
-    caller, nodes, launching = world.caller, world.request.config.nodes, len(world.missing)
-    volume_size_gib = world.request.config.volume_size_gib
+    caller, config, launching = world.caller, world.request.config, len(world.missing)
+    nodes, volume_size_gib = config.nodes, config.volume_size_gib
     disks_gib = nodes * volume_size_gib + find_volume_gib(world)
     first = preflight.options[0]
     moment = now or datetime.now(UTC)
@@ -71,7 +71,7 @@ def render_preflight(
             if world.state.nodes
             else describe_config(world.request.lease, now=moment.timestamp()),
         ),
-        ("ssh from", caller.ssh_from + ("" if preflight.public_address else ", to private addresses only")),
+        ("ssh from", caller.ssh_from + (", to private addresses only" if config.ssh_address == "private" else "")),
         ("disks", f"{count(nodes, 'disk')} of {volume_size_gib} GiB, gp3, encrypted"),
         *(("volumes", line) for line in preflight.mounts),
         (

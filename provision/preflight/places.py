@@ -68,7 +68,6 @@ def describe_preflight(clients: Clients, world: World) -> Preflight:
         ),
         quotas=tuple(dict.fromkeys(quotas[place] for place in used if place in quotas)),
         permissions=permissions,
-        public_address=config.ssh_address == "public",
         volume_usd_per_gib_month=volume_price_asked.result(),
         mounts=mounts,
         warnings=tuple(filter(None, ends)),

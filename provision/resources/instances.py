@@ -45,7 +45,7 @@ def _plan_up(world: World) -> tuple[Step, ...]:
     launches = plan_launch(world)
     if not launches and all(node.state == "running" and node.address(address) is not None for node in nodes):
         return ()
-    wait = WaitForRunning(nodes=world.request.config.nodes, public_address=address == "public", least=world.least)
+    wait = WaitForRunning(nodes=world.request.config.nodes, address=address, least=world.least)
     return (*launches, wait)
 
 
@@ -65,7 +65,7 @@ class WaitForRunning(Step):
     """
 
     nodes: int
-    public_address: bool
+    address: SshAddress
     least: int | None = None
 
     def describe(self) -> str:
@@ -103,8 +103,7 @@ class WaitForRunning(Step):
                 raise _stopped_while_starting(stopped)
             seen.update(live)
             before = len(ready)
-            kind: SshAddress = "public" if self.public_address else "private"
-            ready = {node.index for node in instances.nodes if node.state == "running" and node.address(kind)}
+            ready = {node.index for node in instances.nodes if node.state == "running" and node.address(self.address)}
             if len(ready) != before:
                 context.report(Event(kind="info", what=f"{len(ready)} of {len(wanted)} nodes run"))
             return True if wanted <= ready else None

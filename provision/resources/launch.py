@@ -170,7 +170,7 @@ def plan_launch(world: World) -> tuple[LaunchNodes, ...]:
             indices=world.missing,
             key_name=world.resource_name,
             volume_size_gib=config.volume_size_gib,
-            public_address=preflight.public_address,
+            public_address=config.ssh_address == "public",
             placement_group=find_placement_name(world),
             instance_profile=find_profile_name(config, name=world.request.name),
             user=config.user if world.request.from_head else "",

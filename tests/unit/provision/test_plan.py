@@ -75,7 +75,7 @@ def test_from_nothing_to_everything() -> None:
             options=(make_option(),),
             total=4,
         ),
-        WaitForRunning(nodes=4, public_address=True),
+        WaitForRunning(nodes=4, address="public"),
     )
     assert render_plan(whole).partition("\n\n")[2] == (
         "   1. make key pair cluster-demo (ed25519; the private key stays on this machine)\n"
@@ -172,7 +172,7 @@ def test_launches_missing_nodes(
 
 def test_waits_for_a_node_that_is_not_ready() -> None:
     steps = plan(state(nodes=(make_node(0), make_node(1, public_ip=None))))
-    assert steps == (WaitForRunning(nodes=2, public_address=True),)
+    assert steps == (WaitForRunning(nodes=2, address="public"),)
 
 
 @pytest.mark.parametrize(

@@ -21,10 +21,14 @@ GPU: dict[str, Any] = {
 SPOT = {**GPU, "market": "spot"}
 
 
-def render(*options: LaunchOption, nodes: int = 4, launching: int = 4, **values: Any) -> list[str]:
+def render(
+    *options: LaunchOption, nodes: int = 4, launching: int = 4, ssh_address: str = "public", **values: Any
+) -> list[str]:
     preflight = Preflight(options=options or (make_option(usd_per_hour=0.17),), **values)
     state = ClusterState(name=NAME, nodes=tuple(make_node(index) for index in range(nodes - launching)))
-    return render_preflight(make_wanted(config=make_config(nodes=nodes), state=state), preflight, now=NOW)
+    return render_preflight(
+        make_wanted(config=make_config(nodes=nodes, ssh_address=ssh_address), state=state), preflight, now=NOW
+    )
 
 
 def topics(lines: list[str]) -> dict[str, str]:
@@ -112,6 +116,6 @@ def test_what_is_only_there_when_asked_for() -> None:
     plain = topics(render())
     assert not {"efa", "not tried"} & set(plain)
     assert plain["placement"] == "wherever there is room"
-    found = topics(render(make_option(efa=True), public_address=False))
+    found = topics(render(make_option(efa=True), ssh_address="private"))
     assert found["efa"] == "an Elastic Fabric Adapter for each node"
     assert found["ssh from"] == "203.0.113.7/32, to private addresses only"

@@ -62,7 +62,6 @@ def test_a_cpu_cluster(world: World) -> None:
     assert places(found) == [("on-demand", "c5.xlarge", zone) for zone in ZONES if zone != "us-east-1b"]
     few = f"us-east-1b: {subnet_in(world, 'us-east-1b').id} has 1 free address, 2 are needed"
     assert found.skipped == ("c5.xlarge is not offered in us-east-1e", few)
-    assert found.public_address
     assert found.volume_usd_per_gib_month == 0.08
 
 
@@ -72,8 +71,6 @@ def test_the_order_is_market_type_zone(world: World) -> None:
         instance_type="g4dn.12xlarge",
         instance_types=["c6g.xlarge", "t3.xlarge"],
         market=["spot", "on-demand"],
-        ssh_address="private",
-        ssh_from="10.0.0.0/16",
     )
     kinds = [(option.market, option.instance_type) for option in found.options]
     types = ("g4dn.12xlarge", "c6g.xlarge", "t3.xlarge")
@@ -85,7 +82,6 @@ def test_the_order_is_market_type_zone(world: World) -> None:
     assert (arm.image_id, arm.architecture) == (image_of(world, UBUNTU.format(arch="arm64")).id, "arm64")
     assert gpu.placement
     assert not burstable.placement  # this type supports only the strategies partition and spread
-    assert not found.public_address
 
 
 def test_a_part_of_a_gpu(world: World) -> None:
