@@ -1,7 +1,6 @@
 """Sets up all nodes at the same time, each as soon as it can be reached."""
 
 import hashlib
-import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -37,6 +36,7 @@ from bootstrap.ssh.keys import (
     parse_host_key,
     render_let_in,
 )
+from bootstrap.step import step
 from bootstrap.transfer.distribute import Distribution, SetUp
 from bootstrap.transfer.tree import Tree, TreeArchives
 from foundation.errors import ClusterError
@@ -274,8 +274,6 @@ class _Bootstrap(Struct, frozen=True, kw_only=True):
 
     def _set_up(self, connection: NodeConnection, facts: NodeFacts, plan: NodePlan, *, what: str, done: str) -> None:
         """Carries out a plan. Raises ClusterError, also if files cannot be packed."""
-        started = time.monotonic()
-        name = connection.host.name
         files = list(plan.files)
         tasks = [script_task(plan.steps, what=what, python=facts.python)] if plan.steps else []
         for tree in plan.trees:
@@ -283,9 +281,9 @@ class _Bootstrap(Struct, frozen=True, kw_only=True):
             files.append(file)
             tasks.append(task)
         size_mb = sum(file.size_bytes for file in files) / 1e6
-        self.report(Event(kind="start", what=f"copying {size_mb:.0f} MB and setting up", where=name))
-        self.distribution.set_up(connection, SetUp(python=facts.python, files=files, holds=facts.files, tasks=tasks))
-        self.report(Event(kind="done", what=done, where=name, duration_s=time.monotonic() - started))
+        wanted = SetUp(python=facts.python, files=files, holds=facts.files, tasks=tasks)
+        with step(self.report, f"copying {size_mb:.0f} MB and setting up", where=connection.host.name, done=done):
+            self.distribution.set_up(connection, wanted)
 
 
 def find_cluster_key(head: ReadyNode) -> str:

@@ -7,7 +7,6 @@ is too small, an environment that does not run in the image.
 
 import re
 import secrets
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
@@ -21,6 +20,7 @@ from bootstrap.container.config import SMALLEST_SHM_BYTES, ContainerConfig, pars
 from bootstrap.container.reference import Reference, parse_reference
 from bootstrap.ssh.connections import on_all
 from bootstrap.ssh.node_program import NodeProgram
+from bootstrap.step import step
 from foundation.errors import ClusterError
 from foundation.progress import Event, Report
 from node.setup.containers.engine import PYTHONS_FOLDER
@@ -97,7 +97,7 @@ class _Done(Struct, frozen=True):
 
 
 class ContainerNode(NodeProgram):
-    """The conversation with node/containers/prepare.py on a node. Raises ConnectError, NodeCommandError."""
+    """The conversation with node/setup/containers/prepare.py on a node. Raises ConnectError, NodeCommandError."""
 
     def __init__(self, node: ReadyNode) -> None:
         super().__init__(node.connection, "containers")
@@ -217,13 +217,10 @@ def resolve(session: ContainerNode, reference: Reference, *, find_login: FindLog
 
 def pull(session: ContainerNode, reference: Reference, login: Login | None, *, report: Report) -> _Image:
     """Pulls an image on a node. Raises ClusterError."""
-    report(Event(kind="start", what=f"pulling {reference}", where=session.name))
-    started = time.monotonic()
-    done = session.call({"pull": str(reference), "login": None if login is None else asdict(login)}, _Done)
-    if done.image is None:
-        raise explain_pull(done.failed or "the image is gone", reference, node=session.name, login=login)
-    took_s = time.monotonic() - started
-    report(Event(kind="done", what=f"has pulled {reference}", where=session.name, duration_s=took_s))
+    with step(report, f"pulling {reference}", where=session.name, done=f"has pulled {reference}"):
+        done = session.call({"pull": str(reference), "login": None if login is None else asdict(login)}, _Done)
+        if done.image is None:
+            raise explain_pull(done.failed or "the image is gone", reference, node=session.name, login=login)
     return done.image
 
 

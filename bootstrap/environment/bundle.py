@@ -10,7 +10,6 @@ import tempfile
 import zipfile
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache as cached
-from functools import partial
 from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
@@ -115,9 +114,8 @@ class Bundle(Struct, frozen=True, kw_only=True):
         return tuple("==".join(file.name.split("-")[:2]) for file in self.wheels)
 
 
-FindBundle = Callable[[WheelTarget], "Bundle"]
-BuildPackage = Callable[[FindBundle, WheelTarget, str], BundleFile]
-"""Builds a wheel for a requirement for which the index has none. The first argument finds the tools for the build."""
+BuildPackage = Callable[[WheelTarget, str], BundleFile]
+"""Builds a wheel for a requirement for which the index has none."""
 
 
 def fetch_bundle(
@@ -134,8 +132,7 @@ def fetch_bundle(
     build: builds packages that have no wheel.
     Raises ClusterError with the output of uv.
     """
-    build_for = partial(build, partial(fetch_bundle, cache=cache, report=report, build=build)) if build else None
-    found = _find_and_build(target, build_for, cache=cache, report=report)
+    found = _find_and_build(target, build, cache=cache, report=report)
     if target.managed_python:
         python = fetch_python(target.python_version, machine=target.machine, cache=cache, report=report)
         found = (*found, python)
@@ -145,7 +142,7 @@ def fetch_bundle(
 
 def _find_and_build(
     target: WheelTarget,
-    build: Callable[[WheelTarget, str], BundleFile] | None,
+    build: BuildPackage | None,
     *,
     cache: Path,
     report: Report,

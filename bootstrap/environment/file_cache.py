@@ -11,7 +11,6 @@ import hashlib
 import shutil
 import tarfile
 import tempfile
-import time
 import zipfile
 import zlib
 from collections.abc import Callable, Sequence
@@ -21,6 +20,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from bootstrap.step import step
 from foundation.decode import decode
 from foundation.errors import ClusterError
 from foundation.files import one_at_a_time, write_whole, written_whole
@@ -96,17 +96,10 @@ def fetch_once(
             return kept
         for left in (*cache.glob(f"{FETCHING}*"), *wheels.glob(f"{FETCHING}*")):  # by killed commands
             shutil.rmtree(left, ignore_errors=True)
-        started = time.monotonic()
-        report(Event(kind="start", what=what))
-        try:
-            with tempfile.TemporaryDirectory(dir=wheels, prefix=FETCHING) as temporary:
-                fetch(Path(temporary))
-                files = tuple(_move(path, cache) for path in sorted(Path(temporary).iterdir()))
-        except ClusterError:
-            report(Event(kind="failed", what=what))
-            raise
+        with step(report, what), tempfile.TemporaryDirectory(dir=wheels, prefix=FETCHING) as temporary:
+            fetch(Path(temporary))
+            files = tuple(_move(path, cache) for path in sorted(Path(temporary).iterdir()))
         remember(cache, key, files)
-        report(Event(kind="done", what=what, duration_s=time.monotonic() - started))
         return files
 
 

@@ -10,7 +10,6 @@ import os
 import re
 import sys
 import tempfile
-import time
 import tomllib
 import urllib.parse
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -25,8 +24,9 @@ from bootstrap.environment.git_source import fetch_git
 from bootstrap.environment.requirements import GIT_URL, HASH, find_name, is_git
 from bootstrap.environment.target import WheelTarget, is_wheel_file, platform_tags
 from bootstrap.environment.uv import UvError, find_settings, run_uv
+from bootstrap.step import step
 from foundation.errors import ClusterError
-from foundation.progress import Event, Report
+from foundation.progress import Report
 from foundation.thread_pool import map_in_threads
 from provision.oracle.tables import show
 
@@ -64,18 +64,11 @@ def lock_wheels(
     built: wheels that no index has. Wheels from folders of this machine are copied to the cache, and have no URLs.
     Raises NoWheelError, and ClusterError with the output of uv.
     """
-    what = f"finding wheels for the nodes: {(target.requirements or requirements)[0]} and its dependencies"
-    started = time.monotonic()
-    report(Event(kind="start", what=what))
-    try:
+    with step(report, f"finding wheels for the nodes: {(target.requirements or requirements)[0]} and its dependencies"):
         packages = _choose_newest(target, _with_built(requirements, built), [file.path.parent for file in built])
         found = map_in_threads(lambda one, _: _find_wheel(one, target, cache), packages, threads=AT_ONCE)
         files = tuple(sorted(found, key=lambda file: file.name))
         check_hashes(files, requirements, built={file.sha256 for file in built})
-    except ClusterError:
-        report(Event(kind="failed", what=what))
-        raise
-    report(Event(kind="done", what=what, duration_s=time.monotonic() - started))
     return files
 
 

@@ -8,10 +8,9 @@ import json
 import re
 import shlex
 import tarfile
-import time
 import tomllib
 import zipfile
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -19,7 +18,7 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from bootstrap.environment.bundle import Bundle
+from bootstrap.environment.bundle import Bundle, fetch_bundle
 from bootstrap.environment.facts import NodeFacts
 from bootstrap.environment.fetches import bring_here
 from bootstrap.environment.file_cache import BundleFile, fetch_once, find_kept, remember
@@ -33,9 +32,10 @@ from bootstrap.runtime.code import FOLDER, runtime_digest
 from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.host import Host
 from bootstrap.ssh.node_program import read_program
+from bootstrap.step import step
 from bootstrap.transfer.distribute import Distribution, SetUp
 from foundation.errors import ClusterError, NodeCommandError
-from foundation.progress import Event, Report
+from foundation.progress import Report
 from foundation.remote_command import RemoteCommand
 
 SETUPTOOLS = "setuptools>=70.1,<81"
@@ -106,11 +106,10 @@ class PackageBuilds:
                     self._head.set_exception(error)
             raise
 
-    def build(self, find_tools: Callable[[WheelTarget], Bundle], target: WheelTarget, requirement: str) -> BundleFile:
+    def build(self, target: WheelTarget, requirement: str) -> BundleFile:
         """A wheel for a requirement, from this machine's cache or from the head.
 
-        find_tools: finds the files of an environment. Raises NoSourceError, and ClusterError with the last lines of
-        the build.
+        Raises NoSourceError, and ClusterError with the last lines of the build.
         """
         source = self._find_source(target, requirement)
         frameworks = find_frameworks(source.path)
@@ -120,7 +119,7 @@ class PackageBuilds:
             return kept[0]
         head = self._head.result()
         if find_built(head.connection, built) is None:
-            self._run(head, source, target, find_tools, key=built, frameworks=frameworks)
+            self._run(head, source, target, key=built, frameworks=frameworks)
         return self._take(head.connection, built)
 
     def _take(self, connection: NodeConnection, key: str) -> BundleFile:
@@ -147,33 +146,23 @@ class PackageBuilds:
         return source
 
     def _run(
-        self,
-        head: _Head,
-        source: BundleFile,
-        target: WheelTarget,
-        find_tools: Callable[[WheelTarget], Bundle],
-        *,
-        key: str,
-        frameworks: Collection[str],
+        self, head: _Head, source: BundleFile, target: WheelTarget, *, key: str, frameworks: Collection[str]
     ) -> None:
         """Has the head build the wheel of a source distribution. Raises ClusterError."""
-        node = head.connection.host.name
-        tools = find_tools(choose_tools(target, read_build_requirements(source.path), frameworks=frameworks))
+        environment = choose_tools(target, read_build_requirements(source.path), frameworks=frameworks)
+        tools = fetch_bundle(environment, cache=self._cache, report=self._report, build=self.build)
         files = [file for file in (*tools.files, source) if file.sha256 not in head.facts.files]
         steps = [] if tools.digest in head.facts.envs else [MakeEnvironment(bundle=tools, python=head.python.path)]
         text = render_build(source, key, tools=tools, setup=self._setup, frameworks=frameworks)
         what = f"building a wheel from {source.name}"
         make_ready = script_task(steps, what="the script that prepares the build", python=head.facts.python)
         tasks = [make_ready, {"kind": "script", "what": what, "text": text, "silence_s": SILENCE_S}]
-        started = time.monotonic()
-        self._report(Event(kind="start", what=what, where=node))
+        wanted = SetUp(python=head.facts.python, files=files, holds=head.facts.files, tasks=tasks)
         try:
-            self._distribution.set_up(
-                head.connection, SetUp(python=head.facts.python, files=files, holds=head.facts.files, tasks=tasks)
-            )
+            with step(self._report, what, where=head.connection.host.name):
+                self._distribution.set_up(head.connection, wanted)
         except NodeCommandError as error:
             raise ClusterError(error.message, hint=BUILD_HINT) from error
-        self._report(Event(kind="done", what=what, where=node, duration_s=time.monotonic() - started))
 
 
 def _key(source: BundleFile, target: WheelTarget, frameworks: Collection[str]) -> str:

@@ -1,6 +1,6 @@
 """The code and the packages of the runtime: what our own programs on the nodes consist of.
 
-environment/runtime.py makes the runtime of them.
+runtime.py makes the runtime of them.
 """
 
 import hashlib

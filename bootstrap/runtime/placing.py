@@ -1,6 +1,5 @@
 """Places the runtime of our own programs on nodes, before anything else runs there."""
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,9 +12,10 @@ from bootstrap.environment.steps import plan_python, script_task
 from bootstrap.runtime.code import FOLDER, runtime_digest
 from bootstrap.runtime.runtime import Runtimes
 from bootstrap.ssh.connection import NodeConnection
+from bootstrap.step import step
 from bootstrap.transfer.distribute import Distribution, SetUp
 from bootstrap.transfer.tree import TreeArchives
-from foundation.progress import Event, Report
+from foundation.progress import Report
 
 KEPT_RUNTIMES = 3
 """How many runtimes of other versions stay on a node, apart from those in use."""
@@ -43,7 +43,6 @@ class RuntimePlacing(Struct, frozen=True):
         digest = runtime_digest()
         if digest in facts.runtimes:
             return facts
-        started = time.monotonic()
         name = connection.host.name
         runtime = self.runtimes.get(facts, node=name)
         needed, steps = plan_python(facts, runtime.packed, runtime.tree, what="our own programs", node=name)
@@ -51,12 +50,9 @@ class RuntimePlacing(Struct, frozen=True):
         files = [*needed, file]
         size_mb = sum(file.size_bytes for file in files) / 1e6
         tasks = [script_task(steps, what="unpacking Python", python=facts.python)] if steps else []
-        tasks.append(
-            {**task, "folder": FOLDER, "python": runtime.python_path, "keep": [digest], "newest": KEPT_RUNTIMES}
-        )
-        self.distribution.report(Event(kind="start", what=f"copying {size_mb:.0f} MB of our own programs", where=name))
-        self.distribution.set_up(connection, SetUp(python=facts.python, files=files, holds=facts.files, tasks=tasks))
-        self.distribution.report(
-            Event(kind="done", what="our own programs are there", where=name, duration_s=time.monotonic() - started)
-        )
+        tasks.append({**task, "folder": FOLDER, "python": runtime.python, "keep": [digest], "newest": KEPT_RUNTIMES})
+        wanted = SetUp(python=facts.python, files=files, holds=facts.files, tasks=tasks)
+        what, done = f"copying {size_mb:.0f} MB of our own programs", "our own programs are there"
+        with step(self.distribution.report, what, where=name, done=done):
+            self.distribution.set_up(connection, wanted)
         return replace(facts, runtimes=facts.runtimes | {digest})

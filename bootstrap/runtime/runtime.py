@@ -38,20 +38,14 @@ NEWEST_PYTHON = (3, 14)
 
 
 class Runtime(Struct, frozen=True, kw_only=True):
-    """A runtime as one kind of node gets it. python: the image's; None for the packed one, which the node gets too.
+    """A runtime as one kind of node gets it. packed: its Python, if this machine sends one.
 
-    version: that of its Python.
+    python: the path of its Python: absolute, or relative to ~/.cluster for the packed one.
     """
 
     tree: Tree
-    version: Version
-    python: str | None
+    python: str
     packed: BundleFile | None
-
-    @property
-    def python_path(self) -> str:
-        """The Python's path: absolute, or relative to ~/.cluster if this machine sends it."""
-        return self.python or python_place(self.packed, self.version)
 
 
 def python_place(packed: BundleFile | None, version: Version) -> str:
@@ -80,7 +74,8 @@ class Runtimes:
         version = found.version if found is not None else MANAGED_PYTHON
         key = (version, facts.machine, found is None)
         tree, packed = self._made.get(key, partial(self._make, *key))
-        return Runtime(tree=tree, version=version, python=found.path if found is not None else None, packed=packed)
+        python = found.path if found is not None else python_place(packed, version)
+        return Runtime(tree=tree, python=python, packed=packed)
 
     def _make(self, version: Version, machine: str, is_packed: bool) -> tuple[Tree, BundleFile | None]:  # noqa: FBT001
         site = f"lib/python{show(version)}/site-packages"

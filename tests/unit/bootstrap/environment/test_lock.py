@@ -236,7 +236,7 @@ def test_a_package_without_a_wheel_is_built(
             make_wheel(index.folder, f"{name}-py3-none-any.whl", {"x.py": b""}, requires=needs)
     asked: list[str] = []
 
-    def build(_find: object, target: WheelTarget, requirement: str) -> BundleFile:
+    def build(target: WheelTarget, requirement: str) -> BundleFile:
         asked.append(requirement)
         source = lock_source(target, requirement, cache=tmp_path).name.removesuffix(".tar.gz")
         return describe_file(make_wheel(tmp_path / "built", f"{source}-cp311-cp311-linux_x86_64.whl", {}))
@@ -267,7 +267,7 @@ def test_a_git_repository_is_built_and_not_run_here(tmp_path: Path, index: Index
     make_wheel(index.folder, "own-9.0-py3-none-any.whl", {})  # not this one
     sources: list[BundleFile] = []
 
-    def build(_find: object, target: WheelTarget, requirement: str) -> BundleFile:
+    def build(target: WheelTarget, requirement: str) -> BundleFile:
         sources.append(lock_source(target, requirement, cache=tmp_path / "cache"))
         return describe_file(make_wheel(tmp_path / "built", "own-1.0-py3-none-any.whl", {}, requires="part"))
 

@@ -23,7 +23,7 @@ def test_an_old_image_gets_a_python(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     facts: NodeFacts = replace(FACTS, pythons=(FoundPython(path="/usr/bin/python3", version=(3, 9)),))
     made = Runtimes(tmp_path, silent)
     found = made.get(facts, node="n")
-    assert (found.tree.digest, found.python_path) == (runtime_digest(), f"python/{packed.sha256}/bin/python3.11")
+    assert (found.tree.digest, found.python) == (runtime_digest(), f"python/{packed.sha256}/bin/python3.11")
 
     def plan(facts: NodeFacts) -> object:
         return plan_python(facts, found.packed, found.tree, what="our own programs", node="n")
