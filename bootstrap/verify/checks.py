@@ -17,15 +17,15 @@ from bootstrap.ssh.node_program import parse_message, read_program
 from foundation.errors import ClusterError
 
 Kind = Literal[
-    "connection", "health", "compute", "all_reduce", "container", "s3", "clock", "disk", "ports", "volumes", "measure"
+    "connection", "health", "compute", "all_reduce", "container", "s3", "ports", "clock", "disk", "volumes", "measure"
 ]
+"""In the order in which the checks of a node are shown."""
 Status = Literal["ok", "warning", "failed", "unchecked"]
 EVERYWHERE = "all nodes"
 """The node of a check of the whole cluster."""
 
-KEYS: Mapping[Framework, str] = {"mxnet": "mxnet", "pytorch": "torch"}
-"""The key of [bootstrap] that chooses a framework's version."""
 MODULES: Mapping[Framework, str] = {"mxnet": "mxnet", "pytorch": "torch"}
+"""A framework's module, which is also the key of [bootstrap] that chooses its version."""
 EXPECTED = [[3.0, 3.0, 3.0], [3.0, 3.0, 3.0]]
 COMPUTE_TIMEOUT_S = 600.0  # a wheel that has only PTX for a GPU is compiled at its first use, which takes minutes
 MIN_FREE_BYTES = 1 << 30
@@ -195,7 +195,8 @@ def check_compute(node: ReadyNode, result: ProbeResult) -> tuple[Check, ...]:
     """A check for each tried device, and one for an error that ended the probe early. Pure."""
     name, label = node.host.name, LABELS[node.framework]
     values = {key: value for message in result.messages for key, value in message.items()}
-    wheel, version, key = values.get("wheel") or MODULES[node.framework], values.get("version"), KEYS[node.framework]
+    key = MODULES[node.framework]
+    wheel, version = values.get("wheel") or key, values.get("version")
     checks = [
         _check_device(name, message, f"{label} {version}", key=key)
         for message in result.messages
@@ -349,7 +350,7 @@ def _show_ahead(ahead_s: float) -> str:
 
 
 class PortTest(Struct, frozen=True, kw_only=True):
-    """One connection from a node to a port of another. error: in the words of node/verify.py; None if it worked."""
+    """One connection from a node to a port of another. error: the node's words; None if it worked."""
 
     source: str
     target: str

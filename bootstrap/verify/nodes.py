@@ -4,7 +4,7 @@ node/setup/verify.py checks each node, and writes no files.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 from msgspec import Meta, Struct, field
 
@@ -31,19 +31,6 @@ from foundation.progress import Event, Report
 
 ANSWER_TIMEOUT_S = 30.0
 PORTS_TIMEOUT_S = 60.0
-ORDER_OF_CHECKS: tuple[Kind, ...] = (
-    "connection",
-    "health",
-    "compute",
-    "all_reduce",
-    "container",
-    "s3",
-    "ports",
-    "clock",
-    "disk",
-    "volumes",
-    "measure",
-)
 Port = Annotated[int, Meta(ge=1, le=65535)]
 
 
@@ -183,9 +170,9 @@ def _make_checks(nodes: Sequence[ReadyNode], found: Mapping[str, _Result]) -> li
 
 
 def sort_checks(checks: Sequence[Check], *, names: Sequence[str]) -> tuple[Check, ...]:
-    """Sorts checks: those of all nodes first, then node by node in the order of `names`, in ORDER_OF_CHECKS. Pure."""
-    nodes = (EVERYWHERE, *names)
-    return tuple(sorted(checks, key=lambda check: (nodes.index(check.node), ORDER_OF_CHECKS.index(check.check))))
+    """Sorts checks: those of all nodes first, then node by node in the order of `names`, by their kinds. Pure."""
+    nodes, kinds = (EVERYWHERE, *names), get_args(Kind)
+    return tuple(sorted(checks, key=lambda check: (nodes.index(check.node), kinds.index(check.check))))
 
 
 class _Talk(NodeProgram):

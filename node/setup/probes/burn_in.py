@@ -22,12 +22,13 @@ DCGM_TIMEOUT_S = 600.0  # it takes about two minutes
 
 
 def attempt(name, measure, *args):
-    """Prints what `measure` returns: the other keys of its line."""
+    """Prints what `measure` returns, the other keys of its line. Returns whether it has not failed."""
     try:
         found = measure(*args)
     except Exception as error:  # noqa: BLE001 - of a disk, a driver or a framework; the user sees it
         found = {"failed": f"{type(error).__name__}: {error}"[:500]}
     print(json.dumps({"measure": name, **found}), flush=True)
+    return "failed" not in found
 
 
 def find_rate(act):
@@ -40,7 +41,7 @@ def find_rate(act):
 
 
 def measure_disk(folder):
-    """Writes a file that has no name, and reads it again."""
+    """Writes a file that has no name, and reads it again if it was written."""
     block = os.urandom(BLOCK_BYTES)
     with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
 
@@ -51,10 +52,10 @@ def measure_disk(folder):
             os.fdatasync(file.fileno())
             return written
 
-        attempt("disk write", find_rate, write)
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)  # reads come from the disk
-        file.seek(0)
-        attempt("disk read", find_rate, lambda: len(file.read(BLOCK_BYTES)))
+        if attempt("disk write", find_rate, write):
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)  # reads come from the disk
+            file.seek(0)
+            attempt("disk read", find_rate, lambda: len(file.read(BLOCK_BYTES)))
 
 
 def use_torch():
