@@ -32,13 +32,6 @@ def check_sync_entry(entry: str) -> str:
     return entry
 
 
-def check_project(project: str) -> str:
-    """Returns the folder of a project, unchanged. Pure. Raises ValueError if it cannot be a path."""
-    if "\0" in project:
-        raise ValueError("not a path")
-    return project
-
-
 def check_pattern(pattern: str) -> str:
     """Returns a pattern of exclude, unchanged. Pure. Raises ValueError if it is invalid or excludes nothing."""
     from pathspec import GitIgnoreSpec  # noqa: PLC0415 - slow to import, and few configurations have a pattern
@@ -87,7 +80,6 @@ class BootstrapConfig(Settings, frozen=True, kw_only=True):
     ] = "auto"
     project: Annotated[
         str,
-        check_project,
         Meta(
             description="a folder with pyproject.toml and uv.lock, relative to the folder of cluster.toml, whose "
             "packages are installed exactly as locked"

@@ -123,13 +123,8 @@ def render_facts_script(python: str) -> str:
     """The text of facts.sh for [bootstrap] python. Pure, except that it reads the file."""
     script = read_program("facts.sh")
     version = hashlib.sha256(script.encode()).hexdigest()[:12]
-    # Two shells on the node parse the text. Comments and indentation are left out, but not those of its Python program.
-    before, program, after = re.split(r"(?ms)^(about_python=.*?^'\n)", script)
-    before, after = (re.sub(r"(?m)^\s*(# .*\n\s*)*", "", text) for text in (before, after))
-    script = before + program + after
-    setting = python if python.startswith("/") else "auto"
     values = {
-        "PYTHON": setting,
+        "PYTHON": python if python.startswith("/") else "auto",
         "LIBRARIES": " ".join(CUDA_LIBRARIES),
         "VERSION": version,
         "NOTES": volume_probe.NOTES,

@@ -253,22 +253,18 @@ class _Conversation:
         if sha256 in self._by_url:
             self._distribution.sources.note_failure(why, node=self._host.name)
             self._upload(file, offset)
-        else:
-            self._feed(file, offset)
-
-    def _feed(self, file: BundleFile, offset: int) -> None:
-        sha256 = file.sha256
-        peers = self._asked[sha256]
-        other = self._distribution.peers.feed(self._peer, sha256, excluded=peers) if self._peer is not None else None
-        other = other or self._distribution.wake(sha256)
-        if other is not None:
+        elif (other := self._find_other(sha256)) is not None:
             self._direct_to([other], [sha256])
-            return
-        if self._distribution.sources.is_for_node(file):
+        elif self._distribution.sources.is_for_node(file):
             self._by_url.add(sha256)
             self._agent.send_message({"index": True, "first_s": sources.FIRST_S})
         else:
             self._upload(file, offset)
+
+    def _find_other(self, sha256: str) -> Peer | None:
+        """Another node that has a file, or is getting it."""
+        fed = self._distribution.peers.feed(self._peer, sha256, excluded=self._asked[sha256]) if self._peer else None
+        return fed or self._distribution.wake(sha256)
 
     def _upload(self, file: BundleFile, offset: int) -> None:
         try:

@@ -1,7 +1,7 @@
 """Mounts the volumes of cluster.toml on all nodes, and unmounts them."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from typing import Any
 
@@ -74,33 +74,31 @@ class _Mounting:
         self._sessions, self._sources, self._s3, self._report = sessions, sources, s3, report
         self._hosts = [session.connection.host for session in sessions]
         self._facts: dict[str, VolumeFacts] = {}
+        self._plans: dict[str, MountPlan] = {}
         self._changed: set[str] = set()
         self._now = time.time()
 
     def run(self) -> frozenset[str]:
         """Does all steps. Returns the names of the changed nodes. Raises ClusterError."""
-        self._on_all(self._describe)
-        plan = plan_volumes(self._sources, self._hosts, self._facts, s3=self._s3, now=self._now)
-        self._on_all(lambda one: self._prepare(one, plan[one.name]))
-        self._on_all(lambda one: self._serve(one, plan[one.name]))
-        self._on_all(lambda one: self._mount(one, plan[one.name]))
+        on_all(self._sessions, self._describe)
+        self._plans = plan_volumes(self._sources, self._hosts, self._facts, s3=self._s3, now=self._now)
+        for work in (self._prepare, self._serve, self._mount):
+            on_all(self._sessions, work)
         return frozenset(self._changed)
 
-    def _on_all(self, work: Callable[[_Session], None]) -> None:
-        on_all(self._sessions, work)
-
-    def _report_failure(self, session: _Session, what: str) -> None:
+    def _note_change(self, session: _Session, what: str) -> None:
         self._changed.add(session.name)
         self._report(Event(kind="done", what=what, where=session.name))
 
     def _describe(self, session: _Session) -> None:
         self._facts[session.name] = session.describe(self._sources)
 
-    def _prepare(self, session: _Session, plan: MountPlan) -> None:
+    def _prepare(self, session: _Session) -> None:
         """Unmounts old volumes, installs packages, and mounts the disks."""
+        plan = self._plans[session.name]
         for path in plan.unmount:
             session.do("unmount", what=f"unmounting {path}", mount=path, lazily=True)
-            self._report_failure(session, f"unmounted {path}")
+            self._note_change(session, f"unmounted {path}")
         if plan.install:
             listed = ", ".join(plan.install)
             self._report(Event(kind="start", what=f"installing {listed}", where=session.name))
@@ -117,18 +115,20 @@ class _Mounting:
                 wait_s=DEVICE_S,
             )
             if formatted:
-                self._report_failure(session, f"the disk of {source.mount} was blank, and has a new ext4 file system")
+                self._note_change(session, f"the disk of {source.mount} was blank, and has a new ext4 file system")
 
-    def _serve(self, session: _Session, plan: MountPlan) -> None:
+    def _serve(self, session: _Session) -> None:
         """Has the node serve its volumes to the others."""
-        if plan.exports:
+        folders = self._plans[session.name].exports
+        if folders:
             address = session.connection.host.private_ip
             others = [host.private_ip for host in self._hosts if host.private_ip != address]
-            exports = commands.render_nfs_exports(plan.exports, others)
+            exports = commands.render_nfs_exports(folders, others)
             session.do("serve", what="exporting volumes", timeout_s=SERVE_S, exports=exports)
 
-    def _mount(self, session: _Session, plan: MountPlan) -> None:
+    def _mount(self, session: _Session) -> None:
         """Mounts the missing volumes. Remounts those that need new keys, unless they are in use."""
+        plan = self._plans[session.name]
         for mount in plan.mounts:
             path = mount.source.mount
             if path in plan.renew and session.do("unmount", what=f"unmounting {path}", mount=path, lazily=False):
@@ -143,7 +143,7 @@ class _Mounting:
                 entry=note_of(mount, now=self._now),
                 env=dict(mount.env),
             )
-            self._report_failure(session, f"mounted {mount.server} at {path} ({mount.how})")
+            self._note_change(session, f"mounted {mount.server} at {path} ({mount.how})")
 
 
 def unmount_volumes(connections: Sequence[NodeConnection], *, report: Report) -> None:

@@ -30,7 +30,6 @@ def test_valid_values(key: str, value: object) -> None:
         ("mxnet", ["source@v1.7.x", "http://example.com/m.whl", "m.zip"], "bootstrap.mxnet"),
         ("framework", ["torch", ""], "bootstrap.framework = "),
         ("torch", ["2.13.0", "torch", "torch>=2", "torch==2.13.0; x"], "bootstrap.torch"),
-        ("project", ["a\0b"], "not a path"),
         ("setup", [[""], ["  "], ["a\0b"]], "bootstrap.setup"),
         ("sync", [["/abs"]], 'bootstrap.sync[0] = "/abs": must be relative to the folder of cluster.toml'),
         ("sync", [["x", "~/x"]], 'bootstrap.sync[1] = "~/x": must be relative'),
