@@ -10,7 +10,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from bootstrap.ssh.connections import Connections, InstanceAccess, on_all
+from bootstrap.ssh.connection import InstanceAccess
+from bootstrap.ssh.connections import Connections, on_all
 from bootstrap.ssh.host import Host
 from bootstrap.ssh.keys import HostKeyPins
 from cluster.app import App

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from bench.provisioning.peak import peak_mb
 from bootstrap.environment.file_cache import describe_file
-from bootstrap.ssh.connections import Connections, InstanceAccess, on_all
+from bootstrap.ssh.connection import InstanceAccess
+from bootstrap.ssh.connections import Connections, on_all
 from bootstrap.ssh.host import Host
 from bootstrap.ssh.keys import HostKeyPins
 from bootstrap.transfer.distribute import Distribution, SetUp

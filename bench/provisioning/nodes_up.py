@@ -12,7 +12,8 @@ import time
 from pathlib import Path
 
 from bench.provisioning.peak import peak_mb
-from bootstrap.ssh.connections import Connections, InstanceAccess, on_all
+from bootstrap.ssh.connection import InstanceAccess
+from bootstrap.ssh.connections import Connections, on_all
 from bootstrap.ssh.keys import HostKeyPins
 from cluster.app import App
 from cluster.nodes.ec2 import Ec2Nodes, open_console

@@ -15,6 +15,7 @@ from typing import IO, Any
 
 import fabric
 import paramiko
+from msgspec import Struct
 
 from bootstrap.ssh.explain import (
     CONNECT_TIMEOUT_S,
@@ -42,7 +43,6 @@ from foundation.remote_command import RemoteCommand
 MAX_OUTPUT_BYTES = 16 << 20
 MAX_FILE_BYTES = 16 << 30
 FILE_SILENCE_S = 60.0
-FIRST_CONTACT_TIMEOUT_S = 300.0
 KEY_TIMEOUT_S = 20.0
 KEY_PAUSE_S = 0.5  # sshd may block clients that fail too often (PerSourcePenalties, since OpenSSH 9.8)
 END_EVERY_S = 10.0  # how often to check whether an instance that does not answer has ended
@@ -296,9 +296,19 @@ LOGIN_OPTIONS = {
 """Those of paramiko for every connection."""
 
 
-def wait_for_connection(
-    host: Host, *, private_key: Path, pins: HostKeyPins, console: Console, timeout_s: float = FIRST_CONTACT_TIMEOUT_S
-) -> NodeConnection:
+class InstanceAccess(Struct, frozen=True, kw_only=True):
+    """How to reach EC2's instances: with the cluster's key, and with host keys that the console shows."""
+
+    private_key: Path
+    pins: HostKeyPins
+    console: Console
+
+    def meet(self, host: Host) -> FirstContact:
+        """The policy for an instance whose host key may not be pinned yet."""
+        return FirstContact(host.instance_id, pins=self.pins, console=self.console)
+
+
+def wait_for_connection(host: Host, access: InstanceAccess, *, timeout_s: float) -> NodeConnection:
     """Connects, and retries for about timeout_s seconds while the node may still be booting, and has not ended.
 
     Raises ConnectError, AwsError (no permission to read the console), and ClusterError (the private key cannot be
@@ -307,11 +317,11 @@ def wait_for_connection(
     deadline = time.monotonic() + timeout_s
     check_at = time.monotonic() + END_EVERY_S
     pause_s = 0.1
-    contact = FirstContact(host.instance_id, pins=pins, console=console)
+    contact = access.meet(host)
     refused: ConnectError | None = None
     while True:
         try:
-            return connect(host, private_key=private_key, contact=contact)
+            return connect(host, private_key=access.private_key, contact=contact)
         except ConnectError as error:
             cause = error.__cause__
             if not may_be_booting(cause):
@@ -323,27 +333,27 @@ def wait_for_connection(
                 refused = error
             if time.monotonic() > check_at:
                 check_at = time.monotonic() + END_EVERY_S
-                if (end := console.find_end(host.instance_id)) is not None:
+                if (end := access.console.find_end(host.instance_id)) is not None:
                     raise ConnectError(f"{host.name} ({host.instance_id}) {end}", hint="cluster status") from cause
             if time.monotonic() > deadline:
                 # After a refused key, sshd closes connections because of too many failures: the key is the cause.
                 if refused is not None and isinstance(cause, paramiko.SSHException | EOFError):
                     error, cause = refused, refused.__cause__
-                raise _give_up(host, error, private_key=private_key, console=console) from cause
+                raise _give_up(host, error, access) from cause
             delay_s = max(pause_s, contact.pause_s) if isinstance(cause, UnverifiedHostKey) else pause_s
         time.sleep(delay_s)
         pause_s = min(pause_s * 1.5, 2.0)
 
 
-def _give_up(host: Host, error: ConnectError, *, private_key: Path, console: Console) -> ConnectError:
+def _give_up(host: Host, error: ConnectError, access: InstanceAccess) -> ConnectError:
     """The error for a node that could not be reached in time, with the known causes."""
     cause = error.__cause__
     message, hint = error.message, error.hint
     refused = is_refused_key(cause)
     if refused:
-        message, hint = explain_refused_key(host, key=load_private_key(private_key), path=private_key)
+        message, hint = explain_refused_key(host, key=load_private_key(access.private_key), path=access.private_key)
     try:
-        reason, booted = explain_console(console.find_last_lines(host.instance_id))
+        reason, booted = explain_console(access.console.find_last_lines(host.instance_id))
     except ClusterError as unreadable:  # the node's own error is more important
         return ConnectError(f"{message}\n  its console cannot be read: {unreadable.message}", hint=hint)
     if not booted and not refused and not isinstance(cause, UnverifiedHostKey):

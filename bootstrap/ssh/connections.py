@@ -5,15 +5,14 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from itertools import islice
-from pathlib import Path
 from typing import Self, TypeVar
 
 from msgspec import Struct
 
 from bootstrap.environment.facts import NodeFacts, gather_facts
-from bootstrap.ssh.connection import NodeConnection, connect, wait_for_connection
+from bootstrap.ssh.connection import InstanceAccess, NodeConnection, connect, wait_for_connection
 from bootstrap.ssh.host import Host
-from bootstrap.ssh.keys import Console, FirstContact, HostKeyPins
+from bootstrap.ssh.keys import HostKeyPins
 from foundation.errors import ClusterError, ConfigError
 from foundation.thread_pool import map_in_threads, run_in_thread
 
@@ -54,14 +53,6 @@ class _Early(Struct, frozen=True, kw_only=True):
     connection: NodeConnection | None = None
     facts: NodeFacts | None = None
     answer: object = None
-
-
-class InstanceAccess(Struct, frozen=True, kw_only=True):
-    """How to reach EC2's instances: with the cluster's key, and with host keys that the console shows."""
-
-    private_key: Path
-    pins: HostKeyPins
-    console: Console
 
 
 class Connections:
@@ -132,14 +123,7 @@ class Connections:
     def _make(self, host: Host) -> NodeConnection:
         if host.spec and self._connect_to_other is not None:
             return self._connect_to_other(host)
-        access = self._access
-        return wait_for_connection(
-            host,
-            private_key=access.private_key,
-            pins=access.pins,
-            console=access.console,
-            timeout_s=self._wait_s,
-        )
+        return wait_for_connection(host, self._access, timeout_s=self._wait_s)
 
     def describe(self, host: Host, *, python: str) -> tuple[NodeConnection, NodeFacts]:
         """The connection to a host, and its facts, which `begin` or `keep_facts` may have stored.
@@ -176,8 +160,7 @@ class Connections:
     def _go_ahead(self, host: Host, python: str, ask: Callable[[NodeConnection, NodeFacts], object] | None) -> _Early:
         connection, facts, access = None, None, self._access
         try:
-            contact = FirstContact(host.instance_id, pins=access.pins, console=access.console)
-            connection = connect(host, private_key=access.private_key, contact=contact)
+            connection = connect(host, private_key=access.private_key, contact=access.meet(host))
             facts = gather_facts(connection, python=python)
             return _Early(connection=connection, facts=facts, answer=ask(connection, facts) if ask else None)
         except ClusterError:  # those who need it try again, and raise it

@@ -5,8 +5,8 @@ from contextlib import contextmanager
 
 from bootstrap.environment.facts import NodeFacts
 from bootstrap.runtime.code import runtime_digest
-from bootstrap.ssh.connection import NodeConnection, wait_for_connection
-from bootstrap.ssh.connections import Connections, InstanceAccess
+from bootstrap.ssh.connection import InstanceAccess, NodeConnection, wait_for_connection
+from bootstrap.ssh.connections import Connections
 from bootstrap.ssh.host import Host
 from bootstrap.ssh.keys import Console, HostKeyPins, load_private_key
 from bootstrap.verify.node_health import check_node
@@ -110,10 +110,7 @@ class Ec2Source(NodeSource):
 
     def connect(self, host: Host, *, wait_s: float) -> NodeConnection:
         """Connects to a node. Raises ConnectError, AwsError, ClusterError."""
-        access = self._access()
-        return wait_for_connection(
-            host, private_key=access.private_key, pins=access.pins, console=access.console, timeout_s=wait_s
-        )
+        return wait_for_connection(host, self._access(), timeout_s=wait_s)
 
     def connect_again(self, host: Host) -> NodeConnection:
         """Connects to a node whose address may have changed. Raises HeadGoneError, ClusterError or a subclass."""

@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 import bootstrap.ssh.connection
-from bootstrap.ssh.connection import NodeConnection, wait_for_connection
+from bootstrap.ssh.connection import InstanceAccess, NodeConnection, wait_for_connection
 from bootstrap.ssh.host import Host
 from bootstrap.ssh.keys import HostKeyPins
 from cluster.nodes.ec2 import open_console
@@ -37,13 +37,9 @@ class Node:
     held: list[NodeConnection] = field(default_factory=list)
 
     def reach(self, *, key: Path | None = None, timeout_s: float = 0.5, **other: Any) -> NodeConnection:
-        return wait_for_connection(
-            replace(self.host, **other),
-            private_key=key or self.ssh.key,
-            pins=self.pins,
-            console=open_console(partial(make_clients, REGION)),
-            timeout_s=timeout_s,
-        )
+        console = open_console(partial(make_clients, REGION))
+        access = InstanceAccess(private_key=key or self.ssh.key, pins=self.pins, console=console)
+        return wait_for_connection(replace(self.host, **other), access, timeout_s=timeout_s)
 
     def refused(self, *, key: Path | None = None, **other: Any) -> ConnectError:
         with pytest.raises(ConnectError) as caught, closing(self.reach(key=key, **other)):

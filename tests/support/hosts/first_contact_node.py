@@ -13,7 +13,7 @@ from paramiko.common import AUTH_SUCCESSFUL
 
 import bootstrap.ssh.connection
 import bootstrap.ssh.keys
-from bootstrap.ssh.connection import NodeConnection, wait_for_connection
+from bootstrap.ssh.connection import InstanceAccess, NodeConnection, wait_for_connection
 from bootstrap.ssh.host import Host
 from bootstrap.ssh.keys import Console, HostKeyPins
 from foundation.errors import ConnectError
@@ -46,14 +46,13 @@ class Node:
         self.happened.append("look")
         return self.shown.pop(0) if len(self.shown) > 1 else self.shown[0]
 
-    def console(self) -> Console:
-        return Console(find_fingerprints=self.look, find_last_lines=lambda _: self.lines)
+    def access(self, console: Console | None = None) -> InstanceAccess:
+        own = Console(find_fingerprints=self.look, find_last_lines=lambda _: self.lines)
+        return InstanceAccess(private_key=self.private_key, pins=self.pins, console=console or own)
 
     @contextmanager
     def reached(self, *, timeout_s: float = 20, console: Console | None = None) -> Iterator[NodeConnection]:
-        connection = wait_for_connection(
-            HOST, private_key=self.private_key, pins=self.pins, console=console or self.console(), timeout_s=timeout_s
-        )
+        connection = wait_for_connection(HOST, self.access(console), timeout_s=timeout_s)
         try:
             yield connection
         finally:

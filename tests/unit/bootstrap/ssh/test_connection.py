@@ -13,7 +13,7 @@ import pytest
 
 import bootstrap.ssh.connection
 import bootstrap.ssh.explain
-from bootstrap.ssh.connection import NodeConnection, wait_for_connection
+from bootstrap.ssh.connection import InstanceAccess, NodeConnection, wait_for_connection
 from bootstrap.ssh.explain import command_error, explain, explain_console, find_sudo_hint, may_be_booting
 from bootstrap.ssh.host import Host, Output, find_ssh_options, render_ssh_command
 from bootstrap.ssh.keys import Console, HostKeyPins, load_private_key
@@ -113,8 +113,10 @@ def test_the_console_shows_whether_a_node_has_booted(lines: tuple[str, ...], mes
 
 def wait(private_key: Path, *, timeout_s: float) -> None:
     console = Console(find_fingerprints=lambda _: frozenset(), find_last_lines=lambda _: ())
-    pins = HostKeyPins(private_key.parent / "known_hosts")
-    wait_for_connection(HOST, private_key=private_key, pins=pins, console=console, timeout_s=timeout_s)
+    access = InstanceAccess(
+        private_key=private_key, pins=HostKeyPins(private_key.parent / "known_hosts"), console=console
+    )
+    wait_for_connection(HOST, access, timeout_s=timeout_s)
 
 
 def test_a_disconnect_after_a_refused_key_is_reported_as_a_refused_key(

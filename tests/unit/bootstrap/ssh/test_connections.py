@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 import bootstrap.ssh.connections
 from bootstrap.ssh.connection import NodeConnection
-from bootstrap.ssh.connections import Connections, InstanceAccess, on_all
+from bootstrap.ssh.connections import Connections, on_all
 from first_contact_node import HOST, Node, node
 from foundation.errors import ClusterError, ConfigError, ConnectError
 from foundation.remote_command import RemoteCommand
@@ -40,9 +40,7 @@ def pin(node: Node, key: paramiko.PKey | None = None) -> None:
 
 
 def open_connections(node: Node) -> Connections:
-    return Connections(
-        instances=InstanceAccess(private_key=node.private_key, pins=node.pins, console=node.console()), wait_s=1
-    )
+    return Connections(instances=node.access(), wait_s=1)
 
 
 def look(connections: Connections) -> tuple[NodeConnection, object]:

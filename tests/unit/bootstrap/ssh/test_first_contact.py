@@ -22,6 +22,15 @@ def test_nothing_is_sent_until_the_console_shows_the_key(node: Node, before: lis
         assert node.happened == ["look", "look", "look", "auth"]
 
 
+def test_a_key_that_is_not_on_the_console_is_refused(node: Node) -> None:
+    node.shown = [OTHER]
+    error = node.refused()
+    assert ("auth" in node.happened, node.pins.find_all()) == (False, {})
+    presented = f"presented: {node.key.get_name()} {node.key.fingerprint}\n  console:   {next(iter(OTHER))}"
+    assert f"Nothing was sent to it.\n  {presented}" in error.message
+    assert str(error.hint).startswith("cluster down, then cluster up")
+
+
 def test_without_keys_on_the_console_the_user_can_pin_one(node: Node) -> None:
     node.shown = [NONE]
     node.lines = ("[   12.3] Reached target", "node login: ")
