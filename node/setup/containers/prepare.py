@@ -22,6 +22,7 @@ never in a file: after a kill, nothing of it is left.
 
 import base64
 import errno
+import hashlib
 import io
 import json
 import os
@@ -37,12 +38,13 @@ from contextlib import contextmanager, nullcontext
 from typing import Any, NoReturn
 
 from node.setup import process_tree, setup_env
-from node.setup.containers import archive, engine
+from node.setup.containers import engine
 from node.setup.messages import serve
 
 PIPE_EVERY_S = 0.02
 TRY_TIMEOUT_S = 120
 LONGEST_MESSAGE = 4000
+READ_BYTES = 1 << 20
 MEMORY = "/dev/shm"  # noqa: S108 - we create a folder of our own in it
 Message = dict[str, Any]
 
@@ -113,7 +115,7 @@ class Node:
 
     def do_try(self, order: Mapping[str, Any], once: str | None) -> None:
         """Runs a command in a container. once: names what it tries; if that has succeeded before, does nothing."""
-        done = os.path.join(archive.folder("tried"), once) if once else None
+        done = os.path.join(make_folder("tried"), once) if once else None
         if done is not None and os.path.exists(done):
             return
         words, passed = engine.run_words(self._engine, order, {}, os.getuid(), os.getgid())
@@ -147,24 +149,29 @@ class Node:
         return {"taken": folder}
 
     def do_save(self, image: str) -> Message:
-        """Saves an image to the store, for other nodes."""
-
-        def write(path: str) -> None:
-            with open(path, "wb") as stream:  # owned by this user, even if the engine's client runs as root
-                self._run([*self._engine, "save", image], stdout=stream.fileno())
-
+        """Saves an image to the store, for other nodes. The next set-up removes what a kill leaves in incoming/."""
+        name, digest = f"image-{image.rpartition(':')[2][:12]}.tar", hashlib.sha256()
         try:
-            return archive.save(image, write)
+            with tempfile.TemporaryDirectory(dir=make_folder("incoming")) as unfinished:
+                path = os.path.join(unfinished, name)
+                with open(path, "wb+") as stream:  # owned by this user, even if the engine's client runs as root
+                    self._run([*self._engine, "save", image], stdout=stream.fileno())
+                    stream.seek(0)
+                    for data in iter(lambda: stream.read(READ_BYTES), b""):
+                        digest.update(data)
+                    size = stream.tell()
+                os.rename(path, os.path.join(make_folder(f"files/{digest.hexdigest()}"), name))
         except OSError as error:
             raise Failed(str(error)) from None
+        return {"sha256": digest.hexdigest(), "name": name, "size": size}
 
     def do_load(self, name: str) -> None:
         """Loads the image in a file of the store."""
-        self._run([*self._engine, "load", "--quiet", "--input", os.path.join(archive.folder("files"), name)])
+        self._run([*self._engine, "load", "--quiet", "--input", os.path.join(make_folder("files"), name)])
 
     def do_forget(self, sha256: str) -> None:
         """Removes a file from the store."""
-        shutil.rmtree(os.path.join(archive.folder("files"), sha256), ignore_errors=True)
+        shutil.rmtree(os.path.join(make_folder("files"), sha256), ignore_errors=True)
 
     def _run(self, words: Sequence[str], **options: Any) -> bytes:
         """Like _call, but returns the stdout. Raises Failed with the end of its output, or else its exit code."""
@@ -197,6 +204,13 @@ class Node:
         if self._child is not None and self._child.poll() is None:
             os.killpg(self._child.pid, signal.SIGKILL)
             self._child.communicate()
+
+
+def make_folder(name: str) -> str:
+    """The path of a folder below ~/.cluster. Creates it if it does not exist."""
+    path = os.path.join(os.path.expanduser("~"), ".cluster", name)
+    os.makedirs(path, mode=0o700, exist_ok=True)
+    return path
 
 
 @contextmanager
