@@ -8,7 +8,7 @@ is too small, an environment that does not run in the image.
 import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -141,14 +141,9 @@ def prepare(
         found: dict[str, _EngineFacts] = {}
 
         def check(node: ReadyNode) -> None:
-            sessions[node.host.name] = session = ContainerNode(node)
+            sessions[node.host.name] = session = stack.enter_context(closing(ContainerNode(node)))
             found[node.host.name] = session.find_engine(config.engine)
 
-        def close() -> None:
-            for session in sessions.values():
-                session.close()
-
-        stack.callback(close)
         on_all(nodes, check)
         names = [node.host.name for node in nodes]
         check_nodes({name: found[name] for name in names}, config)

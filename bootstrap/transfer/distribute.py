@@ -146,10 +146,7 @@ class Distribution:
         Raises ConnectError if the node is lost, and ClusterError (NodeCommandError) for failures on the node.
         """
         self.sources.expect(wanted.files)
-        agent = SetUpAgent(connection, python=wanted.python, order=self._order(connection, wanted))
-        with self._lock:
-            self._agents.append(agent)
-        _Conversation(agent, wanted, self).follow()
+        _Conversation(self._start(connection, wanted), wanted, self).follow()
 
     def offer(self, connection: NodeConnection, has: SetUp) -> None:
         """Registers an idle node, which has all its files. It serves them to other nodes, so this machine need not."""
@@ -165,12 +162,9 @@ class Distribution:
                     return None
                 self._idle.remove(found)
             connection, has = found
-            # Another node waits for it, so it waits only briefly for another command that is setting it up.
-            order = {**self._order(connection, has), "lock_timeout_s": IDLE_LOCK_TIMEOUT_S}
             try:
-                agent = SetUpAgent(connection, python=has.python, order=order)
-                with self._lock:
-                    self._agents.append(agent)
+                # Another node waits for it, so it waits only briefly for another command that is setting it up.
+                agent = self._start(connection, has, lock_timeout_s=IDLE_LOCK_TIMEOUT_S)
                 port = agent.find_port(time.monotonic() + IDLE_TIMEOUT_S)
             except ClusterError as error:  # the transfer works without this node
                 self.report(
@@ -181,14 +175,20 @@ class Distribution:
             self.peers.join(peer, ())
             return peer
 
-    def _order(self, connection: NodeConnection, wanted: SetUp) -> dict[str, Any]:
-        return {
+    def _start(
+        self, connection: NodeConnection, wanted: SetUp, *, lock_timeout_s: float = LOCK_TIMEOUT_S
+    ) -> SetUpAgent:
+        order = {
             "address": connection.host.private_ip,
             "secret": self._secret,
-            "lock_timeout_s": LOCK_TIMEOUT_S,
+            "lock_timeout_s": lock_timeout_s,
             "files": [{"sha256": f.sha256, "name": f.name, "size": f.size_bytes, "urls": f.urls} for f in wanted.files],
             "tasks": list(wanted.tasks),
         }
+        agent = SetUpAgent(connection, python=wanted.python, order=order)
+        with self._lock:
+            self._agents.append(agent)
+        return agent
 
 
 class _Conversation:

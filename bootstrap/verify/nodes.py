@@ -4,6 +4,7 @@ node/setup/verify.py checks each node, and writes no files.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, closing
 from typing import Annotated, Any, get_args
 
 from msgspec import Meta, Struct, field
@@ -73,7 +74,7 @@ def verify(
     def begin(node: ReadyNode) -> None:
         name = node.host.name
         try:
-            talk = talks[name] = _Talk(node)
+            talks[name] = talk = stack.enter_context(closing(_Talk(node)))
             found[name].begun = talk.begin(_order(node))
         except ClusterError as error:
             found[name].error = error
@@ -91,7 +92,7 @@ def verify(
         except ClusterError as error:
             found[name].error = error
 
-    try:
+    with ExitStack() as stack:
         on_all(nodes, begin)
         left = [node for node in nodes if found[node.host.name].error is None]
         on_all(left, finish)
@@ -102,9 +103,6 @@ def verify(
             }
             left = [node for node in left if node.host.name not in failed]
             checks += _run_together(left, found, talks, is_deep=is_deep)
-    finally:
-        for talk in talks.values():
-            talk.close()
     checks = judge(checks, {node.host.name: (node.facts.cores, node.facts.gpus) for node in nodes})
     return sort_checks(checks, names=[node.host.name for node in nodes])
 
