@@ -1,24 +1,15 @@
 """Set-up commands, Pythons and CUDA libraries, on real hosts with the real commands."""
 
-import json
 import re
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
-from project import REPOSITORY, Project
-from project import configure as configure_keys
+from project import REPOSITORY, Project, configure
 
 pytestmark = pytest.mark.sandbox
 
-
-def configure(project: Project, *, nodes: int = 1, instance_type: str = "c5.xlarge", **bootstrap: object) -> None:
-    """Writes the shipped cluster.toml with other nodes, and with these keys of [bootstrap]."""
-    text = (REPOSITORY / "cluster.toml").read_text()
-    text = text.replace("nodes = 2", f"nodes = {nodes}").replace('"c5.xlarge"', f'"{instance_type}"')
-    keys = "".join(f"{key} = {json.dumps(value)}\n" for key, value in bootstrap.items())
-    project.write(text.replace("[bootstrap]\n", f"[bootstrap]\n{keys}"))
+SHIPPED = (REPOSITORY / "cluster.toml").read_text()
 
 
 def ask(project: Project, command: str) -> str:
@@ -36,24 +27,23 @@ def nodes(two_nodes: Project) -> Iterator[Project]:
         two_nodes.write(before)
 
 
-def set_keys(project: Project, **bootstrap: Any) -> None:
-    """Writes the shared cluster's cluster.toml with these keys of [bootstrap]."""
-    configure(project, nodes=2, **bootstrap)
-    project.write(configure_keys((project.directory / "cluster.toml").read_text(), idle="1d"))
+def set_up(project: Project, *commands: str) -> None:
+    """Writes the shared cluster's cluster.toml with these set-up commands."""
+    project.write(configure(SHIPPED, idle="1d", bootstrap__setup=commands))
 
 
 def test_a_failing_set_up_command_is_repaired_and_the_others_run_once(nodes: Project) -> None:
-    set_keys(nodes, setup=["echo the first", "echo what it said; sh -c 'exit 7'", "touch ~/never"])
+    set_up(nodes, "echo the first", "echo what it said; sh -c 'exit 7'", "touch ~/never")
     output = nodes.run("up", code=1).stderr
     assert re.search(r"node-0: exit code 7 from: ", output)
     assert "  | what it said" in output
     assert "setup command 2 of 3 ended with exit code 7: echo what it said; sh -c 'exit 7'" in output
     count = "echo run >>$HOME/'it''s $(odd)'"
-    set_keys(nodes, setup=[count, "sudo touch /opt/by-sudo", "test ! -e ~/never"])
+    set_up(nodes, count, "sudo touch /opt/by-sudo", "test ! -e ~/never")
     nodes.run("up")
     assert "nothing to do" in nodes.run("up").stderr
     assert ask(nodes, "cat ~/it*odd*; ls /opt/by-sudo").split() == ["run", "[node-0]", "/opt/by-sudo"]
-    set_keys(nodes, setup=[count])
+    set_up(nodes, count)
     nodes.run("up")
     assert ask(nodes, "cat ~/it*odd* | wc -l").strip() == "2"
 
@@ -62,7 +52,7 @@ def test_a_failing_set_up_command_is_repaired_and_the_others_run_once(nodes: Pro
 @pytest.mark.timeout(1800)
 def test_cuda_11_2_comes_from_pypi_without_the_driver(project: Project) -> None:
     """The real wheel and its nvidia-* wheels, 2.4 GB in all."""
-    configure(project, instance_type="g5.xlarge", mxnet="mxnet-cu112==1.9.1")
+    project.write(configure(SHIPPED, provision__nodes=1, instance_type="g5.xlarge", mxnet="mxnet-cu112==1.9.1"))
     project.run("up", "--yes", timeout_s=1200)
     checked, *missing = ask(project, "cat .cluster/env/*/.unresolved").splitlines()
     assert checked.startswith("checked ")

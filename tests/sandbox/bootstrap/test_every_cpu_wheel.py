@@ -4,14 +4,12 @@ The versions print different paths in ps-lite's lines, and different error messa
 """
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from job_steps import fail, records
-from project import REPOSITORY, Project
+from project import REPOSITORY, Project, cluster_in, configure
 from provision.oracle.tables import WHEELS
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -26,23 +24,9 @@ MISTAKES = {
 }
 
 
-@contextmanager
-def cluster_of(directory: Path, wheel: str) -> Iterator[Project]:
-    project = Project(directory)
-    text = (REPOSITORY / "cluster.toml").read_text()
-    changed = text.replace('# mxnet = "auto" ', f'mxnet = "{wheel}" ')
-    assert changed != text
-    project.write(changed)
-    try:
-        project.run("up", timeout_s=900)
-        yield project
-    finally:
-        project.run("sandbox", "reset", "--yes")
-
-
 @pytest.mark.parametrize("wheel", CPU_WHEELS)
 def test_a_cpu_wheel(wheel: str, tmp_path: Path) -> None:
-    with cluster_of(tmp_path, wheel) as project:
+    with cluster_in(tmp_path, configure((REPOSITORY / "cluster.toml").read_text(), mxnet=wheel)) as project:
         ranks_are_known(project)
         mistakes_get_hints(project)
         compression_works_or_gets_a_hint(project, works=wheel in {"mxnet==1.5.1.post0", "mxnet==1.6.0"})

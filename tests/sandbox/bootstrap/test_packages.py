@@ -12,7 +12,7 @@ import pytest
 
 from foundation.user_folders import cache_folder
 from index_server import Index, make_source, make_wheel, serve_index
-from project import REPOSITORY, Project
+from project import REPOSITORY, Project, configure
 
 pytestmark = pytest.mark.sandbox
 
@@ -105,8 +105,7 @@ def test_every_node_gets_the_same_packages(two_nodes: Project, index: Index) -> 
         f"part \\\n  --hash=sha256:{part}\n"
     )
     packages = ["-r needs/requirements.txt", "ranged>=2,<3"]
-    text = (REPOSITORY / "cluster.toml").read_text()
-    two_nodes.write(text.replace("[bootstrap]\n", f"[bootstrap]\npackages = {json.dumps(packages)}\n"))
+    two_nodes.write(configure((REPOSITORY / "cluster.toml").read_text(), bootstrap__packages=packages))
     two_nodes.run("exec", "--", "touch", "fail")
     failed = two_nodes.run("up", code=1).stderr
     assert "building a wheel from sourced-1.5.tar.gz" in failed
