@@ -6,7 +6,6 @@ from contextlib import closing
 from pathlib import Path
 
 from msgspec import Struct, json
-from msgspec.structs import replace
 
 from bootstrap.apply import ReadyNode
 from bootstrap.homes import Turns, find_homes_of
@@ -36,15 +35,8 @@ class NodeFinding(Struct, frozen=True, kw_only=True):
     offset: Offset
 
 
-class Findings(Struct, frozen=True, kw_only=True):
-    """The reports of health_report.py on all nodes, by name, and their clocks compared with this machine's.
-
-    errors: of the nodes that could not be checked.
-    """
-
-    reports: Mapping[str, health.Report]
-    offsets: Mapping[str, Offset]
-    errors: Mapping[str, ClusterError] = {}
+Findings = Mapping[str, NodeFinding]
+"""Those of several nodes, by name."""
 
 
 def check_before_set_up(
@@ -71,11 +63,11 @@ def check_before_set_up(
             found[host.name] = early if isinstance(early, NodeFinding) else check_node(connection)
 
         on_all(hosts, examine)
-    return _gather(found)
+    return found
 
 
-def describe_health(nodes: Sequence[ReadyNode]) -> Findings:
-    """Checks nodes that have been set up."""
+def describe_health(nodes: Sequence[ReadyNode]) -> tuple[Findings, Mapping[str, ClusterError]]:
+    """Checks nodes that have been set up. Returns also the errors of those that could not be checked."""
     found: dict[str, NodeFinding] = {}
     errors: dict[str, ClusterError] = {}
 
@@ -86,8 +78,7 @@ def describe_health(nodes: Sequence[ReadyNode]) -> Findings:
             errors[node.host.name] = error
 
     on_all(nodes, put)
-    in_order = {node.host.name: found[node.host.name] for node in nodes if node.host.name in found}
-    return replace(_gather(in_order), errors=errors)
+    return {node.host.name: found[node.host.name] for node in nodes if node.host.name in found}, errors
 
 
 def check_node(connection: NodeConnection) -> NodeFinding:
@@ -98,18 +89,13 @@ def check_node(connection: NodeConnection) -> NodeFinding:
     return NodeFinding(report=report, offset=find_offset(sent, report.now, time.time()))
 
 
-def _gather(found: Mapping[str, NodeFinding]) -> Findings:
-    reports = {name: one.report for name, one in found.items()}
-    return Findings(reports=reports, offsets={name: one.offset for name, one in found.items()})
-
-
-def find_unhealthy(findings: Findings, hardware: Mapping[str, Hardware]) -> Unhealthy:
+def find_unhealthy(findings: Findings, hardware: Mapping[str, Hardware], *, with_clocks: bool = True) -> Unhealthy:
     """The unhealthy nodes, with the reasons. hardware: that of each node's type, by the node's name. Pure."""
-    wrong = find_wrong(findings.offsets)
+    wrong = find_wrong({name: one.offset for name, one in findings.items()}) if with_clocks else ()
     found = health.judge_all(
-        findings.reports,
+        {name: one.report for name, one in findings.items()},
         {name: (its.gpus, its.memory_mib) for name, its in hardware.items()},
-        {name: findings.offsets[name].ahead_s for name in wrong},
+        {name: findings[name].offset.ahead_s for name in wrong},
     )
     return {name: tuple(reasons) for name, reasons in found.items()}
 
@@ -122,8 +108,8 @@ def keep_on_head(
     Only warns if that fails: a head whose disk is not writable is itself among the unhealthy nodes.
     """
     kept = {name: Kept(id=ids[name], reasons=reasons) for name, reasons in unhealthy.items()}
-    before = findings.reports.get(head.host.name)
-    if before is None or before.kept == kept:
+    before = findings.get(head.host.name)
+    if before is None or before.report.kept == kept:
         return
     path = health.KEPT
     written = Quoted(json.encode(kept).decode())

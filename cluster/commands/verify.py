@@ -1,7 +1,6 @@
 """`cluster verify`."""
 
 import click
-from msgspec.structs import replace
 
 from bootstrap.container.check import check_containers
 from bootstrap.verify.checks import check_clocks, check_connection
@@ -34,18 +33,17 @@ def verify(app: App, *, deep: bool, as_json: bool) -> None:
     with ready_nodes(app, described) as (nodes, _):
         checks = measure_nodes(app, nodes) if deep else check_nodes(app, nodes)
         hardware = find_hardware(app, described)
-        findings = describe_health(nodes)
-        # A separate check covers the clocks.
-        unhealthy = find_unhealthy(replace(findings, offsets={}), hardware)
+        findings, errors = describe_health(nodes)
+        unhealthy = find_unhealthy(findings, hardware, with_clocks=False)  # a check of its own covers them
         keep_on_head(nodes[0].connection, findings, unhealthy, ids=ids_of(nodes), report=app.report)
         mounts = source_of(app).describe_mounts(described)
         more = [
-            check_health(name, report, unhealthy.get(name, ()), hardware.get(name))
-            for name, report in findings.reports.items()
+            check_health(name, found.report, unhealthy.get(name, ()), hardware.get(name))
+            for name, found in findings.items()
         ]
         known = {check.node for check in checks if check.check == "connection"}
-        more += [check_connection(name, error) for name, error in findings.errors.items() if name not in known]
-        more += check_clocks(findings.offsets)
+        more += [check_connection(name, error) for name, error in errors.items() if name not in known]
+        more += check_clocks({name: found.offset for name, found in findings.items()})
         more += check_volumes(nodes, mounts)
         if app.config.container.image:
             more += check_containers(

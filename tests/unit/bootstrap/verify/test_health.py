@@ -260,9 +260,8 @@ TYPE = Hardware(gpus=8, memory_mib=2097152)
 H100S = [{"name": "NVIDIA H100 80GB HBM3", "ecc_uncorrected": 0, "throttled": []}] * 8
 
 
-def findings(reports: dict[str, health.Report], ahead_s: dict[str, float] | None = None) -> Findings:
-    offsets = {name: Offset(ahead_s=(ahead_s or {}).get(name, 0.0), error_s=0.1) for name in reports}
-    return Findings(reports=reports, offsets=offsets)
+def findings(reports: dict[str, health.Report]) -> Findings:
+    return {name: NodeFinding(report=one, offset=Offset(ahead_s=0.0, error_s=0.1)) for name, one in reports.items()}
 
 
 @pytest.mark.parametrize(
@@ -300,14 +299,14 @@ def test_nodes_are_looked_at_over_ssh(monkeypatch: pytest.MonkeyPatch, tmp_path:
     monkeypatch.setenv("HOME", str(tmp_path))
     nodes = [*(local_node(index) for index in range(2)), local_node(2, LostConnection())]
     try:
-        found = describe_health(nodes)
+        found, errors = describe_health(nodes)
     finally:
         for channel in channels(nodes):
             channel.end()
-    assert list(found.reports) == ["node-0", "node-1"]
-    assert {name: error.hint for name, error in found.errors.items()} == {"node-2": "cluster status"}
+    assert list(found) == ["node-0", "node-1"]
+    assert {name: error.hint for name, error in errors.items()} == {"node-2": "cluster status"}
     assert find_unhealthy(found, {}) == {}
-    assert all(abs(offset.ahead_s) <= offset.error_s for offset in found.offsets.values())
+    assert all(abs(one.offset.ahead_s) <= one.offset.error_s for one in found.values())
     assert list(tmp_path.iterdir()) == []
 
 
