@@ -9,8 +9,6 @@ On a node it is ~/.cluster/runtime/DIGEST/, a virtual environment without pip:
 DIGEST depends only on this version's code and packages: it is the same on all nodes, whatever their Pythons.
 """
 
-import hashlib
-import json
 import platform
 from functools import partial
 from pathlib import Path
@@ -18,11 +16,10 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from bootstrap.environment.bundle import fetch_python
+from bootstrap.environment.bundle import fetch_python, find_wheels
 from bootstrap.environment.facts import NodeFacts
 from bootstrap.environment.fetches import AT_ONCE, bring_here
-from bootstrap.environment.file_cache import BundleFile, find_kept, remember
-from bootstrap.environment.lock import lock_wheels
+from bootstrap.environment.file_cache import BundleFile
 from bootstrap.environment.target import MANAGED_GLIBC, MANAGED_PYTHON, WheelTarget, check_managed
 from bootstrap.runtime.code import PACKAGES, read_code, runtime_digest, runtime_path
 from bootstrap.transfer.tree import EXECUTABLE, PLAIN, Tree, TreeFile, file_of_bytes, files_of_wheel, make_tree
@@ -114,11 +111,7 @@ def fetch_wheels(target: WheelTarget, *, cache: Path, report: Report) -> tuple[B
 
     Raises ClusterError with the output of uv.
     """
-    content = [target.python_version, target.machine, target.requirements]
-    key = f"runtimes/{hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]}"
-    wheels = find_kept(cache, key, report=report)
-    if wheels is None:
-        wheels = lock_wheels(target, target.requirements, cache=cache, report=report)
+    found = find_wheels(target, (), cache=cache, report=report)
+    wheels = tuple(wheel for wheel in found if not wheel.name.startswith("uv-"))  # which makes environments
     map_in_threads(lambda wheel, _: bring_here(wheel), wheels, threads=AT_ONCE)
-    remember(cache, key, wheels)
     return wheels
