@@ -167,7 +167,8 @@ class PackageBuilds:
 
 def _key(source: BundleFile, target: WheelTarget, frameworks: Collection[str]) -> str:
     """The key that identifies the wheel of a source for a kind of node. Pure. Raises as `choose_visible`."""
-    content: list[object] = [source.sha256, target.python_version, target.machine, target.glibc]
+    numpy = [one for one in (*target.requirements, *target.limits) if find_name(one) == "numpy"]
+    content: list[object] = [source.sha256, target.python_version, target.machine, target.glibc, numpy]
     if frameworks:
         base = target.base
         content += [choose_visible(target, frameworks), (base.name, base.version) if base is not None else None]

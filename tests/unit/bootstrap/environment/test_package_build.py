@@ -12,6 +12,7 @@ from bootstrap.environment.bundle import Bundle
 from bootstrap.environment.file_cache import BundleFile
 from bootstrap.environment.package_build import (
     BUILD_TOOLS,
+    _key,
     choose_tools,
     choose_visible,
     find_built,
@@ -50,6 +51,14 @@ def test_a_package_is_built_with_the_nodes_numpy() -> None:
     target = replace(TARGET, requirements=("mxnet==1.9.1", "numpy<1.24"), limits=("cython<3",))
     tools = choose_tools(target, ("numpy",))
     assert tools == replace(target, requirements=("numpy",), limits=("cython<3", "numpy<1.24"))
+    # No node with another NumPy gets this wheel.
+    source = BundleFile(path=Path("thing-1.0.tar.gz"), sha256="1" * 64, size_bytes=1)
+    others = (
+        target,
+        replace(target, requirements=("torch==2.8.0", "numpy<3")),
+        replace(target, limits=("numpy==2.1.0",)),
+    )
+    assert len({_key(source, other, ()) for other in others}) == 3
 
 
 @pytest.mark.parametrize(
