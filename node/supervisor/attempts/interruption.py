@@ -4,7 +4,6 @@ Each node asks the instance metadata service (node/agent/notice.py). After the f
 job are informed. Once one of them has saved a checkpoint, or the time is over, the attempt ends.
 """
 
-import asyncio
 import time
 from collections.abc import Callable, Mapping
 
@@ -36,8 +35,6 @@ class Interruption:
         self._order, self._agents, self._tasks = order, agents, tasks
         self._message, self._interrupt = message, interrupt
         self._notices: dict[str, Notice] = {}
-        self._grace: asyncio.TimerHandle | None = None
-        self._grace_s = 0.0
         self.progress: dict[str, int] | None = None  # the last finished batch of the foremost worker
         self.saved: dict[str, int] | None = None  # the last finished batch in the checkpoint
 
@@ -62,10 +59,7 @@ class Interruption:
         seconds = grace_s(self._order, notice, time.time())
         if is_first:
             self._message(f"waiting up to {seconds:.0f} s for a checkpoint")
-        if is_first or seconds < self._grace_s:
-            self._grace_s = seconds
-            self._cancel_grace()
-            self._grace = self._tasks.later(seconds, self._give_up)
+        self._tasks.later(seconds, self._give_up)  # the node that ends first counts
 
     def notify_all(self) -> None:
         """Tells the job's processes to save a checkpoint."""
@@ -89,15 +83,10 @@ class Interruption:
             before = self.progress or progress
             self.progress = max(before, progress, key=lambda one: (one["epoch"], one["batch"]))
 
-    def _cancel_grace(self) -> None:
-        if self._grace is not None:
-            self._grace.cancel()
-
     def _give_up(self) -> None:
         self._message("no checkpoint was saved in time: the job will continue from its last one")
         self._end()
 
     def _end(self) -> None:
-        self._cancel_grace()
         names = list(self._notices)
         self._interrupt(tuple(names), f"{' and '.join(names)}: interrupted by EC2 (spot notice)")

@@ -1,18 +1,23 @@
 """The next step after an attempt of a job, and its cost: decisions of node/supervisor/attempts/restarts.py."""
 
+import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
+from fake_timers import Timers, timers
 from job_channels import make_order
 from job_forms import make_record
 from node.job.cost import cost_of, find_cost
 from node.protocol import Attempt, EndReason, HostSettings, JobHost, Order
 from node.supervisor.attempts import restarts
-from node.supervisor.attempts.interruption import MARGIN_S, grace_s
+from node.supervisor.attempts.interruption import MARGIN_S, Interruption, grace_s
 from node.supervisor.attempts.restarts import AttemptEnd
 from node.wire import Notice
+
+__all__ = ["timers"]
 
 HOSTS = (
     JobHost(name="node-0", ip="10.0.0.4", instance_id="i-0", workers=1),
@@ -176,6 +181,18 @@ def test_where_a_worker_continues() -> None:
 def test_a_checkpoint_may_not_take_longer_than_the_node_exists(in_s: Any, grace: int, expected: float) -> None:
     notice = Notice(action="terminate", at=None if in_s is None else 1000.0 + in_s)
     assert grace_s(order(checkpoint_grace=grace), notice, 1000.0) == expected
+
+
+def test_a_later_notice_does_not_extend_the_time_for_a_checkpoint(timers: Timers) -> None:
+    """The first node ends as announced: until then, its files must have been copied."""
+    ended: list[Any] = []
+    given = order(checkpoint_grace=600)
+    notices = Interruption(given, {}, timers, lambda _: None, lambda hosts, _: ended.append(hosts))
+    for name, in_s in (("node-0", 120), ("node-1", 119)):
+        agent: Any = SimpleNamespace(host=JobHost(name=name))
+        notices.note_notice(agent, Notice(action="terminate", at=time.time() + in_s))
+        timers.wait(60)
+    assert ended == [("node-0", "node-1")]
 
 
 def test_only_the_newest_attempts_of_a_record_have_their_nodes() -> None:
