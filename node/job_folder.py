@@ -9,6 +9,7 @@ from msgspec import to_builtins
 
 from foundation.decode import decode
 from node.protocol import MAX_RECORD_BYTES, Record
+from node.setup import process_tree
 
 KEPT = 50  # the number of ended jobs whose folders remain
 # Names of variables whose values are masked. Words that are part of others (KEYBOARD, COMPASS, AUTHOR) count only
@@ -101,7 +102,8 @@ def make_output_dir(job: str) -> str:
         # Those with a record, on the head, are removed with it (prune).
         without_record = [name for name in _names() if not os.path.exists(path(name, "record.json"))]
         for old in sorted(without_record, key=_changed_at, reverse=True)[KEPT:]:
-            shutil.rmtree(path(old), ignore_errors=True)
+            if not process_tree.find(old):  # such as a notebook, beside which others have run
+                shutil.rmtree(path(old), ignore_errors=True)
     return folder
 
 

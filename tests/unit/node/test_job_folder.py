@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from msgspec import to_builtins
 
 from node import job_folder
 from node.protocol import JobResult
+from node.setup import process_tree
 from node.supervisor import job_log
 
 
@@ -24,10 +26,13 @@ def test_only_the_newest_jobs_keep_their_output(home: Path) -> None:
         (jobs / f"old-{number}" / "output").mkdir(parents=True)
         os.utime(jobs / f"old-{number}", (number, number))
     (jobs / "old-0" / "record.json").write_text("{}")  # a folder of the head
-    job_folder.make_output_dir("new")
+    notebook = {process_tree.JOB_VARIABLE: "old-1"}  # it still runs, beside other jobs
+    with subprocess.Popen(["sleep", "100"], env=os.environ | notebook) as running:
+        job_folder.make_output_dir("new")
+        running.kill()
     names = {path.name for path in jobs.iterdir()}
-    assert {"new", "old-0", f"old-{job_folder.KEPT + 2}"} <= names
-    assert len(names) == job_folder.KEPT + 1
+    assert {"new", "old-0", "old-1", f"old-{job_folder.KEPT + 2}"} <= names
+    assert len(names) == job_folder.KEPT + 2
 
 
 SECRET_NAMES = """
