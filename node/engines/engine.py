@@ -25,7 +25,6 @@ Started = Counter[tuple[str, str]]
 """The number of processes by (role, host)."""
 RANK, WORLD_SIZE = "CLUSTER_RANK", "CLUSTER_WORLD_SIZE"
 LOCAL_RANK, INIT_METHOD = "CLUSTER_LOCAL_RANK", "CLUSTER_INIT_METHOD"
-ADDRESSES = "CLUSTER_ADDRESSES"
 IDENTITY = (RANK, WORLD_SIZE, LOCAL_RANK, INIT_METHOD)
 """Variables that identify a process of a job; [train] args may use them."""
 
@@ -116,6 +115,8 @@ class Engine(ABC):
     """Whether a node runs as many processes as [train] processes sets; otherwise one, or as many as -n distributes."""
     variables: tuple[str, ...] = ()
     """The names, or their prefixes, of the variables by which the launcher identifies a process."""
+    rank_variable = RANK
+    """The variable with the rank of a process, if the launcher decides on the ranks."""
     ports: range | None = None
     """The ports of which each job reserves one; None if it needs none."""
     idle_cpu_share = 0.002
@@ -149,13 +150,8 @@ class Engine(ABC):
 
     def find_rank(self, launched: Mapping[str, str]) -> int | None:
         """The rank of a new process, or None if its variables do not contain it."""
-        rank = launched.get(RANK, "")
+        rank = launched.get(self.rank_variable, "")
         return int(rank) if rank.isdecimal() else None
-
-    def list_addresses(self, order: Order) -> tuple[str, ...]:
-        """The address of each worker's host, by rank where the launcher decides on the ranks."""
-        hosts = hosts_by_rank(order) or tuple(host for host in order.hosts if host.workers)
-        return tuple(host.ip for host in hosts for _ in range(host.workers))
 
     def render_hostfile(self, order: Order) -> tuple[str, ...]:
         """The lines of the launcher's hostfile."""

@@ -96,8 +96,7 @@ class MpiEngine(LaunchPy):
         """Open MPI's rank; None for ps-lite's processes, to which ps-lite assigns the ranks."""
         if "DMLC_ROLE" in launched:
             return None
-        rank = launched.get("OMPI_COMM_WORLD_RANK", "")
-        return int(rank) if rank.isdecimal() else super().find_rank(launched)
+        return super().find_rank({RANK: launched.get("OMPI_COMM_WORLD_RANK", ""), **launched})
 
     def environment(self, process: NewProcess) -> dict[str, str]:
         """ps-lite's variables, or Open MPI's with the ranks under this project's names."""

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
 from node.engines.engine import (
-    ADDRESSES,
     INIT_METHOD,
     LOCAL_RANK,
     RANK,
@@ -37,16 +35,12 @@ class TorchEngine(Engine):
 
     uses_slots = True
     idle_cpu_share = 0.02  # Gloo's thread polls: about 0.005
+    rank_variable = "RANK"
     ports = PORTS
 
     def place(self, hosts: Sequence[str], *, head: str, workers: int, servers: int) -> Started:
         """One process for each entry of `hosts`, then in turn."""
         return take_turns(hosts, workers, role="worker")
-
-    def find_rank(self, launched: Mapping[str, str]) -> int | None:
-        """The rank that torchrun or this engine has set."""
-        rank = launched.get("RANK", "")
-        return int(rank) if rank.isdecimal() else None
 
     def find_rendezvous(self, role: str, launched: Mapping[str, str]) -> Rendezvous | None:
         """The host where rank 0 listens: without it, the others would wait for minutes."""
@@ -152,23 +146,14 @@ class EnvEngine(TorchEngine):
         )
 
     def environment(self, process: NewProcess) -> dict[str, str]:
-        """Also the variables by which Lightning, JAX and TensorFlow find their place, unless the user sets them."""
+        """Also the variables by which Lightning and JAX find their place, unless the user sets them."""
         env = super().environment(process)
         if "RANK" not in env:
             return env
-        rank, port = int(env["RANK"]), int(env["MASTER_PORT"])
-        addresses = process.own.get(ADDRESSES, env["MASTER_ADDR"]).split(",")
         more = {
             "NODE_RANK": env["GROUP_RANK"],
-            "JAX_COORDINATOR_ADDRESS": f"{env['MASTER_ADDR']}:{port}",
+            "JAX_COORDINATOR_ADDRESS": f"{env['MASTER_ADDR']}:{env['MASTER_PORT']}",
             "JAX_NUM_PROCESSES": env["WORLD_SIZE"],
             "JAX_PROCESS_ID": env["RANK"],
-            "TF_CONFIG": render_tf_config(addresses, rank=rank, port=port),
         }
         return {**{name: value for name, value in more.items() if name not in process.own}, **env}
-
-
-def render_tf_config(addresses: Sequence[str], *, rank: int, port: int) -> str:
-    """TensorFlow's description of a cluster of workers: a port of its own for each of those on one host. Pure."""
-    workers = [f"{address}:{port + addresses[:index].count(address)}" for index, address in enumerate(addresses)]
-    return json.dumps({"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank}})

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from node import job_folder
 from node.causes.cause import MOST_LINES
 from node.engines import ENGINES
-from node.engines.engine import ADDRESSES, HeadLaunch
+from node.engines.engine import HeadLaunch
 from node.programs import CODE_DIR, PYTHON_OPTIONS, shim_words
 from node.protocol import SAVED_AT, STAGED, Container, HostSettings, JobHost, Order, RecordRole
 from node.setup import process_tree
@@ -255,7 +255,6 @@ class Processes:
         if process.role not in ("scheduler", "launcher"):
             env = with_secrets(env, order.secrets)
         env.setdefault("CLUSTER_JOB_NAME", order.spec.name)
-        env.setdefault(ADDRESSES, ",".join(self.engine.list_addresses(order)))
         if order.spec.output_url:
             env.setdefault("CLUSTER_OUTPUT_URL", order.spec.output_url)
         if process.role == "worker" and self.order_on_host(process) < len(order.gpus_per_worker):

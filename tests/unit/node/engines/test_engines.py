@@ -1,6 +1,5 @@
 """The processes that each engine starts, and their hosts, compared with launch.py, Open MPI and torchrun."""
 
-import json
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
@@ -118,30 +117,14 @@ def test_without_a_launcher_each_process_knows_its_rank() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("launcher", "found"),
-    [
-        ("env", "10.0.0.5,10.0.0.6,10.0.0.6"),
-        ("torchrun", "10.0.0.5,10.0.0.6,10.0.0.6"),
-        ("mpi", "10.0.0.5,10.0.0.6,10.0.0.6"),
-        ("ssh", "10.0.0.5,10.0.0.6,10.0.0.6"),
-    ],
-)
-def test_the_addresses_of_all_workers(launcher: str, found: str) -> None:
-    assert ",".join(ENGINES[launcher].list_addresses(order_of_three(launcher))) == found
-
-
 def test_libraries_find_their_place_without_a_launcher() -> None:
-    """Lightning, JAX and TensorFlow; a variable that the user sets stays. torchrun's processes get only torchrun's."""
+    """Lightning and JAX; a variable that the user sets stays. torchrun's processes get only torchrun's."""
     launched = {**TORCHRUN, "GROUP_RANK": "1"}
-    own = {"CLUSTER_ADDRESSES": "10.0.0.4,10.0.0.4,10.0.0.5,10.0.0.5"}
-    made = environment("env", launched, **own)
-    workers = ["10.0.0.4:29500", "10.0.0.4:29501", "10.0.0.5:29500", "10.0.0.5:29501"]
-    assert json.loads(made["TF_CONFIG"]) == {"cluster": {"worker": workers}, "task": {"type": "worker", "index": 3}}
+    made = environment("env", launched)
     jax = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
     assert [made[name] for name in (*jax, "NODE_RANK")] == ["10.0.0.4:29500", "4", "3", "1"]
-    assert "TF_CONFIG" not in environment("env", launched, TF_CONFIG="{}", **own)
-    assert "TF_CONFIG" not in environment("torchrun", launched, **own)
+    assert "NODE_RANK" not in environment("env", launched, NODE_RANK="7")
+    assert "NODE_RANK" not in environment("torchrun", launched)
 
 
 @pytest.mark.parametrize(
@@ -151,6 +134,7 @@ def test_libraries_find_their_place_without_a_launcher() -> None:
         ("torchrun", {}, None),
         ("env", TORCHRUN, 3),
         ("mpi", {"OMPI_COMM_WORLD_RANK": "2"}, 2),
+        ("mpi", {"CLUSTER_RANK": "0"}, 0),  # one worker, which needs no mpirun
         ("mpi", {"OMPI_COMM_WORLD_RANK": "2", "DMLC_ROLE": "worker"}, None),  # ps-lite assigns a rank of its own
         ("ssh", {"DMLC_ROLE": "worker"}, None),
         ("ssh", {"CLUSTER_RANK": "0"}, 0),

@@ -56,7 +56,7 @@ def test_processes_get_the_hosts_paths_and_the_jobs_credentials() -> None:
     assert there.address == "10.9.0.1"
     assert there.cwd == "/home/alice/run"
     assert there.commands == (("/home/alice/e/bin/python", "a.py"),)
-    ours = {"CLUSTER_JOB_NAME": "mine", "CLUSTER_ADDRESSES": "10.0.0.4,10.9.0.1"}
+    ours = {"CLUSTER_JOB_NAME": "mine"}
     wanted = {"PATH": "/home/alice/e/bin:/usr/bin", "AWS_SECRET_ACCESS_KEY": "x", **ours}
     assert there.env == wanted  # without CLUSTER_DATA_CREDENTIALS: the host has no instance profile
     assert (here.commands, here.cwd) == ((ORDER.spec.command,), "/run")

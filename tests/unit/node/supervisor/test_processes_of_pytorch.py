@@ -10,7 +10,7 @@ from job_host import LocalHead, job_host, lines_of
 __all__ = ["job_host"]
 
 NAMES = "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE MASTER_ADDR CLUSTER_RANK CLUSTER_INIT_METHOD GLOO_SOCKET_IFNAME"
-NAMES += " CLUSTER_ADDRESSES GROUP_RANK"
+NAMES += " GROUP_RANK"
 
 
 def order(host: LocalHead, engine: str, program: str, *, lines: int = 2, **more: Any) -> dict[str, Any]:
@@ -47,7 +47,6 @@ def test_each_process_knows_its_place(job_host: LocalHead, engine: str) -> None:
             "MASTER_ADDR": "127.0.0.1",
             "GLOO_SOCKET_IFNAME": "lo" if rank < 2 else "",  # no interface of this machine has the other host's address
             "CLUSTER_INIT_METHOD": f"tcp://127.0.0.1:{port}",
-            "CLUSTER_ADDRESSES": "127.0.0.1,127.0.0.1,127.0.0.2,127.0.0.2",
             "GROUP_RANK": str(rank // 2),
         }
 
