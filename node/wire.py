@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import Struct, to_builtins
 
 from node.job.stacks import Location, Program, Stack
-from node.protocol import Container, JobHost, JobResult, JobSpec, NewFiles
+from node.protocol import Container, JobHost, JobResult, JobSpec, LeftOnHost, NewFiles
 from node.samples import Sample
 
 LONGEST_DELAY_S = 0.5
@@ -287,6 +287,14 @@ FromAgent = (
     | Ping
 )
 
+
+class Remains(Struct, kw_only=True):
+    """What `agent end` prints: the processes of the job that do not end. boot: process_tree.boot of the host, or ""."""
+
+    left: LeftOnHost = []
+    boot: str = ""
+
+
 # -- from other programs on the head to the supervisor, over its socket ------------------------------------------------
 
 
@@ -415,11 +423,6 @@ class Pace:
     def delay_s(self) -> float:
         """The remaining time to wait."""
         return max(0.0, self._until - time.monotonic())
-
-
-def text(line: bytes) -> str:
-    """Decodes a line of output. Progress bars redraw with carriage returns: only the text after the last one counts."""
-    return line.rstrip(b"\r").rsplit(b"\r", 1)[-1].decode("utf-8", "replace")
 
 
 def write_all(descriptor: int, data: bytes) -> None:

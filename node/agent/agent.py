@@ -2,14 +2,12 @@
 
     agent              reads the order, wire.AgentOrder, as one line from stdin, then messages of the supervisor;
                        writes its own to stdout (wire.py). On the head the supervisor starts it, on others its ssh
-    agent end JOB      ends the job's processes and containers on this host; prints a JSON list of those that do not
-                       end; with --boot, after a line that identifies this boot of the host
+    agent end JOB      ends the job's processes and containers on this host; prints those that do not end, wire.Remains
 
 An engine's launcher starts shim.py in place of each process, which announces the process on the agent's socket. All
 processes are children of the agent, each in a session of its own. It adopts their orphans, and finds them by their
-mark. When the supervisor is lost (end of input, or silence), it ends all processes of the job on this host, no matter
-which program started them. If the agent is killed, the kernel kills its children, and the supervisor has the rest
-ended by `agent end`.
+mark. When the supervisor is lost (end of input, or silence), it ends all of them. If the agent is killed, the kernel
+kills its children, and the supervisor has the rest ended by `agent end`.
 
 Secrets come with the orders and go into the processes' environment, never to a command line or a file.
 """
@@ -18,7 +16,6 @@ import asyncio
 import contextlib
 import glob
 import importlib
-import json
 import os
 import shutil
 import signal
@@ -26,13 +23,12 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from msgspec.structs import replace
 
 from foundation.decode import decode
-from foundation.file_lock import is_held
 from node import children, job_folder, wire
 from node.agent import clues, environment, nccl_ras, stack, traffic, work_folder
 from node.agent.container import EnginesLast, Mount, find_mounts, remove_all, start_container
@@ -61,6 +57,7 @@ from node.wire import (
     Placed,
     Reach,
     Refuse,
+    Remains,
     Reported,
     RoleOrder,
     Sampled,
@@ -75,7 +72,6 @@ from node.wire import (
 PING_EVERY_S = 2.0
 LOOK_FOR_CHECKPOINT_S = 0.1
 PENDING_BYTES = 1 << 17  # then processes whose output cannot be sent have to wait
-SPARED_S = 1.5  # less than the time before SIGKILL
 FLUSH_S = 30.0
 LONGEST_LINE = 1 << 20
 STACKS_AT_ONCE = 4
@@ -86,7 +82,7 @@ FOLDER = "/tmp/cluster-"  # noqa: S108 - not in the home folder: network file sy
 def main() -> int:
     """Runs the subcommand on the command line."""
     if sys.argv[1:2] == ["end"]:
-        return end(*sys.argv[2:])
+        return end(sys.argv[2])
     try:
         line, rest = wire.read_line(0)
     except ConnectionError:
@@ -104,14 +100,13 @@ async def serve(order: AgentOrder, received: bytes) -> None:
     os._exit(0)
 
 
-def end(job: str, *options: str) -> int:
+def end(job: str) -> int:
     """Ends a job's processes and containers on this host."""
     left = asyncio.run(children.end_processes(lambda: process_tree.find(job), process_tree.our_programs_last))
     for folder in glob.glob(f"{FOLDER}{job}-*"):
         shutil.rmtree(folder, ignore_errors=True)  # of a killed agent
-    if "--boot" in options:
-        print(process_tree.boot())
-    print(json.dumps([*([pid, words] for pid, _, words in left), *asyncio.run(remove_all(job))]))
+    found = [*((pid, words) for pid, _, words in left), *asyncio.run(remove_all(job))]
+    wire.write_all(1, wire.encode(Remains(left=found, boot=process_tree.boot())))
     return 0
 
 
@@ -440,32 +435,23 @@ class Agent(asyncio.Protocol):
         if self._is_lost:
             return
         self._is_lost = True
-        self._lost_at = time.monotonic()
         self._output.abort()
         self.has_room.set()
         self._tasks.begin(self._end_all())
 
     async def _end_all(self) -> None:
-        """Ends the job's processes on this host."""
+        """Ends its processes. On the head, the supervisor has the job's id too, and may live."""
         try:
-            await children.end_processes(lambda: process_tree.find(self.order.spec.id), self._spare)
-            await remove_all(
-                self.order.spec.id
-            )  # an engine whose programs have been ended lists its containers for ever
+            await children.end_processes(self._find_all, process_tree.our_programs_last)
+            await remove_all(self.order.spec.id)  # otherwise the engine lists them for ever
             shutil.rmtree(os.path.dirname(self.socket), ignore_errors=True)
         finally:
             self._is_over.set()
 
-    def _spare(self, found: Sequence[process_tree.Process]) -> Iterable[process_tree.Process]:
-        """For end_processes: returns the processes that are not descendants of this program, for SPARED_S seconds.
-
-        On the head, they are spared while the supervisor lives, which ends them, and should first learn of the
-        original loss.
-        """
-        is_late = time.monotonic() > self._lost_at + SPARED_S
-        if is_late and not is_held(job_folder.path(self.order.spec.id, "lock")):
-            return process_tree.our_programs_last(found)
-        return set(found) - set(process_tree.find_descendants())
+    def _find_all(self) -> list[process_tree.Process]:
+        """Returns its descendants, and its processes in containers, which may have other parents."""
+        inside = (one for process in self._processes.values() for one in process.find())
+        return sorted({*process_tree.find_descendants(), *inside})
 
 
 def make_folder(job: str, number: int) -> str:

@@ -126,7 +126,8 @@ async def end_job(record: Record, hosts: Sequence[JobHost]) -> Left:
     """Ends a job's processes on this host, its head, and on `hosts` (see `end_on`)."""
     from node.supervisor import remains  # noqa: PLC0415 - as above
 
-    return await remains.end_on(record.id, hosts, head=record.nodes[0])
+    left, _ = await remains.end_on(record.id, hosts, head=record.nodes[0])
+    return left
 
 
 def publish(record: Record) -> None:

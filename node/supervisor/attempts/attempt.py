@@ -360,8 +360,7 @@ class RunningAttempt:
         # A node that goes down may report that its processes have failed.
         if self.order.train.on_node_loss == "requeue":
             unclean += [host for host in self.order.hosts if host.name in suspects and host not in unclean]
-        boots: dict[str, str] = {}
-        left = await remains.end_on(self.order.spec.id, unclean, silent, head=self.order.hosts[0], boots=boots)
+        left, boots = await remains.end_on(self.order.spec.id, unclean, silent, head=self.order.hosts[0])
         for agent in agents:
             if agent.closed is not None and agent.closed.left:
                 left.setdefault(agent.host.name, []).extend(agent.closed.left)

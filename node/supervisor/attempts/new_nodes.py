@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Callable
 from typing import IO
 
-from node import children, job_folder, wire
+from node import children, job_folder
 from node.protocol import JobHost, Order
 from node.setup import process_tree
 from node.supervisor import launching
@@ -109,9 +109,5 @@ class Replacement:
     async def _report_lines(self, stream: IO[bytes]) -> None:
         """Shows the user what the command prints."""
         output, _ = await children.open_output(stream)
-        lines = wire.LineBuffer()
-        while data := await output.read(1 << 16):
-            for line in lines.feed(data):
-                self._message(wire.text(line))
-        for line in lines.flush():
-            self._message(wire.text(line))
+        async for line in output:
+            self._message(line.decode("utf-8", "replace").rstrip())

@@ -21,7 +21,7 @@ from node.programs import program_words
 from node.protocol import JobSpec
 from node.setup import process_tree
 from node.train_settings import TrainSettings
-from node.wire import AgentOrder, Closed, End, FromAgent, Output, Ping, RoleOrder, Start
+from node.wire import AgentOrder, Closed, End, FromAgent, Output, Ping, Remains, RoleOrder, Start
 from train.job.job_plan import new_job_id
 
 T = TypeVar("T")
@@ -140,6 +140,7 @@ def run_agent(**more: Any) -> Iterator[NodeAgent]:
     ours.close()
 
 
-def end_from_outside(job: str) -> str:
+def end_from_outside(job: str) -> list[Any]:
+    """Ends a job's processes as the supervisor does by ssh. Returns those that remain."""
     words = program_words("agent", "end", job)
-    return subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    return decode(subprocess.run(words, capture_output=True, check=True).stdout, Remains).left

@@ -14,14 +14,6 @@ def test_endless_lines_do_not_fill_the_memory() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "shown"),
-    [(b"plain", "plain"), (b"10%\r20%\r30%", "30%"), (b"windows\r", "windows"), (b"\xff\xfe", "\ufffd\ufffd")],
-)
-def test_output_is_shown_as_a_terminal_would_leave_it(line: bytes, shown: str) -> None:
-    assert wire.text(line) == shown
-
-
-@pytest.mark.parametrize(
     ("came_at", "rests_s"),
     [
         ([5.0], [0.0]),

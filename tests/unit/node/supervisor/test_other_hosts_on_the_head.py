@@ -126,4 +126,4 @@ def test_an_agent_and_a_search_use_the_hosts_own_runtime() -> None:
     wanted = "exec env CLUSTER_JOB_ID=j /home/alice/t/bin/python -Es /home/alice/t/node agent"
     assert wanted in command(ORDER, LAB)[-1]
     words = remains.search_program("j", LAB).text
-    assert words == "exec /home/alice/t/bin/python -B -Es /home/alice/t/node agent end j --boot"  # without sudo
+    assert words == "exec /home/alice/t/bin/python -B -Es /home/alice/t/node agent end j"  # without sudo
