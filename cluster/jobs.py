@@ -20,7 +20,7 @@ from cluster.views.status import HeadJob, render_took
 from foundation.errors import ClusterError, ConnectError, NotFoundError
 from foundation.thread_pool import run_in_thread
 from node.job.log_tail import find_processes, find_tail
-from node.protocol import JobResult, Left, LogWanted, RecordRole
+from node.protocol import JobResult, Left, LogWanted, Process
 from provision.model import count
 from train.follow.events import Event
 from train.follow.head import SILENCE_S, Head, HeadGoneError
@@ -133,7 +133,7 @@ class JobSources:
     def open_log(
         self,
         record: JobRecord,
-        learn: Callable[[Sequence[RecordRole]], None],
+        learn: Callable[[Sequence[Process]], None],
         *,
         message: Callable[[str], None] | None = None,
         check: Check = never,

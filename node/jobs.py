@@ -13,14 +13,14 @@
     jobs samples ID SINCE            SINCE: seconds since the epoch, 0 for all; negative: before now
 Answers are lines of JSON on stdout, with the exit code 0:
     continue as submit, without --follow
-    submit   protocol.Submitted; {"refused": ...} when another job runs and the order does not queue, {"unrunnable":
+    submit   wire.Submitted; {"refused": ...} when another job runs and the order does not queue, {"unrunnable":
              why} when its command cannot run; with --follow it continues as `follow ID 0`
-    check    protocol.Checked
+    check    wire.Submitted
     follow   the job's log from byte OFFSET on, and every 2 s {"alive": true}, which is not part of the log; ends after
              the result, or with --no-wait at the current end of the log; with --start, first a protocol.LogStart
     list     {"jobs": [record, ...]}, the newest first, then the ids of damaged records; "unhealthy": {node: {"id":
              instance id, "reasons": [...]}, ...} if there are unhealthy nodes
-    stop     protocol.StopAnswer when all processes have ended; "already": true if the job had ended before: then the
+    stop     wire.StopAnswer when all processes have ended; "already": true if the job had ended before: then the
              processes that it left are ended
     replace  wire.Reply, with the nodes that are still missing; the job continues once there are none
     message  wire.Reply
@@ -50,18 +50,15 @@ from node.job.samples import find_since
 from node.programs import program_words
 from node.protocol import (
     MAX_LINE_BYTES,
-    Checked,
     JobHost,
     JobResult,
     LogWanted,
     Order,
     Record,
-    StopAnswer,
-    Submitted,
 )
 from node.setup import process_tree, setup_env
 from node.supervisor import follow, job_log, recovery
-from node.wire import Message, News, Replace, Stop, TakeStacks, Watch
+from node.wire import Message, News, Replace, Stop, StopAnswer, Submitted, TakeStacks, Watch
 
 SUBMIT_TIMEOUT_S = 60.0  # the longest wait for another submission
 STOP_TIMEOUT_S = 30.0
@@ -136,7 +133,7 @@ def check_job(_words: Sequence[str]) -> None:
     script = None
     if unrunnable is None and order.spec.scheduler is not None and order.request is not None:
         script = SCHEDULERS[order.spec.scheduler].render_script(order.request)
-    answer(Checked(script=script, unrunnable=unrunnable))
+    answer(Submitted(script=script, unrunnable=unrunnable))
 
 
 def submit(

@@ -312,18 +312,28 @@ class LogLine(Struct, frozen=True, kw_only=True, omit_defaults=True):
     files: tuple[NewFiles, ...] = ()
 
 
-class RecordRole(Struct, frozen=True, kw_only=True):
-    """A process of a job."""
+class Process(Struct, frozen=True, kw_only=True):
+    """A process of a job. number: identifies it in the log. rank: None until known; with ps-lite, that of ps-lite.
+
+    role: a Role, or one of a later version: "launcher" is launch.py itself, "setup" a job's set-up on a node.
+    """
 
     role: Name
     host: Name
-    number: Count | None = None
+    number: ProcessNumber
     rank: Count | None = None
     pid: Count | None = None
     started_at: Moment | None = None
     ended_at: Moment | None = None
     exit_code: ExitCode | None = None
     signal: Annotated[int, Meta(ge=0, le=128)] | None = None
+
+    @property
+    def tag(self) -> str:
+        """The prefix of its lines: "worker 0 node-1", or "worker ? node-1" until its rank is known."""
+        if self.role in ("worker", "server"):
+            return f"{self.role} {'?' if self.rank is None else self.rank} {self.host}"
+        return f"{self.role} {self.host}"
 
 
 class LogWanted(Struct, frozen=True, kw_only=True):
@@ -341,7 +351,7 @@ class LogStart(Struct, frozen=True, kw_only=True):
     """The head's answer before a job's log: the offset of the first line, and the processes with their ranks."""
 
     start: Annotated[int, Meta(ge=0)]
-    processes: tuple[RecordRole, ...]
+    processes: tuple[Process, ...]
 
 
 class Stall(Struct, frozen=True, kw_only=True):
@@ -407,7 +417,7 @@ class Record(Struct, kw_only=True):
     stacks: tuple[str, ...] = ()
     left: Left = {}
     nodes: tuple[JobHost, ...] = ()
-    roles: tuple[RecordRole, ...] = ()
+    roles: tuple[Process, ...] = ()
     supervisor: Supervisor | None = None
     job_number: Name | None = None
     pending: Name | None = None
@@ -446,34 +456,6 @@ class Record(Struct, kw_only=True):
         )
 
 
-# -- answers -----------------------------------------------------------------------------------------------------------
-
-
-class Submitted(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The answer to an order. refused: the running job because of which this one is refused."""
-
-    job: JobId | None = None
-    state: JobState | None = None
-    refused: Record | None = None
-    unrunnable: str | None = None
-    error: str | None = None
-
-
-class Checked(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The answer to an order that is only checked. script: the batch scheduler's, if there is one."""
-
-    script: str | None = None
-    unrunnable: str | None = None
-    error: str | None = None
-
-
-class StopAnswer(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The answer to `stop`. already: the job had ended before."""
-
-    result: JobResult
-    already: bool = False
-
-
 class Unhealthy(Struct, frozen=True, kw_only=True):
     """An unhealthy node, as the head records it. id: its instance id, or its name if it has none."""
 
@@ -488,6 +470,11 @@ def find_first_key(line: bytes) -> str:
     """The first key of a line's JSON object, which shows the kind of a line from the head; "" for other lines."""
     found = _FIRST_KEY.match(line)
     return found[1].decode("ascii") if found is not None else ""
+
+
+def printable(text: str, most: int) -> str:
+    """At most so many characters of a text, without control characters. Pure."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text[:most])
 
 
 def shorten(text: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import Struct, to_builtins
 
 from node.job.stacks import Location, Program, Stack
-from node.protocol import Container, JobHost, JobResult, JobSpec, LeftOnHost, NewFiles
+from node.protocol import Container, JobHost, JobId, JobResult, JobSpec, JobState, LeftOnHost, NewFiles, Record
 from node.samples import Sample
 
 LONGEST_DELAY_S = 0.5
@@ -356,6 +356,27 @@ class Reply(Struct, kw_only=True, omit_defaults=True):
     error: str | None = None
     waiting_for: tuple[str, ...] = ()
     by_head: bool = False
+
+
+class Submitted(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """jobs.py's answer to an order. refused: the running job because of which this one is refused.
+
+    unrunnable: why its command cannot run. script: of an order that is only checked, the batch scheduler's.
+    """
+
+    job: JobId | None = None
+    state: JobState | None = None
+    refused: Record | None = None
+    unrunnable: str | None = None
+    script: str | None = None
+    error: str | None = None
+
+
+class StopAnswer(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """jobs.py's answer to `stop`. already: the job had ended before."""
+
+    result: JobResult
+    already: bool = False
 
 
 class Stacks(Struct, kw_only=True, omit_defaults=True):

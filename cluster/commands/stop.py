@@ -20,7 +20,7 @@ from cluster.jobs import (
 from cluster.session import describe, unmount_before
 from cluster.views.status import render_usd
 from foundation.errors import ClusterError, NotFoundError, UsageError
-from node.protocol import OUR_JOB_ID, RecordRole
+from node.protocol import OUR_JOB_ID, Process
 from provision.apply import apply
 from provision.power import describe_disks_gib, prepare_stop
 from provision.preflight.prices import find_volume_price
@@ -129,7 +129,7 @@ def render_stopped_job(record: JobRecord, stopped: Stopped) -> str:
     return f"job {record.id} ({record.name}) is stopped: {ended}\nno process of the job is left on {hosts}"
 
 
-def _render_role(role: RecordRole) -> str:
+def _render_role(role: Process) -> str:
     rank = "" if role.rank is None else f" {role.rank}"
     return f"{role.role}{rank} on {role.host}"
 

@@ -10,9 +10,9 @@ from itertools import islice
 from msgspec import Struct, field
 
 from cluster.report.curves import Curve
-from node.job.events import Event, EventReader, Process
+from node.job.events import Event, EventReader
 from node.job.scalars import WORDS, ScalarReader
-from node.protocol import JobResult, JobState
+from node.protocol import JobResult, JobState, Process
 from train.follow.advice import Advisor
 
 EXACT_LINES = 20_000  # examined one by one; of later ones, a few whenever the log has grown by one of its parts

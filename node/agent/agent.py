@@ -278,10 +278,9 @@ class Agent(asyncio.Protocol):
             return
         answer: asyncio.Future[Start | None] = self._loop.create_future()
         self._shims.append(answer)
-        self.send(Announced(len(self._shims) - 1, select_identity(launched)))
+        self.send(Announced(len(self._shims) - 1, select_own(launched, self.order.spec.train.launcher)))
         start = await answer
         if start is not None:
-            start.order.launched = {**select_own(launched, self.order.spec.train.launcher), **start.order.launched}
             process, running = self._start(start)
             gone = asyncio.ensure_future(reader.read(1))
             await asyncio.wait([running, gone], return_when=asyncio.FIRST_COMPLETED)
@@ -469,8 +468,3 @@ def select_own(launched: dict[str, str], launcher: str) -> dict[str, str]:
     Others could mount any folder of the host in the process's container, such as CLUSTER_DATA_CACHE_DIR.
     """
     return {name: value for name, value in launched.items() if name.startswith(tuple(ENGINES[launcher].variables))}
-
-
-def select_identity(launched: dict[str, str]) -> dict[str, str]:
-    """Returns the variables that the supervisor needs: ps-lite's, and ranks. Pure."""
-    return {key: value for key, value in launched.items() if key.startswith("DMLC_") or key.endswith("RANK")}

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from node import job_folder
-from node.protocol import NewFiles
+from node.protocol import NewFiles, printable
 
 WORK, PLACED, OUTPUT = "work", "placed", "output"
 COMPLETE = ".complete"  # the mark of a complete tree
@@ -181,14 +181,8 @@ def count_new(job: str, host: str) -> NewFiles:
         if entry is not None and entry.what is None:
             count += 1
             if len(folders) < MOST_FOLDERS:
-                folders[show(entry.name[: entry.name.find("/") + 1])] = None
+                folders[printable(entry.name[: entry.name.find("/") + 1], LONGEST_FOLDER)] = None
         if number >= MOST_ENTRIES or (number % 256 == 0 and time.monotonic() > give_up_at):
             is_part = True
             break
     return NewFiles(host=host, count=count, folders=tuple(folders), is_part=is_part)
-
-
-def show(name: str) -> str:
-    """Returns a file name, which may have any bytes, for display."""
-    text = os.fsencode(name[:LONGEST_FOLDER]).decode("utf-8", "replace")
-    return "".join(one if one.isprintable() else "?" for one in text)

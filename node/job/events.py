@@ -10,31 +10,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from foundation.decode import decode
-from node.protocol import JobResult, JobState, LogLine, NewFiles, RecordRole, Role, find_first_key
+from node.protocol import JobResult, JobState, LogLine, NewFiles, Process, find_first_key
 
 STATES: frozenset[str] = frozenset(get_args(JobState))
-
-
-class Process(Struct, frozen=True, kw_only=True):
-    """One process of a job. `number` identifies it in the log; its rank is ps-lite's, None until known.
-
-    Processes outside of MXNet's roles are "launcher" (launch.py itself) and "setup" (a job's set-up on a node).
-    """
-
-    number: int
-    role: Role
-    host: str
-    rank: int | None = None
-    pid: int | None = None
-    exit_code: int | None = None
-    signal: int | None = None
-
-    @property
-    def tag(self) -> str:
-        """The prefix of its lines: "worker 0 node-1", or "worker ? node-1" until its rank is known."""
-        if self.role in ("worker", "server"):
-            return f"{self.role} {'?' if self.rank is None else self.rank} {self.host}"
-        return f"{self.role} {self.host}"
 
 
 class Event(Struct, frozen=True, kw_only=True):
@@ -67,12 +45,10 @@ class EventReader:
         self.files: tuple[NewFiles, ...] = ()  # those that the job has created, once it has ended
         self._at = 0.0
 
-    def learn(self, processes: Iterable[RecordRole]) -> None:
-        """Takes over what is known of processes, whose lines then have their ranks from the first one on."""
+    def learn(self, processes: Iterable[Process]) -> None:
+        """Takes over the ranks of processes, whose lines then have them from the first one on."""
         for one in processes:
-            if one.number is not None:
-                role = cast("Role", one.role)
-                self.processes[one.number] = Process(number=one.number, role=role, host=one.host, rank=one.rank)
+            self.processes[one.number] = Process(number=one.number, role=one.role, host=one.host, rank=one.rank)
 
     def read(self, line: bytes) -> Event | None:
         """The event of one line; None for an unknown kind of line."""
@@ -106,7 +82,7 @@ class EventReader:
         process = self.processes.get(number)
         if message.role is not None and message.host is not None:
             known = process.rank if process is not None else None
-            process = Process(number=number, role=cast("Role", message.role), host=message.host, rank=known)
+            process = Process(number=number, role=message.role, host=message.host, rank=known)
         elif message.bar is not None and process is not None:
             return Event(kind="bar", at=message.t, process=process, text=message.bar)
         elif process is None:

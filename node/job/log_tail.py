@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from msgspec.structs import replace
 
 from foundation.decode import decode
-from node.protocol import MAX_LINE_BYTES, LogLine, LogWanted, RecordRole
+from node.protocol import MAX_LINE_BYTES, LogLine, LogWanted, Process
 
 BLOCK_BYTES = 1 << 18
 SEARCHED_BYTES = 512 << 20  # at the end of a log, for lines of a role or a rank; takes a few seconds
@@ -40,12 +40,12 @@ def lines_from_end(read: Read, size: int) -> Iterator[tuple[int, bytes]]:
         size, rest = start, data[:whole]
 
 
-def find_tail(read: Read, size: int, wanted: LogWanted, processes: Iterable[RecordRole]) -> int:
+def find_tail(read: Read, size: int, wanted: LogWanted, processes: Iterable[Process]) -> int:
     """Returns the offset of the last lines of output, which is not after the result. processes: all of the job."""
     if wanted.tail is None:
         return 0
     count = wanted.tail
-    of = {process.number: process for process in processes if process.number is not None}
+    of = {process.number: process for process in processes}
     start, is_last = size, True
     for offset, line in lines_from_end(read, size):
         if not line.endswith(b"\n"):
@@ -63,7 +63,7 @@ def find_tail(read: Read, size: int, wanted: LogWanted, processes: Iterable[Reco
     return start
 
 
-def _counts(line: bytes, wanted: LogWanted, processes: dict[int, RecordRole]) -> bool:
+def _counts(line: bytes, wanted: LogWanted, processes: dict[int, Process]) -> bool:
     try:
         event = decode(line, LogLine)
     except ValueError:  # it is shown as damaged
@@ -76,8 +76,8 @@ def _counts(line: bytes, wanted: LogWanted, processes: dict[int, RecordRole]) ->
 
 
 def find_processes(
-    roles: Iterable[RecordRole], attempts: int, lines: Callable[[], Iterable[bytes]]
-) -> tuple[RecordRole, ...]:
+    roles: Iterable[Process], attempts: int, lines: Callable[[], Iterable[bytes]]
+) -> tuple[Process, ...]:
     """Returns a job's processes with their ranks.
 
     roles: those of the last attempt, as the job's record has them. attempts: how many the job has made. lines: the
@@ -91,8 +91,8 @@ def find_processes(
             event = decode(line, LogLine)
         except ValueError:
             continue
-        if event.role is not None and event.host is not None:
-            found.setdefault(event.p, RecordRole(role=event.role, host=event.host, number=event.p, rank=event.rank))
+        if event.p is not None and event.role is not None and event.host is not None:
+            found.setdefault(event.p, Process(role=event.role, host=event.host, number=event.p, rank=event.rank))
         elif event.p in found and event.rank is not None:
             found[event.p] = replace(found[event.p], rank=event.rank)
     return tuple(found.values())

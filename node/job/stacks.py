@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from node.protocol import Count, Name
+from node.protocol import Count, Name, printable
 
 LIBRARY = re.compile(r"/(site|dist)-packages/|/lib/python3|^<frozen")
 # Modules whose functions wait for other processes, or for an engine that does. Saving a checkpoint is work of its own.
@@ -17,6 +17,7 @@ WAITS_IN = re.compile(
 # Libraries that wait for other processes by using the CPU, or for a GPU on which NCCL does.
 WAITS_IN_LIBRARY = re.compile(r"(^|/)lib(mpi|open-pal|nccl|cuda|cudart)[-.\w]*\.so")
 MOST_LOCATIONS = 4  # lines of programs in a message, and processes at one of them
+LONGEST_NAME = 200  # characters of a function or a file in a message
 MOST_FRAMES = 6  # of a stack in one line
 NOT_PYTHON = "it runs no Python program"
 Text = Annotated[str, Meta(max_length=4096)]
@@ -33,7 +34,7 @@ class Frame(Struct, frozen=True):
     @property
     def location(self) -> str:
         """Such as "steps.py:7"."""
-        return _printable(f"{self.short_filename or self.filename}:{self.line}")
+        return printable(f"{self.short_filename or self.filename}:{self.line}", LONGEST_NAME)
 
 
 class Thread(Struct, frozen=True):
@@ -89,22 +90,18 @@ def find_location(frames: Sequence[Frame]) -> Location:
     first = frames[0]
     called = began[: began.index(first)]  # in C
     if all(frame.name != "<module>" for frame in frames):  # Python ends: it had fewer batches than those that wait
-        return Location(text=f"the end of the program ({_printable(first.name)})", stack=render(frames))
+        return Location(text=f"the end of the program ({printable(first.name, LONGEST_NAME)})", stack=render(frames))
     own = [frame for frame in frames if not LIBRARY.search(frame.filename)]
     at = next((frame for frame in own if frame.filename != "<string>"), next(iter(own), first))  # MXNet generates some
     within = "" if first.name == "<module>" else f" in {first.name}()" if at is first else f" ({first.name})"
     waits = bool(WAITS_IN.search(first.filename)) or any(WAITS_IN_LIBRARY.search(one.filename) for one in called)
-    return Location(text=at.location + _printable(within), waits=waits, stack=render(frames))
+    return Location(text=at.location + printable(within, LONGEST_NAME), waits=waits, stack=render(frames))
 
 
 def render(frames: Sequence[Frame]) -> str:
     """Renders the innermost frame and the program's own ones in one line."""
     own = [frame for frame in frames if frame is frames[0] or not LIBRARY.search(frame.filename)]
-    return " < ".join(f"{_printable(frame.name)} ({frame.location})" for frame in own[:MOST_FRAMES])
-
-
-def _printable(text: str) -> str:
-    return "".join(letter if letter.isprintable() else "?" for letter in text[:200])
+    return " < ".join(f"{printable(frame.name, LONGEST_NAME)} ({frame.location})" for frame in own[:MOST_FRAMES])
 
 
 def group_locations(locations: Mapping[str, Location]) -> list[tuple[Location, list[str]]]:

@@ -27,7 +27,7 @@ import msgspec
 from foundation.decode import decode
 from node import job_folder
 from node.agent import work_folder
-from node.protocol import SAVED_AT
+from node.protocol import SAVED_AT, printable
 from node.staging import s3, words
 
 EVERY_S = 10.0
@@ -35,6 +35,7 @@ QUIET_S = 5.0
 GIVE_UP_S = 180.0  # after the job's end, without a file that could be copied
 RETRY_S = 5.0
 MOST_NAMED = 5  # files in a message
+LONGEST_NAME = 80  # characters of a file in a message
 COPIED = "copied"
 PLACE = "s3"
 INCOMPLETE = ".incomplete"
@@ -133,7 +134,7 @@ class Outputs:
         left = [one.name for one in self._find_changed()]
         if left:
             more = f" and {len(left) - MOST_NAMED} more" if len(left) > MOST_NAMED else ""
-            names = ", ".join(work_folder.show(name) for name in left[:MOST_NAMED])
+            names = ", ".join(printable(name, LONGEST_NAME) for name in left[:MOST_NAMED])
             self._message(f"{self._host}: not copied to {self._url}: {names}{more}; they are in {self._folder}")
 
     def _run(self) -> None:
@@ -183,9 +184,9 @@ class Outputs:
                 continue
             self._copied[entry.name] = (*version, etag)
             if entry.name in parts:
+                name, url = printable(entry.name, LONGEST_NAME), printable(url, LONGEST_NAME)
                 self._message(
-                    f"{self._host}: {work_folder.show(entry.name)} is copied as {work_folder.show(url)}: "
-                    "its program was killed, perhaps while it wrote the file"
+                    f"{self._host}: {name} is copied as {url}: its program was killed, perhaps while it wrote the file"
                 )
         if len(left) < len(changed):
             self._note()

@@ -13,24 +13,12 @@ from node.setup import process_tree, setup_env
 
 
 def prepare(order: Order) -> tuple[Head, socket.socket | None]:
-    """Returns what the engine's launches need, and the socket that reserves the job's port. Raises OSError."""
-    ports_of_engine = ENGINES[order.train.launcher].ports
-    port, claim = (0, None) if ports_of_engine is None else ports.claim(ports_of_engine)
-    return _write_files(order, port), claim
+    """Writes the hostfile and the stand-in for mpirun's ssh, and reserves the job's port. Raises OSError.
 
-
-def environment(order: Order) -> dict[str, str]:
-    """Returns the environment of launchers on the head: this login's, without secrets."""
-    env = setup_env.reach_near(setup_env.of_login(os.environ))
-    env["PATH"] = ":".join([os.path.dirname(order.spec.python), "/usr/local/bin:/usr/bin:/bin"])
-    env["CLUSTER_SOCKET"] = job_folder.path(order.spec.id, "socket")
-    env[process_tree.JOB_VARIABLE] = order.spec.id
-    return env
-
-
-def _write_files(order: Order, port: int) -> Head:
-    """Writes the hostfile, and the stand-in for mpirun's ssh. port: the job's port. Raises OSError."""
+    Returns what the engine's launches need, and the socket that reserves the port.
+    """
     engine = ENGINES[order.train.launcher]
+    port, claim = (0, None) if engine.ports is None else ports.claim(engine.ports)
     folder = job_folder.path(order.spec.id, "bin")
     os.makedirs(folder, mode=0o700, exist_ok=True)
     mpi_ssh = os.path.join(folder, "mpi-ssh")
@@ -41,7 +29,16 @@ def _write_files(order: Order, port: int) -> Head:
     with open(hostfile, "w") as stream:
         stream.write("".join(line + "\n" for line in engine.render_hostfile(order)))
     role_words = tuple(shim_words(engine.variables, python=order.spec.python))
-    return Head(hostfile=hostfile, mpi_ssh=mpi_ssh, role_words=role_words, port=port)
+    return Head(hostfile=hostfile, mpi_ssh=mpi_ssh, role_words=role_words, port=port), claim
+
+
+def environment(order: Order) -> dict[str, str]:
+    """Returns the environment of launchers on the head: this login's, without secrets."""
+    env = setup_env.reach_near(setup_env.of_login(os.environ))
+    env["PATH"] = ":".join([os.path.dirname(order.spec.python), "/usr/local/bin:/usr/bin:/bin"])
+    env["CLUSTER_SOCKET"] = job_folder.path(order.spec.id, "socket")
+    env[process_tree.JOB_VARIABLE] = order.spec.id
+    return env
 
 
 def clean_up(job: str) -> None:

@@ -13,7 +13,7 @@ from node.causes.cause import MOST_LINES
 from node.engines import ENGINES
 from node.engines.engine import HeadLaunch
 from node.programs import CODE_DIR, PYTHON_OPTIONS, shim_words
-from node.protocol import SAVED_AT, STAGED, Container, HostSettings, JobHost, Order, RecordRole
+from node.protocol import SAVED_AT, STAGED, Container, HostSettings, JobHost, Order, Process, printable
 from node.setup import process_tree
 from node.supervisor.agents import HostAgent
 from node.wire import Exited, Reach, RoleOrder
@@ -38,11 +38,6 @@ def with_secrets(env: Mapping[str, str], secrets: Mapping[str, str]) -> dict[str
     if "AWS_ACCESS_KEY_ID" in env:
         merged.pop("CLUSTER_DATA_CREDENTIALS", None)  # staging uses these keys, not the instance profile's
     return merged
-
-
-def printable(text: str, most: int) -> str:
-    """At most so many characters of a text, without control characters. Pure."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text[:most])
 
 
 class JobProcess:
@@ -99,9 +94,9 @@ class JobProcess:
         self.was_ended, self.at, self.why = message.ended, message.at, message.why
         self.has_ended.set()
 
-    def record(self) -> RecordRole:
+    def record(self) -> Process:
         """Returns the process in the form of the job's record."""
-        return RecordRole(**{name: getattr(self, name) for name in RecordRole.__struct_fields__})
+        return Process(**{name: getattr(self, name) for name in Process.__struct_fields__})
 
 
 class Processes:

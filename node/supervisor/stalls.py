@@ -16,7 +16,7 @@ import asyncio
 import re
 import time
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -30,8 +30,8 @@ from node.job.stacks import (
     list_nccl,
     list_stacks,
 )
-from node.protocol import Order
-from node.supervisor.processes import JobProcess, Processes, printable
+from node.protocol import Order, printable
+from node.supervisor.processes import JobProcess, Processes
 from node.tasks import Tasks
 from node.wire import Inspect, PidAndCommand, Used
 
@@ -66,19 +66,6 @@ def patience_s(found: str | None, pace_s: float, limit_s: float | None) -> float
     least_s = {"apart": APART_S, "blocked": BLOCKED_S}.get(found or "", UNEXPLAINED_S)
     usual_s = ENDED_S if found == "ended" else max(least_s, PACE * pace_s)
     return usual_s if limit_s is None else min(usual_s, limit_s / 2)
-
-
-def decide(
-    quiet_s: float, pace_s: float, limit_s: float | None, found: str | None, *, is_news: bool, ends: bool = True
-) -> Literal["end", "report", "wait"]:
-    """Decides what to do: "end" the attempt, "report" it, or "wait". Pure.
-
-    quiet_s: the time without progress. pace_s, limit_s, found: as in `patience_s`. is_news: whether the user has not
-    been told yet, or not recently. ends: whether the limit ends the attempt.
-    """
-    if ends and limit_s is not None and quiet_s >= limit_s:
-        return "end"
-    return "report" if is_news and quiet_s >= patience_s(found, pace_s, limit_s) else "wait"
 
 
 def is_active(seconds: float, cpu_s: float, size_bytes: int, idle_cpu_share: float) -> bool:
@@ -314,13 +301,11 @@ class Stalls:
         reported, found = self._reported, self._describe(kind)
         news = found if kind in ("stopped", "blocked") else kind or ""  # a program that polls is now here, now there
         is_news = reported is None or news != reported[2] or now >= reported[0] + reported[1]
-        ends = self._order.train.on_stall != "report"
-        what = decide(quiet_s, self._pace_s, self._limit_s, kind, is_news=is_news, ends=ends)
-        if what == "end":
+        if self._limit_s is not None and quiet_s >= self._limit_s and self._order.train.on_stall != "report":
             self._keep(list_stacks(self._find_locations()))
-            limit = render_minutes(self._limit_s or 0.0)
+            limit = render_minutes(self._limit_s)
             self._end(f"no worker made progress for {limit} (stall_timeout): {found}")
-        elif what == "report":
+        elif is_news and quiet_s >= patience_s(kind, self._pace_s, self._limit_s):
             self._reported = (now, REPORT_AGAIN_S if reported is None or news != reported[2] else 2 * reported[1], news)
             explains = kind == "ended" or quiet_s < 2 * self._every_s
             text = found if explains else f"no worker has made progress for {render_minutes(quiet_s)}: {found}"

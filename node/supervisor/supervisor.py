@@ -23,7 +23,7 @@ from node.engines.scheduler import Scheduler
 from node.engines.schedulers import SCHEDULERS
 from node.job.cost import find_cost
 from node.job.samples import SampleFile
-from node.protocol import AllocationRequest, JobState, Left, NewFiles, Order, Record, Stall
+from node.protocol import AllocationRequest, JobState, Left, NewFiles, Order, Record, Stall, printable
 from node.supervisor import job_log, launching, publish, recovery, unhealthy_nodes
 from node.supervisor.allocation import Allocation, Client
 from node.supervisor.attempts import restarts
@@ -31,7 +31,7 @@ from node.supervisor.attempts.attempt import RunningAttempt
 from node.supervisor.attempts.new_nodes import Replacement
 from node.supervisor.clients import Clients
 from node.supervisor.notifier import Notifier
-from node.supervisor.processes import LONGEST_LINE, printable
+from node.supervisor.processes import LONGEST_LINE
 from node.tasks import Tasks
 from node.wire import Launch, Message, NotStarted, Replace, Reply, RunProgram, TakeStacks
 

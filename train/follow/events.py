@@ -6,8 +6,8 @@ from datetime import datetime
 from msgspec import Struct
 
 from foundation.errors import UsageError
-from node.job.events import Event, EventReader, Process
-from node.protocol import Role
+from node.job.events import Event, EventReader
+from node.protocol import Process, Role
 
 __all__ = ["Event", "EventReader", "Process", "Selection", "parse_since", "render_line"]
 SINCE_PATTERN = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(s|m|h|d)")

@@ -12,7 +12,6 @@ from bootstrap.ssh.node_program import CHECK_EVERY_S, AnswerError, Check, NodePr
 from foundation.decode import decode
 from foundation.errors import AwsError, ClusterError, ConnectError, JobError, NotFoundError, UsageError
 from node.protocol import (
-    Checked,
     JobHost,
     JobResult,
     JobState,
@@ -21,13 +20,11 @@ from node.protocol import (
     LogStart,
     LogWanted,
     Order,
-    RecordRole,
-    StopAnswer,
-    Submitted,
+    Process,
     find_first_key,
     shorten,
 )
-from node.wire import Reply
+from node.wire import Reply, StopAnswer, Submitted
 from train.follow.events import Event, EventReader
 from train.follow.head import SILENCE_S, Head
 
@@ -94,7 +91,7 @@ def check_order(head: Head, order: Order) -> str | None:
     with closing(head.open("check")) as program:
         program.send_message(order)
         line = program.answer(timeout_s=SUBMIT_TIMEOUT_S)
-    reply = head.read(line or b"{}", Checked)
+    reply = head.read(line or b"{}", Submitted)
     if reply.unrunnable is not None:
         raise UsageError(f"the job cannot run: {reply.unrunnable}")
     if reply.error is not None:
@@ -175,7 +172,7 @@ class LogStream:
         check: Check = never,
         wait: bool = True,
         wanted: LogWanted | None = None,
-        begin: Callable[[tuple[RecordRole, ...]], None] = lambda _: None,
+        begin: Callable[[tuple[Process, ...]], None] = lambda _: None,
     ) -> None:
         self.offset = 0
         self._head = head

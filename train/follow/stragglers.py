@@ -11,9 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from node.protocol import RecordRole
+from node.protocol import Process
 from node.samples import GpuSample, ProcessSample, Sample
-from train.follow.events import Process
 
 WINDOW_S = 30.0
 COVERED = 0.6  # of the window: a worker with fewer samples does not count
@@ -33,13 +32,13 @@ class Straggler(Struct, frozen=True, kw_only=True):
 
 
 def find_culprit(
-    samples: Sequence[Sample], processes: Sequence[RecordRole | Process], *, window_s: float | None = WINDOW_S
+    samples: Sequence[Sample], processes: Sequence[Process], *, window_s: float | None = WINDOW_S
 ) -> Straggler | None:
     """The worker that all others wait for; None if none clearly does.
 
     samples: in the order of their times. window_s: only the last ones count; None: all.
     """
-    workers = {one.number: one for one in processes if one.role == "worker" and one.number is not None}
+    workers = {one.number: one for one in processes if one.role == "worker"}
     series: dict[int, list[tuple[Sample, ProcessSample]]] = {}
     for sample in _choose(samples, window_s):
         known = tuple(process for process in sample.processes if process.p in workers)

@@ -1,7 +1,6 @@
 """`[bootstrap] packages` from our own index: a requirements file, a range, and a package without a wheel."""
 
 import hashlib
-import json
 import os
 import shutil
 from collections.abc import Iterator

@@ -5,7 +5,7 @@ import pytest
 from job_channels import encode
 from node.job import log_tail
 from node.job.log_tail import find_processes, find_tail
-from node.protocol import LogWanted, RecordRole
+from node.protocol import LogWanted, Process
 
 LINES = [
     {"t": 1.0, "state": "starting"},
@@ -27,8 +27,8 @@ LINES = [
 ]
 RESULT = [{"t": 3.0, "result": {"state": "done", "exit_code": 0}}]
 ROLES = [
-    RecordRole(role="worker", host="node-0", number=2, rank=0, pid=7),
-    RecordRole(role="worker", host="node-1", number=3, rank=1),
+    Process(role="worker", host="node-0", number=2, rank=0, pid=7),
+    Process(role="worker", host="node-1", number=3, rank=1),
 ]
 
 

@@ -248,7 +248,4 @@ def test_only_the_ranks_own_variables_leave_a_container() -> None:
         assert isinstance(agent.read(), Booted)
         shim.connect(agent.socket)
         shim.sendall(wire.encode({**evil, "RANK": "1"}))
-        agent.start("/usr/bin/env", p=1, shim=agent.read_until(Announced).shim)
-        assert agent.read_until(Exited).exit_code == 0
-    assert "RANK=1" in agent.lines(1)
-    assert not [line for line in agent.lines(1) if "evil" in line]
+        assert agent.read_until(Announced).launched == {"RANK": "1"}

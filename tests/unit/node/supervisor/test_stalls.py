@@ -43,26 +43,6 @@ def test_the_user_is_told_later_for_slow_jobs_and_unknown_causes(
     assert stalls.patience_s(found, pace_s, limit_s) == seconds
 
 
-@pytest.mark.parametrize(
-    ("quiet_s", "limit_s", "found", "is_news", "what"),
-    [
-        (0, None, None, True, "wait"),
-        (0, None, "stopped", True, "report"),
-        (300 * MIN, None, "stopped", False, "wait"),
-        (59, None, "blocked", True, "wait"),
-        (61, None, "blocked", True, "report"),
-        (9 * MIN, 10 * MIN, "stopped", False, "wait"),
-        (10 * MIN, 10 * MIN, None, True, "end"),
-        (10 * MIN, 10 * MIN, "stopped", False, "end"),
-        (300 * MIN, None, "ended", False, "wait"),
-    ],
-)
-def test_whether_to_wait_tell_or_end(
-    quiet_s: float, limit_s: float | None, found: str | None, *, is_news: bool, what: str
-) -> None:
-    assert stalls.decide(quiet_s, 10.0, limit_s, found, is_news=is_news) == what
-
-
 # -- hours of a job, simulated ---------------------------------------------------------------------------------------
 
 ADDRESSES = {"node-0": "10.0.0.4", "node-1": "10.0.0.5", "node-2": "10.0.0.6"}

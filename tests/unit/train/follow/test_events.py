@@ -6,8 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from foundation.errors import UsageError
-from node.protocol import JobResult, RecordRole, Role
-from train.follow.events import Event, EventReader, Process, Selection, parse_since, render_line
+from node.protocol import JobResult, Process, Role
+from train.follow.events import Event, EventReader, Selection, parse_since, render_line
 
 LOG = [
     '{"t":1.0,"state":"starting"}',
@@ -43,7 +43,7 @@ def test_events_build_on_the_lines_before_them() -> None:
 
 def test_a_rank_that_is_known_before_is_that_of_all_lines() -> None:
     reader = EventReader()
-    reader.learn([RecordRole(role="worker", host="node-1", number=0, rank=2)])
+    reader.learn([Process(role="worker", host="node-1", number=0, rank=2)])
     events = [reader.read(line.encode()) for line in LOG]
     assert [event.process.tag for event in events if event is not None and event.process is not None] == [
         "worker 2 node-1"

@@ -11,7 +11,8 @@ from foundation.decode import decode
 from foundation.errors import ClusterError, ConnectError, JobError, NotFoundError
 from job_channels import ALIVE, BROKEN, LOG, Channel, FakeHead, channel, encode, make_order, no_answer
 from job_forms import make_record
-from node.protocol import JobResult, LogWanted, Order, RecordRole, Submitted
+from node.protocol import JobResult, LogWanted, Order, Process
+from node.wire import Submitted
 from train.follow import run
 from train.follow.events import Event, EventReader
 from train.follow.head import HeadGoneError
@@ -190,7 +191,7 @@ def test_without_waiting_a_log_ends_at_its_current_end() -> None:
 
 def test_a_wanted_part_of_a_log_is_asked_for_once() -> None:
     start = LOG.index(b'{"t": 3.0, "p": 0')
-    known = RecordRole(role="worker", host="node-0", number=0, rank=1)
+    known = Process(role="worker", host="node-0", number=0, rank=1)
     message = encode([{"start": start, "processes": [to_builtins(known)]}])
     cuts = iter([len(ALIVE + message) + 60, None])
 
@@ -200,7 +201,7 @@ def test_a_wanted_part_of_a_log_is_asked_for_once() -> None:
         return channel((ALIVE + log)[:cut_at], exit_code=0 if cut_at is None else BROKEN)
 
     fake = FakeHead(answer)
-    begun: list[RecordRole] = []
+    begun: list[Process] = []
     wanted = LogWanted(tail=2, ranks=(1,))
     stream = LogStream(fake.make(), "j1", message=lambda _: None, wait=False, wanted=wanted, begin=begun.extend)
     assert list(stream.lines()) == LOG[start:].splitlines()

@@ -5,16 +5,16 @@ from typing import Any
 
 import pytest
 
-from node.protocol import RecordRole
+from node.protocol import Process
 from node.samples import GpuSample, ProcessSample, Sample
 from train.follow.stragglers import find_culprit
 
 ROLES = (
-    RecordRole(role="scheduler", host="node-0", number=0),
-    RecordRole(role="worker", host="node-0", number=1, rank=1),
-    RecordRole(role="worker", host="node-1", number=2, rank=0),
-    RecordRole(role="worker", host="node-2", number=3, rank=2),
-    RecordRole(role="setup", host="node-0"),
+    Process(role="scheduler", host="node-0", number=0),
+    Process(role="worker", host="node-0", number=1, rank=1),
+    Process(role="worker", host="node-1", number=2, rank=0),
+    Process(role="worker", host="node-2", number=3, rank=2),
+    Process(role="setup", host="node-0", number=4),
 )
 Used = tuple[float, float]
 """CPU and delay of a worker, in seconds per second."""
