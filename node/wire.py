@@ -39,13 +39,6 @@ class RoleOrder(Struct, kw_only=True):
     volumes: tuple[str, ...] = ()
 
 
-class Notice(Struct, kw_only=True, frozen=True):
-    """EC2 will interrupt this instance. action: terminate, stop or hibernate. at: seconds since the epoch, if known."""
-
-    action: str
-    at: float | None = None
-
-
 # -- from the supervisor to an agent -----------------------------------------------------------------------------------
 
 
@@ -93,23 +86,20 @@ class Reach(Struct, tag=True):
 
 
 class Inspect(Struct, tag=True):
-    """Report the resources that process `p` uses, with Used; with `location`, also where its program is, with Placed.
-
-    native: look at the frames of C, too, for which the program is stopped for about 0.1 s. nccl: ask NCCL, too. hosts:
-    the addresses of the job's hosts; what goes to others, or comes from them, counts as used.
-    """
+    """Answer with Used. hosts: the addresses of the job's hosts; what goes to others, or comes from them, counts."""
 
     p: int
-    location: bool = False
-    native: bool = False
-    nccl: bool = False
     hosts: tuple[str, ...] = ()
 
 
 class TakeStack(Struct, tag=True):
-    """Answer with Placed. whole: with the whole stacks of process `p`; native: with the frames of C; nccl: ask NCCL."""
+    """Answer with Placed. asked: for a user. whole: with the whole stacks of process `p`.
+
+    native: look at the frames of C, too, for which the program is stopped for about 0.1 s. nccl: ask NCCL, too.
+    """
 
     p: int
+    asked: bool = False
     whole: bool = False
     native: bool = False
     nccl: bool = False
@@ -215,7 +205,7 @@ class Used(Struct, tag=True):
 
 
 class Placed(Struct, tag=True):
-    """Where the Python program of process `p` is, and its stacks if they were asked for. asked: by TakeStack."""
+    """Where the Python program of process `p` is, and its stacks if they were asked for. asked: as in TakeStack."""
 
     p: int
     location: Location
@@ -236,10 +226,11 @@ class VolumeDead(Struct, tag=True):
     text: str
 
 
-class Noticed(Struct, tag=True):
-    """EC2 will interrupt the host."""
+class Notice(Struct, tag=True, kw_only=True, frozen=True):
+    """EC2 will interrupt the host. action: terminate, stop or hibernate. at: seconds since the epoch, if known."""
 
-    notice: Notice
+    action: str
+    at: float | None = None
 
 
 class Reported(Struct, tag=True):
@@ -279,7 +270,7 @@ FromAgent = (
     | Blocked
     | Placed
     | VolumeDead
-    | Noticed
+    | Notice
     | Reported
     | Sampled
     | Copying

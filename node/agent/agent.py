@@ -52,7 +52,6 @@ from node.wire import (
     Copying,
     End,
     Inspect,
-    Noticed,
     Ping,
     Placed,
     Reach,
@@ -149,7 +148,7 @@ class Agent(asyncio.Protocol):
         if self.order.volumes:
             self._tasks.begin(watch_volumes(self.order.volumes, lambda text: self.send(VolumeDead(text))))
         if self.order.metadata is not None:
-            self._tasks.begin(watch_notices(lambda notice: self.send(Noticed(notice)), self.order.metadata))
+            self._tasks.begin(watch_notices(self.send, self.order.metadata))
         self.data_received(received)
         self._tasks.begin(self._ping())
         self._tasks.begin(self._watch_samples())
@@ -206,10 +205,7 @@ class Agent(asyncio.Protocol):
         elif isinstance(message, Reach):
             self._tasks.begin(self._reach(message))
         elif isinstance(message, Inspect) and message.p in self._processes:
-            process = self._processes[message.p]
-            self._tasks.begin(self._describe_use(process, message.hosts))
-            if message.location:
-                self._tasks.begin(self._take_stack(process, message))
+            self._tasks.begin(self._describe_use(self._processes[message.p], message.hosts))
         elif isinstance(message, TakeStack) and message.p in self._processes:
             self._tasks.begin(self._take_stack(self._processes[message.p], message))
         elif isinstance(message, SaveCheckpoint):
@@ -340,15 +336,13 @@ class Agent(asyncio.Protocol):
         stopped = tuple((pid, words) for pid, words in use["stopped"])
         self.send(Used(process.number, use["cpu_s"], use["bytes"] + size_bytes // TRACKED, stopped))
 
-    async def _take_stack(self, process: JobProcess, wanted: Inspect | TakeStack) -> None:
+    async def _take_stack(self, process: JobProcess, wanted: TakeStack) -> None:
         pids = {pid for pid, _, _ in process_tree.find(self.order.spec.id)} if wanted.nccl else set()
         nccl = asyncio.ensure_future(nccl_ras.ask(pids))
-        whole = isinstance(wanted, TakeStack) and wanted.whole
         async with self._looking:  # not all at once, beside the processes that train
-            location, programs = await stack.take(process.find(), native=wanted.native, whole=whole)
+            location, programs = await stack.take(process.find(), native=wanted.native, whole=wanted.whole)
         location = replace(location, nccl=await nccl)
-        programs = programs if whole else ()
-        self.send(Placed(process.number, location, programs, asked=isinstance(wanted, TakeStack)))
+        self.send(Placed(process.number, location, programs if wanted.whole else (), wanted.asked))
 
     async def _reach(self, message: Reach) -> None:
         found = await asyncio.to_thread(environment.find_unreachable, message.addresses)

@@ -33,7 +33,7 @@ from node.job.stacks import (
 from node.protocol import Order, printable
 from node.supervisor.processes import JobProcess, Processes
 from node.tasks import Tasks
-from node.wire import Inspect, PidAndCommand, Used
+from node.wire import Inspect, PidAndCommand, TakeStack, Used
 
 CHECK_EVERY_S = 10.0
 CHECKS = 6  # the minimum number within stall_timeout
@@ -260,11 +260,10 @@ class Stalls:
         if any(process.role == "worker" for process in silent):  # other roles never print
             first = next(process for process in silent if process.role == "worker")
             for process in silent:
-                is_worker, nccl = process.role == "worker", process is first
-                native = is_worker and self._may_spin(process.number, now)
-                process.agent.put(
-                    Inspect(process.number, location=is_worker, native=native, nccl=nccl, hosts=self._hosts)
-                )
+                process.agent.put(Inspect(process.number, self._hosts))
+                if process.role == "worker":
+                    native = self._may_spin(process.number, now)
+                    process.agent.put(TakeStack(process.number, native=native, nccl=process is first))
         is_due = self._reach_until is None and (self._reached_at is None or now >= self._reached_at + REACH_AGAIN_S)
         if is_due and quiet_s >= patience_s("blocked", self._pace_s, self._limit_s):
             self._reach_until = now + REACH_S

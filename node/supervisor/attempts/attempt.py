@@ -35,7 +35,7 @@ from node.wire import (
     Exited,
     Joined,
     Launch,
-    Noticed,
+    Notice,
     Output,
     Placed,
     Refuse,
@@ -148,8 +148,8 @@ class RunningAttempt:
             self.outcome.note_copying()
         elif isinstance(message, VolumeDead):
             self.outcome.fail(f"{agent.host.name}: {message.text}")
-        elif isinstance(message, Noticed):
-            self.interruption.note_notice(agent, message.notice)
+        elif isinstance(message, Notice):
+            self.interruption.note_notice(agent, message)
         elif isinstance(message, Reported):
             self.on_numbers(agent, message)
         elif isinstance(message, Sampled):

@@ -1,4 +1,4 @@
-"""Jobs by the real command: they outlive their clients, are followed without a gap, queue up, and are stopped."""
+"""Jobs by the real command: they outlive their clients, are followed without a gap, and are stopped."""
 
 import json
 import re
@@ -15,7 +15,6 @@ import pytest
 
 from job_steps import ONE_WORKER, STRANGER, Tell, borrowed, check, gone, hosts_of, python, records, running
 from project import CLUSTER, Project
-from ps_lite_lines import LINES
 from terminal import Terminal
 from waits import until
 
@@ -106,56 +105,6 @@ def test_without_a_terminal_a_job_is_left_running_and_it_is_said_how_to_stop_it(
     assert "no process of the job is left on node-0" in stopped
     gone(job)
     assert nodes.run("logs", "-f", job, code=130).stdout.startswith("[worker 0 node-0] here\n")
-
-
-def test_a_second_job_is_refused_or_waits_for_its_turn(nodes: Nodes) -> None:
-    first = nodes.detach(*ONE_WORKER, "--name", "first", *python(WAIT))
-    refused = nodes.run("train", *ONE_WORKER, *python("print('never')"), code=1)
-    assert f"job {first} (first) is" in refused.stderr
-    assert f"cluster train --queue ..., or cluster stop {first}" in refused.stderr
-    assert not refused.stdout
-    until(lambda: nodes.jobs()[first]["state"] == "running", "the first job does not run")
-    second = nodes.detach(*ONE_WORKER, "--queue", "--name", "mine", *python("print('second')"))
-    assert nodes.jobs()[second]["state"] == "queued"
-    nodes.run("stop", "first")
-    assert nodes.run("logs", "-f", second).stdout.endswith("[worker 0 node-0] second\n")
-    records = nodes.jobs()
-    assert [records[job]["state"] for job in (first, second)] == ["stopped", "done"]
-    assert records[first]["ended_at"] <= records[second]["started_at"]
-
-
-def _joins(rank: int) -> str:
-    """Shell words that print a worker's line of ps-lite, and its rank."""
-    line = LINES["mxnet==1.7.0.post2"][1][1]
-    assert "W[11] is connected" in line
-    return f"echo '{line.replace('W[11]', f'W[{9 + 2 * rank}]')}'; echo rank {rank}"
-
-
-# Prints the lines of ps-lite for MXNet 1.7's workers; rank 0 is on node-1.
-RANKS = f"""
-case $DMLC_ROLE-$CLUSTER_HOST in
-    worker-node-0) echo before; {_joins(1)};;
-    worker-node-1) echo before; {_joins(0)};;
-    *) sleep 600;;
-esac
-"""
-
-
-def test_logs_show_what_is_asked_for(nodes: Nodes) -> None:
-    nodes.run("train", "--name", "ranks", "--", "sh", "-c", RANKS)
-    everything = nodes.run("logs", "ranks").stdout
-    tags = dict(re.findall(r"^\[(worker \d) (node-\d)\] rank \d$", everything, re.MULTILINE))
-    assert set(tags) == {"worker 0", "worker 1"}
-    shown = nodes.run("logs", "--rank", "1", "--role", "worker", "ranks").stdout
-    host = tags["worker 1"]
-    assert [line for line in shown.splitlines() if "supervisor" not in line] == [
-        f"[worker 1 {host}] before",  # although its rank was not known yet
-        f"[worker 1 {host}] rank 1",
-    ]
-    assert nodes.run("logs", "-f", "--rank", "1", "--tail", "1", "ranks").stdout == f"[worker 1 {host}] rank 1\n"
-    lines = [json.loads(line) for line in nodes.run("logs", "--json", "--since", "10m").stdout.splitlines()]
-    assert {line["rank"] for line in lines if line.get("text", "").startswith("rank ")} == {0, 1}
-    assert lines[-1]["state"] == "done"
 
 
 def test_logs_end_with_the_reader_of_their_output(nodes: Nodes) -> None:

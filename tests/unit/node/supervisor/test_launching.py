@@ -34,8 +34,6 @@ def make_processes(**more: Any) -> Processes:
         ({}, ["scheduler on node-0", "server on node-0", "worker on node-0", "worker on node-1"]),
         ({"workers": 3}, ["scheduler on node-0", "server on node-0", "worker on node-0", "2 workers on node-1"]),
         ({"hostfile": ("10.0.0.6:2222",)}, ["scheduler on node-0", "server on node-2", "2 workers on node-2"]),
-        ({"launcher": "local"}, ["scheduler on node-0", "server on node-0", "2 workers on node-0"]),
-        ({"launcher": "mpi"}, ["scheduler on node-0", "server on node-0", "worker on node-0", "worker on node-1"]),
         ({"servers": 0, "workers": 1, "hostfile": ()}, ["worker on node-0"]),
     ],
 )

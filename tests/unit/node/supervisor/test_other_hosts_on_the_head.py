@@ -1,9 +1,6 @@
 """Hosts that are not nodes of the cluster, with their own paths, user and port; tested in this process."""
 
-from typing import Any
-
 import pytest
-from msgspec.structs import replace
 
 from foundation.remote_command import RemoteCommand
 from job_channels import make_agents, make_order
@@ -84,25 +81,6 @@ OURS = {"AWS_ACCESS_KEY_ID": "ASIAOURS", "AWS_SECRET_ACCESS_KEY": "ours", "AWS_S
 )
 def test_the_users_aws_credentials_replace_the_jobs(own: dict[str, str], found: dict[str, str]) -> None:
     assert with_secrets(own, OURS) == found
-
-
-@pytest.mark.parametrize(
-    ("where", "keys"),
-    [
-        ({"env": {"AWS_ACCESS_KEY_ID": "mine"}}, dict.fromkeys(("server", "worker", "setup", "scheduler"), "mine")),
-        ({"env_worker": {"AWS_ACCESS_KEY_ID": "mine"}}, {"server": "ASIAOURS", "worker": "mine", "setup": "ASIAOURS"}),
-        ({"env_server": {"AWS_ACCESS_KEY_ID": "mine"}}, {"server": "mine", "worker": "ASIAOURS", "setup": "ASIAOURS"}),
-        ({}, {"server": "ASIAOURS", "worker": "ASIAOURS", "setup": "ASIAOURS"}),
-    ],
-)
-def test_each_role_has_its_own_credentials(where: dict[str, Any], keys: dict[str, str]) -> None:
-    order = replace(ORDER, **{"secrets": OURS, "env": {}, **where})
-    book = Processes(order, make_agents(order))
-    found = {role: order_for(book, role, "10.0.0.4").env for role in ("server", "worker", "setup", "scheduler")}
-    assert {role: env["AWS_ACCESS_KEY_ID"] for role, env in found.items() if "AWS_ACCESS_KEY_ID" in env} == keys
-    assert {role for role, env in found.items() if "AWS_SESSION_TOKEN" in env} == {
-        role for role, key in keys.items() if key == "ASIAOURS"
-    }
 
 
 def test_staging_uses_the_users_keys_but_no_profile() -> None:

@@ -1,6 +1,5 @@
 """Jobs whose processes torchrun or the supervisor itself starts: how they start, fail and end."""
 
-import json
 from typing import Any
 
 import pytest
@@ -70,11 +69,3 @@ def test_the_first_failure_ends_the_job_with_its_exit_code(job_host: LocalHead) 
     assert result["error"].startswith("worker 1 on node-1 (process ")
     assert result["error"].endswith("ended with exit code 7; its last line: broken")
     assert "broken" in lines_of(log, "worker")
-
-
-def test_secrets_reach_the_processes_alone(job_host: LocalHead) -> None:
-    program = "test \"$TOKEN\" && tr '\\0' '\\n' </proc/$PPID/environ | grep -c hus[h]; true"
-    result, log = job_host.run(order(job_host, "torchrun", program, secrets={"TOKEN": "hush"}))
-    assert result["state"] == "done"
-    assert lines_of(log, "worker") == ["0", "0"]
-    assert "hush" not in json.dumps(job_host.record())

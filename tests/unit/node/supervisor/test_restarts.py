@@ -259,19 +259,3 @@ def test_a_job_pays_for_its_attempts_and_between_them_for_the_nodes_that_it_keep
 )
 def test_which_unhealthy_nodes_are_replaced(unhealthy: Any, changes: dict[str, Any], replaced: Any) -> None:
     assert restarts.find_replaceable(order(**changes), unhealthy) == replaced
-
-
-@pytest.mark.parametrize(
-    ("reason", "lost", "unhealthy", "found"),
-    [
-        ("error", (), (), "error"),
-        ("error", (), ("node-1",), "unhealthy"),
-        ("error", ("node-1",), (), "lost"),
-        ("error", ("node-1",), ("node-2",), "lost"),
-        ("notice", ("node-1",), ("node-2",), "notice"),
-        ("done", (), ("node-1",), "done"),
-        (None, (), (), None),
-    ],
-)
-def test_why_an_attempt_ended(reason: Any, lost: Any, unhealthy: Any, found: Any) -> None:
-    assert restarts.find_reason(reason, lost, unhealthy) == found
