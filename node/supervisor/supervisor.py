@@ -417,9 +417,6 @@ class Supervisor:
         for host, why in self.attempt.describe_lost().items():
             text = f"job {self.job} ({self.order.spec.name}) has lost {host}: {why}"
             self.notifier.send("node-lost", text, node=host)
-        error = await self.allocation.cancel() if self.allocation is not None else None
-        if error is not None:
-            self.message(error)
         return left
 
     async def check_health(self) -> None:
@@ -441,7 +438,10 @@ class Supervisor:
         attempt.unhealthy = restarts.find_replaceable(order, found)
 
     async def conclude(self, left: Left) -> None:
-        """Writes the result to disk and S3, and sends it to all clients that wait for it."""
+        """Gives nodes back, writes the result to disk and S3, and sends it to all clients that wait for it."""
+        refusal = await self.allocation.cancel() if self.allocation is not None else None
+        if refusal is not None:
+            self.message(refusal)
         await asyncio.sleep(0)  # for messages about copying to S3
         self.tasks.end()
         ending = self.attempt.ending

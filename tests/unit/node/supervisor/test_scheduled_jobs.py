@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from fake_slurm import NODES, FakeSlurm, make_slurm
-from job_host import LocalHead, job_host, job_id
+from job_host import LocalHead, job_host, job_id, lines_of
 from waits import until
 
 __all__ = ["job_host"]
@@ -22,13 +22,13 @@ def slurm(job_host: LocalHead, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
     return made
 
 
-def order(host: LocalHead) -> dict[str, Any]:
+def order(host: LocalHead, *command: str, **more: Any) -> dict[str, Any]:
     """An order for a worker on each of two nodes, planned for node-0 and node-1. node-2 is set up, too."""
     hosts = [{"name": f"node-{i}", "ip": f"127.0.0.{i + 1}", "instance_id": f"i-{i}"} for i in range(3)]
     request = {"job": JOB, "name": "name", "nodes": 2, "queue": "cluster"}
     fields: dict[str, Any] = {"launcher": "env", "kv_store": "none", "workers": 2, "servers": 0, "hosts": hosts}
     fields |= {"hostfile": ["127.0.0.1", "127.0.0.2"], "scheduler": "slurm", "request": request}
-    return host.order("true", **fields)
+    return host.order(*(command or ("true",)), **fields, **more)
 
 
 def test_after_a_killed_supervisor_the_nodes_are_given_back(job_host: LocalHead, slurm: FakeSlurm) -> None:
@@ -40,3 +40,14 @@ def test_after_a_killed_supervisor_the_nodes_are_given_back(job_host: LocalHead,
     (answer,) = job_host.ask("list")
     assert answer["jobs"][0]["error"] == "the supervisor on node-0 was killed"
     until(lambda: slurm.read("cancelled") == "12\n")
+
+
+def test_a_job_that_hangs_starts_again_on_its_nodes(job_host: LocalHead, slurm: FakeSlurm) -> None:
+    """They are given back once, at the end of the job: before, another job could get them."""
+    slurm.set_job("RUNNING")
+    script = f'[ "$CLUSTER_ATTEMPT" = 2 ] || sleep 100; cat {slurm.state}/cancelled 2>&1'
+    result, log = job_host.run(order(job_host, "/bin/sh", "-c", script, stall_timeout=3, on_stall="requeue"))
+    assert [attempt["reason"] for attempt in job_host.record()["attempts"]][0] == "stalled"
+    assert {line.rpartition(": ")[2] for line in lines_of(log, "worker")} == {"No such file or directory"}
+    assert slurm.read("cancelled") == "12\n"
+    assert result["exit_code"] == 1  # of cat
