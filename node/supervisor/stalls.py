@@ -117,7 +117,7 @@ class Stalls:
         limit = order.train.stall_timeout_s
         self._is_watching = False
         self._limit_s = None if isinstance(limit, str) else limit
-        self._has_servers, self._hosts = order.spec.servers > 0, tuple(host.ip for host in order.hosts)
+        self._has_servers = order.spec.servers > 0
         self._every_s = min(CHECK_EVERY_S, self._limit_s / CHECKS) if self._limit_s else CHECK_EVERY_S
         self._proven_at = self._pace_s = 0.0
         self._cpu_at: dict[int, float] = {}  # when a process last made progress by its use of CPU alone
@@ -259,8 +259,9 @@ class Stalls:
         silent = [process for process in running if now >= self._lines_at.get(process.number, 0.0) + self._every_s]
         if any(process.role == "worker" for process in silent):  # other roles never print
             first = next(process for process in silent if process.role == "worker")
+            hosts = tuple(host.ip for host in self._order.hosts)
             for process in silent:
-                process.agent.put(Inspect(process.number, self._hosts))
+                process.agent.put(Inspect(process.number, hosts))
                 if process.role == "worker":
                     native = self._may_spin(process.number, now)
                     process.agent.put(TakeStack(process.number, native=native, nccl=process is first))

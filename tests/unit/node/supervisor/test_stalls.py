@@ -59,6 +59,7 @@ class HostsAgent:
         assert process.host == self._host
         if isinstance(message, Inspect):
             self._job.looks += 1
+            self._job.known_hosts = message.hosts
             self._job.stalls.on_use(process, self._job.uses[process.name])
         elif isinstance(message, TakeStack):
             self._job.asked_nccl |= {process.name} if message.nccl else set()
@@ -79,7 +80,7 @@ class Job:
         hosts = tuple(JobHost(name=name, ip=ip) for name, ip in ADDRESSES.items())
         limit = limit if isinstance(limit, str) else int(limit)
         keys = {"workers": 2, "servers": 2, "stall_timeout": limit, "launcher": launcher, **train}
-        order = make_order(hosts=hosts, **keys)
+        order = self.order = make_order(hosts=hosts, **keys)
         agents = {name: cast("Any", HostsAgent(self, name)) for name in ADDRESSES}
         self.processes = Processes(order, agents)
         self.told: list[tuple[float, str]] = []
@@ -89,6 +90,7 @@ class Job:
         self.spins: set[str] = set()  # the workers whose frames of C show that they wait
         self.kept: list[tuple[str, ...]] = []
         self.asked_nccl: set[str] = set()
+        self.known_hosts: tuple[str, ...] = ()  # whose connections are no progress
         self.stalls = stalls.Stalls(order, self.processes, self.timers, self.report, self.end, keep=self.kept.append)
         others = [(role, host) for role in ("server", "worker") for host in ("node-1", "node-2")]
         for role, host in [("scheduler", "node-0"), *others]:
@@ -376,6 +378,13 @@ def test_on_stall_report_ends_nothing(timers: Timers) -> None:
     assert job.ended == []
     assert 0.5 * MIN <= job.told[0][0] <= MIN
     assert len(job.told) > 1
+
+
+def test_connections_to_a_new_node_are_no_progress(job: Job) -> None:
+    """It has replaced a lost one while the attempt waited to start."""
+    job.order.hosts = (*job.order.hosts[:2], JobHost(name="node-2", ip="10.0.0.77"))
+    job.run(30)
+    assert job.known_hosts == ("10.0.0.4", "10.0.0.5", "10.0.0.77")
 
 
 def test_stall_timeout_none_turns_it_off(timers: Timers) -> None:
