@@ -11,7 +11,7 @@ from foundation.decode import decode
 from node import job_folder, wire
 from node.job.log_tail import find_processes, find_tail, read_from
 from node.protocol import JobResult, LogLine, LogStart, LogWanted
-from node.supervisor import recovery
+from node.supervisor import job_log, recovery
 from node.wire import News, Watch
 
 ALIVE_EVERY_S = 2.0
@@ -95,7 +95,7 @@ class Follower:
             self.pace.note()
             lines = whole + end
             last = lines[lines.rfind(b"\n", 0, -1) + 1 :]
-            if RESULT in last and is_result(last):
+            if RESULT in last and job_log.parse_result(last) is not None:
                 self.last = last
                 lines = lines[: -len(last)]
             self.send(lines)
@@ -180,14 +180,6 @@ class Follower:
         ready, _, _ = select.select([self.supervisor], [], [], max(CHECK_EVERY_S, self.pace.delay_s))
         if ready:
             self.read_supervisor(self.supervisor)
-
-
-def is_result(line: bytes) -> bool:
-    """Whether a line of the log is the result."""
-    try:
-        return decode(line, LogLine).result is not None
-    except ValueError:
-        return False
 
 
 def connect(job: str) -> socket.socket | None:

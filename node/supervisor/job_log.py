@@ -178,10 +178,17 @@ def repair(job: str) -> JobResult | None:
     """Removes a dead writer's incomplete line. Returns the result in the last line, or None."""
     try:
         with open(job_folder.path(job, "events"), "r+b") as stream:
-            last = _drop_incomplete(stream)
+            return parse_result(_drop_incomplete(stream))
     except FileNotFoundError:
         return None
-    return decode(last, LogLine).result if last else None
+
+
+def parse_result(line: bytes) -> JobResult | None:
+    """Returns the result in a line of the log; None for another line, or a damaged one."""
+    try:
+        return decode(line, LogLine).result
+    except ValueError:
+        return None
 
 
 def _drop_incomplete(log: IO[bytes]) -> bytes:

@@ -103,3 +103,4 @@ def test_the_log_of_earlier_attempts_is_restored_without_an_incomplete_line(even
     whole = b'{"t": 1.0, "state": "starting"}\n'
     job_log.restore("j", io.BytesIO(whole + end))
     assert events.read_bytes() == whole + end * end.endswith(b"\n")
+    assert job_log.repair("j") is None
