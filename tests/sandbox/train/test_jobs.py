@@ -7,13 +7,11 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from job_steps import ONE_WORKER, STRANGER, Tell, borrowed, check, gone, hosts_of, python, records, running
+from job_steps import ONE_WORKER, STRANGER, Tell, borrowed, check, gone, hosts_of, job_of, python, records, running
 from project import CLUSTER, Project
 from terminal import Terminal
 from waits import until
@@ -32,26 +30,11 @@ print(os.environ["CLUSTER_OUTPUT_URL"])
 WAIT = "import time; print('here', flush=True); time.sleep(600)"
 
 
-@dataclass
-class Nodes(Project):
-    """The shared cluster, and cheap access to the records of its jobs."""
-
-    def jobs(self) -> dict[str, dict[str, Any]]:
-        return {record["id"]: record for record in records(self)}
-
-    def job_named(self, name: str) -> dict[str, Any]:
-        return next((job for job in self.jobs().values() if job["name"] == name), {})
-
-    def detach(self, *words: str) -> str:
-        """Starts a job without following it; returns its id."""
-        return self.run("train", "--detach", *words).stdout.strip()
-
-
 @pytest.fixture
-def nodes(two_nodes: Project) -> Iterator[Nodes]:
+def nodes(two_nodes: Project) -> Iterator[Project]:
     """The shared cluster, on which no job runs or waits after the test."""
     with borrowed(two_nodes):
-        yield Nodes(two_nodes.directory, two_nodes.env)
+        yield two_nodes
 
 
 def sessions(job: str) -> set[int]:
@@ -75,7 +58,7 @@ def counted(output: str) -> list[int]:
     return [int(number) for number in re.findall(r"^\[worker 0 node-0\] line (\d+)$", output, re.MULTILINE)]
 
 
-def test_a_job_outlives_a_client_that_was_killed(nodes: Nodes) -> None:
+def test_a_job_outlives_a_client_that_was_killed(nodes: Project) -> None:
     program = "import sys, time\nfor n in range(30): print('line', n, flush=True); time.sleep(0.1)\nsys.exit(4)"
     with nodes.following("train", *ONE_WORKER, *python(program)) as process:
         assert process.stdout is not None
@@ -87,7 +70,7 @@ def test_a_job_outlives_a_client_that_was_killed(nodes: Nodes) -> None:
     assert "no new files on node-0, below" in done.stderr  # the job ran when the command began
 
 
-def test_without_a_terminal_a_job_is_left_running_and_it_is_said_how_to_stop_it(nodes: Nodes) -> None:
+def test_without_a_terminal_a_job_is_left_running_and_it_is_said_how_to_stop_it(nodes: Project) -> None:
     with nodes.following("train", *ONE_WORKER, *python(WAIT)) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "[worker 0 node-0] here\n", nodes.messages.read_text()
@@ -107,9 +90,11 @@ def test_without_a_terminal_a_job_is_left_running_and_it_is_said_how_to_stop_it(
     assert nodes.run("logs", "-f", job, code=130).stdout.startswith("[worker 0 node-0] here\n")
 
 
-def test_logs_end_with_the_reader_of_their_output(nodes: Nodes) -> None:
+def test_logs_end_with_the_reader_of_their_output(nodes: Project) -> None:
     """It exits with 0, and reads no more of the log."""
-    job = nodes.detach(*ONE_WORKER, *python("import time\nwhile True: print('line', flush=True); time.sleep(0.1)"))
+    job = nodes.run(
+        "train", "--detach", *ONE_WORKER, *python("import time\nwhile True: print('line', flush=True); time.sleep(0.1)")
+    ).stdout.strip()
     piped = f"set -o pipefail; {CLUSTER} logs -f --plain --tail 5 {job} | head -1"
     done = subprocess.run(
         ["bash", "-c", piped],
@@ -152,7 +137,7 @@ def press_ctrl_c(terminal: Terminal, answer: str, *, times: int = 1) -> None:
 QUESTION = "[s: stop; l: leave"
 
 
-def test_ctrl_c_asks_and_each_answer_does_what_it_says(nodes: Nodes) -> None:
+def test_ctrl_c_asks_and_each_answer_does_what_it_says(nodes: Project) -> None:
     with at_terminal(nodes, "train", *ONE_WORKER, *python(WAIT)) as (terminal, process):
         terminal.wait_for(lambda: "] here" in terminal.raw, TIMEOUT_S)
         press_ctrl_c(terminal, "continue\n")
@@ -162,16 +147,16 @@ def test_ctrl_c_asks_and_each_answer_does_what_it_says(nodes: Nodes) -> None:
         press_ctrl_c(terminal, "stop\n", times=2)
         assert process.wait(TIMEOUT_S) == 130
         assert f"job {job} was stopped" in terminal.settle()
-    assert nodes.jobs()[job]["state"] == "stopped"
+    assert job_of(nodes, job)["state"] == "stopped"
     gone(job)
 
 
-def test_jobs_outlive_their_head_in_s3(nodes: Nodes) -> None:
+def test_jobs_outlive_their_head_in_s3(nodes: Project) -> None:
     (nodes.directory / "any-object").write_text("x")
     nodes.run("data", "put", "--create-bucket", "any-object", "s3://cluster-jobs/any-object")
     with nodes.configured(results="s3://cluster-jobs/results/"):
         done = nodes.run("train", "--name", "kept", *ONE_WORKER, *python(SAMPLED))
-        job = nodes.job_named("kept")["id"]
+        (job,) = (record["id"] for record in records(nodes) if record["name"] == "kept")
         assert done.stdout.endswith(f"] s3://cluster-jobs/results/{job}/\n")
         supervisors = hosts_of(nodes)["node-0"].programs
         until(lambda: not supervisors("supervise"), "it copies for ever")
@@ -186,7 +171,7 @@ def test_jobs_outlive_their_head_in_s3(nodes: Nodes) -> None:
         assert f"{job}/tensorboard/worker-0/events.out.tfevents." in kept
 
 
-def test_a_worker_is_killed_below_one_agent_on_each_node(nodes: Nodes, record_property: Tell) -> None:
+def test_a_worker_is_killed_below_one_agent_on_each_node(nodes: Project, record_property: Tell) -> None:
     """The agent is above all ranks of a job of launch.py, and nothing of ours is between them.
 
     Every process ends, also a child without the job's parent, session and environment.

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -39,13 +40,18 @@ def test_a_mount_that_has_ended(notes: Path) -> None:
 @pytest.mark.parametrize(
     ("probe", "limit_s", "message"),
     [
-        ("import time; time.sleep(600)", 0.2, "no answer for 0.2 s"),
-        ("print('Input/output error', end='')", 20.0, "Input/output error"),
+        ("exec sleep 600", 0.2, "no answer for 0.2 s"),
+        ("echo \"stat: cannot statx '$1': Input/output error\" >&2; exit 1", 20.0, "Input/output error"),
+        ("kill -9 $$", 20.0, "its probe ended with exit code -9"),
     ],
 )
-def test_a_server_that_fails(monkeypatch: pytest.MonkeyPatch, probe: str, limit_s: float, message: str) -> None:
+def test_a_server_that_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, probe: str, limit_s: float, message: str
+) -> None:
     monkeypatch.setattr(volume_probe, "is_mounted", lambda _: True)
-    monkeypatch.setattr(volumes, "ASK", probe)
+    (tmp_path / "stat").write_text(f"#!/bin/sh\n{probe}\n")
+    (tmp_path / "stat").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     assert text_of(["/shared"], limit_s) == f"volume /shared of node-0 (10.0.0.4): {message}"
 
 

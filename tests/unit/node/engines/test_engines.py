@@ -68,14 +68,6 @@ def test_one_worker_without_servers_needs_no_launcher(hostfile: tuple[str, ...])
     assert ENGINES["ssh"].plan_launches(order, HEAD) == (HostLaunch("worker", "10.0.0.4", identity),)
 
 
-def test_mpirun_starts_programs_without_servers_itself() -> None:
-    order = make_order(launcher="mpi", kv_store="none", hosts=HOSTS[:2], hostfile=("10.0.0.4", "10.0.0.5"), workers=4)
-    (launch,) = ENGINES["mpi"].plan_launches(order, HEAD)
-    assert isinstance(launch, HeadLaunch)
-    assert launch.words == ("mpirun", "-n", "4", "--hostfile", HEAD.hostfile, *HEAD.role_words)
-    assert launch.env["OMPI_MCA_plm_rsh_agent"] == HEAD.mpi_ssh
-
-
 @pytest.mark.parametrize(("servers", "policy", "slots"), [(0, "slot", (1, 2)), (2, "node", (1, 1))])
 def test_mpirun_places_processes_as_planned(servers: int, policy: str, slots: tuple[int, int]) -> None:
     """Measured with Open MPI 4.1.8, which takes a host's cores for its slots if a hostfile names it only once."""
