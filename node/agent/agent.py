@@ -443,8 +443,8 @@ class Agent(asyncio.Protocol):
 
     def _find_all(self) -> list[process_tree.Process]:
         """Returns its descendants, and its processes in containers, which may have other parents."""
-        inside = (one for process in self._processes.values() for one in process.find())
-        return sorted({*process_tree.find_descendants(), *inside})
+        contained = (process for process in self._processes.values() if process.order.container is not None)
+        return sorted({*process_tree.find_descendants(), *(one for process in contained for one in process.find())})
 
 
 def make_folder(job: str, number: int) -> str:
