@@ -1,6 +1,6 @@
 """The cluster's jobs: connects to the head, finds jobs, and stops them."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from datetime import UTC, datetime
 from functools import partial
@@ -20,11 +20,10 @@ from cluster.views.status import HeadJob, render_took
 from foundation.errors import ClusterError, ConnectError, NotFoundError
 from foundation.thread_pool import run_in_thread
 from node.job.log_tail import find_processes, find_tail
-from node.protocol import JobResult, Left, LogWanted, Process
+from node.protocol import JobResult, Left, LogWanted, Process, Unhealthy
 from provision.model import count
 from train.follow.events import Event
 from train.follow.head import SILENCE_S, Head, HeadGoneError
-from train.follow.job_list import parse_unhealthy
 from train.follow.records import (
     DamagedRecordError,
     JobRecord,
@@ -194,12 +193,13 @@ def _while_read(lines: Iterable[bytes], check: Check) -> Iterator[bytes]:
 def ask_head(head: Head) -> tuple[JobRecord, ...]:
     """Returns the jobs that the head knows, newest first. Raises ClusterError or a subclass."""
     line = head.ask("list")
-    return _read_list(head, line) if line else ()  # without a set-up, no job can have run there
+    return _read_list(head, line)[0] if line else ()  # without a set-up, no job can have run there
 
 
-def _read_list(head: Head, line: bytes) -> tuple[JobRecord, ...]:
+def _read_list(head: Head, line: bytes) -> tuple[tuple[JobRecord, ...], Mapping[str, Unhealthy]]:
     try:
-        return merge_records(read_jobs(line))
+        jobs, unhealthy = read_jobs(line)
+        return merge_records(jobs), unhealthy
     except ValueError as error:
         raise head.not_understood(error) from None
 
@@ -264,10 +264,10 @@ def ask_for_job(app: App, nodes: Nodes, *, patience_s: float = PATIENCE_S) -> Ca
 def _ask(app: App, nodes: Nodes) -> HeadJob:
     with open_head(app, nodes, wait_s=CONNECT_S) as head:
         line = head.ask("list")
-        records = _read_list(head, line) if line else ()
+        records, unhealthy = _read_list(head, line) if line else ((), {})
     return HeadJob(
         set_up=bool(line),
-        unhealthy=parse_unhealthy(line),
+        unhealthy=unhealthy,
         record=find_running(records),
         beside=any(record.spec.beside and not record.has_ended for record in records),
         last=next((record for record in records if record.has_ended), None),

@@ -20,8 +20,6 @@ from train.data.work import work_folder
 
 _WORK = ".cluster-fetch"
 TIMEOUT_S = 30.0
-ROUNDS = 2
-PAUSE_S = 1.0
 _CHUNK_BYTES = 1 << 18
 
 Advance = Callable[[int], None]
@@ -73,20 +71,18 @@ def download(source: Source, folder: Path, *, report: Report, advance: Advance) 
         _check_digest(target, source.sha256)
         advance(source.size_bytes)
         return
-    problems = dict.fromkeys(source.urls, "")
-    for number in range(ROUNDS):
-        time.sleep(PAUSE_S * number)
-        for url in source.urls:
-            try:
-                _download(url, source, part, advance)
-            except MirrorError as error:
-                problems[url] = f"{url}: {error}"
-                report(Event(kind="warn", what=problems[url]))
-            else:
-                part.replace(target)
-                return
+    problems = []
+    for url in source.urls:
+        try:
+            _download(url, source, part, advance)
+        except MirrorError as error:
+            problems.append(f"{url}: {error}")
+            report(Event(kind="warn", what=problems[-1]))
+        else:
+            part.replace(target)
+            return
     raise ClusterError(
-        f"{source.name} cannot be downloaded:\n  " + "\n  ".join(problems.values()),
+        f"{source.name} cannot be downloaded:\n  " + "\n  ".join(problems),
         hint="run the command again later, or on a machine that reaches a mirror",
     )
 

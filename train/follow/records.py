@@ -4,9 +4,9 @@ The copy in S3 (node/supervisor/publish.py) outlives the cluster.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Optional
 
-from msgspec import structs, to_builtins
+from msgspec import Raw, Struct, structs, to_builtins
 
 from foundation.decode import decode
 from foundation.errors import ClusterError, NotFoundError, UsageError
@@ -15,11 +15,13 @@ from node.protocol import (
     MAX_LINE_BYTES,
     MAX_RECORD_BYTES,
     OUR_JOB_ID,
+    JobId,
     JobSpec,
+    Name,
     Record,
+    Unhealthy,
 )
 from node.wire import LineBuffer
-from train.follow.job_list import find_record_id, split_jobs
 from train.s3.connection import CONNECTIONS, Connection
 from train.s3.url import S3Object, S3Url, parse_url
 
@@ -27,6 +29,8 @@ Source = Literal["head", "s3"]
 RUNNING: frozenset[str] = frozenset({"pending", "starting", "running", "waiting", "ending"})
 UNKNOWN_ID = "?"
 """The id for a damaged record that has none."""
+MAX_JOBS = 1000  # the head keeps 50 that have ended
+MAX_VALUES = 600_000  # in its list of jobs
 MAX_S3_RECORDS = 50
 LOG_PIECE_BYTES = 8 << 20  # one request each, so that a reader may take its time between them
 
@@ -70,6 +74,16 @@ class DamagedRecordError(ClusterError):
         self.job = record.id
 
 
+class _Identified(Struct, frozen=True, kw_only=True):
+    id: JobId | None = None
+    spec: Optional["_Identified"] = None
+
+
+class _Jobs(Struct, frozen=True, kw_only=True):
+    jobs: list[Raw]
+    unhealthy: dict[Name, Unhealthy] = {}
+
+
 def read_record(data: bytes, *, source: Source, job: str | None = None) -> JobRecord:
     """Parses a job's record; a damaged one gets the state "damaged". job: its id, if known."""
     try:
@@ -81,9 +95,23 @@ def read_record(data: bytes, *, source: Source, job: str | None = None) -> JobRe
         return JobRecord(spec=spec, state="damaged", submitted_at=0.0, error=str(error), source=source)
 
 
-def read_jobs(line: bytes) -> tuple[JobRecord, ...]:
-    """The jobs in the head's list, damaged records included. Raises ValueError for anything but a list."""
-    return tuple(read_record(data, source="head") for data in split_jobs(line))
+def find_record_id(data: bytes) -> str | None:
+    """The id in a record that may be damaged, or in what the head sends in its place; None if it has none."""
+    try:
+        found = decode(data, _Identified)
+    except ValueError:
+        return None
+    return found.id or (found.spec.id if found.spec is not None else None)
+
+
+def read_jobs(line: bytes) -> tuple[tuple[JobRecord, ...], Mapping[str, Unhealthy]]:
+    """The jobs in the head's list, damaged records included, and the unhealthy nodes. Raises ValueError."""
+    if line.count(b",") > MAX_VALUES:
+        raise ValueError(f"more than {MAX_VALUES} values in the list of jobs")
+    found = decode(line, _Jobs)
+    if len(found.jobs) > MAX_JOBS:
+        raise ValueError(f"more than {MAX_JOBS} jobs in the list")
+    return tuple(read_record(bytes(data), source="head") for data in found.jobs), found.unhealthy
 
 
 def merge_records(*sources: Iterable[JobRecord]) -> tuple[JobRecord, ...]:

@@ -7,7 +7,7 @@ import os
 import struct
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Annotated
 
 from msgspec import Meta, Struct
@@ -123,34 +123,23 @@ def find_clash(sources: Mapping[str, Collection[str]]) -> tuple[str, str, str] |
                 return other, source, name
     for source, names in sources.items():
         for name in names:
-            for folder in _folders_above(name):
-                if folder in owners:
-                    return owners[folder], source, folder
+            folder = next((str(folder) for folder in PurePosixPath(name).parents if str(folder) in owners), None)
+            if folder is not None:
+                return owners[folder], source, folder
     return None
-
-
-def _folders_above(name: str) -> list[str]:
-    parts = name.split("/")
-    return ["/".join(parts[:end]) for end in range(1, len(parts))]
 
 
 def choose_files(files: Sequence[NodeFile], *, where: str) -> tuple[dict[int, str], list[str]]:
     """The files that can be copied, number -> name, and messages about the others. Pure."""
     chosen: dict[int, str] = {}
     left = []
-    names: set[str] = set()
     for number, file in enumerate(files):
-        what = file.what or (None if _is_possible(file.name) else "no name for a file in this folder")
-        if what is None and file.name in names:
-            what = "listed twice"
-        if what is None:
-            chosen[number] = file.name
-            names.add(file.name)
-        else:
+        what = file.what or ("" if _is_possible(file.name) else "no name for a file in this folder")
+        if what:
             left.append(f"{where}: {_show(file.name)}: {shorten(what)}")
-    below = {number for number, name in chosen.items() if not names.isdisjoint(_folders_above(name))}
-    left += [f"{where}: {_show(chosen[number])}: below a file" for number in sorted(below)]
-    return {number: name for number, name in chosen.items() if number not in below}, left
+        else:
+            chosen[number] = file.name
+    return chosen, left
 
 
 def _is_possible(name: str) -> bool:

@@ -14,7 +14,7 @@ from foundation.durations import render_minutes
 from foundation.errors import ConfigError
 from node.engines.engine import Framework
 from node.protocol import SAVED_AT, STAGED
-from node.staging.words import find_urls, is_below
+from node.staging.words import URL, find_urls, is_below
 from provision.aws.iam_policy import S3Scope
 from provision.oracle.tables import find_wheel
 from train.job.config import DataConfig, TrainConfig
@@ -35,13 +35,9 @@ _OWN_READERS = re.compile(
     re.MULTILINE,
 )
 _OF_NODES = f'set [provision] instance_profile = "auto", and {_STAGE.removeprefix("set ")}'
-# An s3:// URL within a word, up to a character that a shell, MXNet's readers or IAM do not accept. MXNet's readers
-# separate URLs by ; and other programs by commas.
-_URL = r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](?:/(?:(?!,s3://)[^\s;'\"`|<>()?#*$\\\x00-\x1f\x7f])*)?"
-_URLS = re.compile(_URL)
-_SAVED = re.compile(rf"--model[-_]prefix(?:=|\s+)['\"]?({_URL})")
+_SAVED = re.compile(rf"--model[-_]prefix(?:=|\s+)['\"]?({URL.pattern})")
 """The option of MXNet's own scripts for where they save and load a model."""
-_READ = re.compile(rf"--data[\w-]*(?:=|\s+)['\"]?({_URL})")
+_READ = re.compile(rf"--data[\w-]*(?:=|\s+)['\"]?({URL.pattern})")
 
 
 class Reading(Struct, frozen=True, kw_only=True):
@@ -226,8 +222,8 @@ def find_scope(config: TrainConfig, data: DataConfig, *, command: Sequence[str] 
     variables = [value for env in (config.env, config.env_server, config.env_worker) for value in env.values()]
     folders = [url for url in (data.s3_url, data.s3_results) if url is not None]
     written = _without_covered(_SAVED.findall(words), folders=[url for url in (data.s3_results,) if url is not None])
-    named = _without_covered(_URLS.findall("\n".join([words, *config.setup])), folders=folders, beginnings=written)
-    of_variables = _URLS.findall("\n".join(variables))
+    named = _without_covered(URL.findall("\n".join([words, *config.setup])), folders=folders, beginnings=written)
+    of_variables = URL.findall("\n".join(variables))
     return S3Scope(
         data_url=data.s3_url,
         results_url=data.s3_results,

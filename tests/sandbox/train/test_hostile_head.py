@@ -80,7 +80,7 @@ LOGS = ("logs", "20261121-000000-abcdef")
 ANSWERS = {
     "missing keys": Script(program='records(\'{"id": "20261121-000001-abcdef"}\')', says="damaged", rows=True),
     "deeply nested": Script(program='records(record()[:-1] + \', "x": \' + "[" * 10**5 + "]" * 10**5 + "}")',
-                            says="nested too deeply", rows=True),
+                            says="nested too deeply", code=1),
     "escapes in a name": Script(program=r"records(record(name='\x1b]0;owned\x07\x1b[2J\u202e'))",
                                 says=r"\x1b]0;owned\x07\x1b[2J\u202e", rows=True),
     "escapes in an error": Script(program=r"records(record(error='\x1b]52;c;cm0K\x07\nTraceback'))",

@@ -44,7 +44,6 @@ class Mirrors:
 @pytest.fixture
 def mirrors(monkeypatch: pytest.MonkeyPatch) -> Mirrors:
     made = Mirrors()
-    monkeypatch.setattr(fetching, "PAUSE_S", 0.0)
     monkeypatch.setattr(fetching, "_read", made.read)
     return made
 
@@ -83,7 +82,7 @@ def test_the_next_mirror_is_asked(mirrors: Mirrors, tmp_path: Path, first: bytes
 
 
 def test_the_error_of_each_mirror_is_shown(mirrors: Mirrors, tmp_path: Path) -> None:
-    mirrors.answers = {url: [MirrorError(f"no {number}")] * fetching.ROUNDS for number, url in enumerate((A, B))}
+    mirrors.answers = {url: [MirrorError(f"no {number}")] for number, url in enumerate((A, B))}
     with pytest.raises(ClusterError) as caught:
         load(tmp_path)
     assert f"{A}: no 0" in caught.value.message

@@ -17,7 +17,7 @@ from foundation.remote_command import RemoteCommand
 from job_channels import Channel, channel
 from local_nodes import LocalChannel, make_runtime
 from node_facts import HOST
-from train.follow.results import Copy, Listing, NodeFile, choose_files, copy_all, find_clash
+from train.follow.results import Copy, Listing, choose_files, copy_all, find_clash
 
 
 class Running(LocalChannel):
@@ -173,13 +173,6 @@ def test_invalid_lists(message: bytes, error: str) -> None:
 def test_what_a_login_shell_prints_is_skipped_and_a_node_without_our_programs_has_no_files() -> None:
     assert [one.name for one in listing(output=b"welcome\n" + lines(file("a"))).files] == ["a"]
     assert listing(output=b"welcome\n").files == ()
-
-
-def test_names_that_exclude_each_other() -> None:
-    files = [NodeFile(name=name) for name in ("a", "a/b", "c/d", "c/d", "e/f/g", "e")]
-    chosen, left = choose_files(files, where="n")
-    assert chosen == {0: "a", 2: "c/d", 5: "e"}
-    assert sorted(left) == ["n: a/b: below a file", "n: c/d: listed twice", "n: e/f/g: below a file"]
 
 
 @pytest.mark.parametrize(
