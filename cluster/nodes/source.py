@@ -64,7 +64,7 @@ class Nodes(ABC):
         return tuple(Candidate(name=name) for name in self.names)
 
     def select(self, selection: int | str, *, requested: int) -> tuple[str, ...]:
-        """Returns the value of [train] hosts for [train] nodes. (): every node once. Raises TooFewNodesError."""
+        """Returns the value of [train] hosts for [train] nodes. (): every node once. Raises ClusterError."""
         candidates = [one for one in self.candidates if one.name not in self.excluded]
         chosen = select_nodes(selection, candidates, requested=requested)
         if chosen == self.names:

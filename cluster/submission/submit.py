@@ -200,7 +200,7 @@ class _NodeChoice:
         self.prepared: Preparation
 
     def find_nodes(self) -> Nodes:
-        """Returns the nodes. Raises TooFewNodesError, ClusterError or a subclass.
+        """Returns the nodes. Raises ClusterError or a subclass.
 
         Connections to the nodes are being opened meanwhile: an AWS client alone takes a tenth of a second.
         """
@@ -222,7 +222,7 @@ class _NodeChoice:
         return self._nodes
 
     def choose_healthy(self, hosts: Sequence[Host], connections: Connections) -> Sequence[Host]:
-        """Returns the hosts to set up. Raises TooFewNodesError, and the errors of leave_out_unhealthy."""
+        """Returns the hosts to set up. Raises ClusterError, and the errors of leave_out_unhealthy."""
         config, nodes = self._app.config, self.find_nodes()
         healthy = leave_out_unhealthy(
             self._app,

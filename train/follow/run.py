@@ -36,10 +36,6 @@ STOP_TIMEOUT_S = 60.0  # the supervisor searches all hosts, some of which may no
 STOPPED = 130
 
 
-class RefusedError(ClusterError):
-    """Another job runs, and this one does not queue."""
-
-
 class HeadReplacesError(ClusterError):
     """The head itself is replacing the nodes of a job."""
 
@@ -62,7 +58,7 @@ def submit(
     """Submits a job to the head. program: jobs.py's `submit`, which runs already, with the same `follow`.
 
     If the connection breaks before the answer, the order is sent again; the head makes one job of both.
-    Raises RefusedError, ConnectError, ClusterError for the head's errors.
+    Raises ConnectError, ClusterError if another job runs and this one does not queue, and for the head's errors.
     """
     job = order.spec.id
     program = program or head.open("submit", *(["--follow"] if follow else []))
@@ -127,7 +123,7 @@ def _hand_over(
     other = reply.refused
     if other is not None:
         nodes = ", ".join(other.waiting_for)
-        raise RefusedError(
+        raise ClusterError(
             f"job {other.id} ({other.name}) is {other.state}{f' for {nodes}' if nodes else ''} on this cluster, which "
             "runs one job at a time",
             hint=f"cluster train --queue ..., or cluster stop {other.id}",
@@ -310,7 +306,7 @@ def run_job(head: Head, order: Order, *, take: Callable[[Event], None], message:
     """Runs a job to its end; Ctrl-C stops it without asking.
 
     take: receives each event. message: receives messages about the connection. Pass the result to `check_result`.
-    Raises RefusedError, ConnectError, HeadGoneError, ClusterError.
+    Raises ConnectError, HeadGoneError, ClusterError.
     """
     started = submit(head, order, follow=True)
     try:

@@ -21,10 +21,6 @@ class Candidate(Struct, frozen=True, kw_only=True):
     market: Market = "on-demand"
 
 
-class TooFewNodesError(ClusterError):
-    """The cluster has fewer nodes than [train] nodes needs."""
-
-
 def check_nodes(value: int | str) -> int | str:
     """Returns [train] nodes unchanged. Pure. Raises ValueError."""
     if isinstance(value, int):
@@ -45,7 +41,7 @@ def select_nodes(selection: int | str, nodes: Sequence[Candidate], *, requested:
     """The names of a job's nodes, in the order of `nodes`. Pure.
 
     selection: [train] nodes. nodes: the cluster's, the head first. requested: [provision] nodes.
-    Raises TooFewNodesError.
+    Raises ClusterError if the cluster has fewer than it needs.
     """
     if selection in _MARKETS:
         names = tuple(node.name for node in nodes if node.market == selection)
@@ -61,7 +57,7 @@ def select_nodes(selection: int | str, nodes: Sequence[Candidate], *, requested:
 def _at_least(names: tuple[str, ...], least: int, what: str) -> tuple[str, ...]:
     if len(names) >= least:
         return names
-    raise TooFewNodesError(
+    raise ClusterError(
         f"train.nodes: the job needs {count(least, what)}, and the cluster has {len(names) or 'none'}",
         hint="cluster up adds missing nodes; --queue waits for them; or choose others with [train] nodes",
     )

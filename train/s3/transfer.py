@@ -55,10 +55,6 @@ def find_tier(size_bytes: int) -> Tier:
     return next(tier for tier in TIERS if size_bytes <= tier.most_bytes)
 
 
-class ChangedError(ClusterError):
-    """A file was changed while it was read."""
-
-
 class Progress:
     """Receives the progress of transfers, from one thread at a time; this base class ignores it."""
 
@@ -255,7 +251,7 @@ class Source(io.RawIOBase):
         return b"".join(iter(lambda: self.read(self.size_bytes + 1), b""))
 
     def read(self, size: int = -1, /) -> bytes:
-        """As in io.RawIOBase. Raises ChangedError, StoppedError, OSError."""
+        """As in io.RawIOBase. Raises ClusterError if the file was changed, StoppedError, OSError."""
         try:
             self._check()
             data = self._file.read(size) or b""
@@ -274,7 +270,7 @@ class Source(io.RawIOBase):
         at = self._file.tell()
         # Files in /proc have other sizes than they say.
         if (self._before.st_size, self._before.st_mtime_ns, at) != (after.st_size, after.st_mtime_ns, self.size_bytes):
-            raise ChangedError(f"it was changed while it was read: {at} bytes of {self.size_bytes}")
+            raise ClusterError(f"it was changed while it was read: {at} bytes of {self.size_bytes}")
 
     def raise_error(self) -> None:
         """Raises the error of a failed read, if there was one."""

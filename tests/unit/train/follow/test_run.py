@@ -19,7 +19,6 @@ from train.follow.head import HeadGoneError
 from train.follow.run import (
     Follower,
     LogStream,
-    RefusedError,
     check_result,
     end_everywhere,
     stop_job,
@@ -66,7 +65,7 @@ def test_a_second_job_is_refused_with_the_name_of_the_first(*, is_lost: bool) ->
     first = make_record(job="j0", name="first", workers=1, servers=0, state="running", submitted_at=1.0)
     answer = encode([to_builtins(Submitted(refused=first))])
     fake = breaks_off(answer) if is_lost else FakeHead(lambda _: channel(answer))
-    with pytest.raises(RefusedError, match=r"job j0 \(first\) is running") as caught:
+    with pytest.raises(ClusterError, match=r"job j0 \(first\) is running") as caught:
         submit(fake.make(), ORDER, follow=True)
     assert caught.value.hint == "cluster train --queue ..., or cluster stop j0"
 

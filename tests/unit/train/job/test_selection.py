@@ -2,7 +2,8 @@
 
 import pytest
 
-from train.job.selection import Candidate, TooFewNodesError, check_nodes, parse_nodes, select_nodes
+from foundation.errors import ClusterError
+from train.job.selection import Candidate, check_nodes, parse_nodes, select_nodes
 
 NODES = tuple(Candidate(name=f"n{index}", market="spot" if index else "on-demand") for index in range(3))
 
@@ -25,7 +26,7 @@ def test_the_nodes_of_a_job(selection: int | str, names: str) -> None:
     ],
 )
 def test_too_few_nodes_are_refused(selection: int | str, nodes: tuple[Candidate, ...], message: str) -> None:
-    with pytest.raises(TooFewNodesError, match=message) as caught:
+    with pytest.raises(ClusterError, match=message) as caught:
         select_nodes(selection, nodes, requested=4)
     assert "cluster up" in str(caught.value.hint)
 
