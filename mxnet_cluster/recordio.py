@@ -47,22 +47,13 @@ def encode_record(payload: bytes) -> bytes:
     return bytes(encoded)
 
 
-@dataclass(frozen=True)
-class EncodedRecord:
-    """A record as in a file, with all parts and padding, and its offset."""
-
-    offset: int
-    content: bytes
-
-
-def scan_records(file: BinaryIO, *, name: str, offset: int = 0) -> Iterator[EncodedRecord]:
-    """Yields all records from the file's position, which is `offset`, to its end.
+def scan_records(file: BinaryIO, *, name: str, offset: int = 0) -> Iterator[bytes]:
+    """Yields all records, encoded, with all parts and padding, from the file's position, `offset`, to its end.
 
     name: the file's name, for errors. Raises ClusterError, with the offset in bytes, if the file is truncated or not
     RecordIO.
     """
     parts: list[bytes] = []
-    begin = offset
     while header := file.read(_PART.size):
         flag, length = _parse_part(header, name=name, offset=offset, inside=bool(parts))
         padded = length + -length % 4
@@ -72,9 +63,8 @@ def scan_records(file: BinaryIO, *, name: str, offset: int = 0) -> Iterator[Enco
         parts += (header, body)
         offset += _PART.size + padded
         if flag in (_WHOLE, _LAST):
-            yield EncodedRecord(offset=begin, content=b"".join(parts))
+            yield b"".join(parts)
             parts = []
-            begin = offset
     if parts:
         raise broken(name, offset, "the file ends between two parts of a record")
 

@@ -105,8 +105,8 @@ def _records_from(file: BinaryIO, part: Range, shard: Shard) -> Iterator[bytes]:
         record = next(records, None)
         if record is None:
             raise broken(shard.name, offset, f"the file ends here, but it had {shard.size_bytes} bytes")
-        yield decode_record(record.content)
-        offset += len(record.content)
+        yield decode_record(record)
+        offset += len(record)
 
 
 def _seek_head(file: BinaryIO, offset: int) -> int:

@@ -62,7 +62,6 @@ class Cache:
         self.folder = folder
         self.most_bytes = most_bytes
         self.boot = _read(BOOT_ID).strip()
-        self.slots: set[Slot] = set()
         for name in ("objects", "incoming", "users"):
             _make_own(self.path(name))
         self._user = self.path("users", f"{os.getpid()}-{_random_digits()}")
@@ -72,9 +71,7 @@ class Cache:
             self._clean_up()
 
     def close(self) -> None:
-        """Releases all objects, and removes unfinished ones."""
-        for slot in list(self.slots):
-            slot.close()
+        """Releases all objects."""
         shutil.rmtree(self._user, ignore_errors=True)
         os.close(self._user_lock)
 
@@ -120,9 +117,7 @@ class Cache:
                 if not self._is_locked(folder):
                     self._make_room(entry.size_bytes)
                     os.mkdir(folder, 0o700)
-                    slot = Slot(self, entry, folder)
-                    self.slots.add(slot)
-                    return slot
+                    return Slot(self, entry, folder)
             time.sleep(WAIT_S)
         return None
 
@@ -234,9 +229,6 @@ class Slot:
 
     def close(self) -> None:
         """Releases the place, and removes the object unless it was published."""
-        if self not in self._cache.slots:
-            return
-        self._cache.slots.discard(self)
         os.close(self.file)
         if not self._published:
             shutil.rmtree(self._folder, ignore_errors=True)

@@ -60,7 +60,7 @@ class LocalData:
         self._stopped.set()
 
     def close(self) -> None:
-        """Removes the job's folder, and unfinished objects; complete ones stay for later jobs."""
+        """Removes the job's folder; the objects stay for later jobs."""
         self._cache.close()
 
     def bring(self, urls: Sequence[str], saved: Sequence[Saved] = ()) -> dict[str, str]:

@@ -36,13 +36,6 @@ class ShardInfo(Struct, frozen=True, kw_only=True):
         return [end - start for start, end in zip(self.starts, ends, strict=True)]
 
 
-class PartInfo(Struct, frozen=True, kw_only=True):
-    """The share of one worker."""
-
-    records: int
-    size_bytes: int
-
-
 def describe_shards(
     sources: Sources, shards: Sequence[Shard], *, full: bool, watch: Callable[[int], None]
 ) -> tuple[ShardInfo, ...]:
@@ -58,14 +51,12 @@ def describe_shards(
     return tuple(found)
 
 
-def share_out(shards: Sequence[ShardInfo], workers: int) -> tuple[PartInfo, ...]:
-    """The share of each worker, by MXNet's rule."""
+def share_out(shards: Sequence[ShardInfo], workers: int) -> list[tuple[int, int]]:
+    """The share of each worker, by MXNet's rule: the number of records, and their size in bytes."""
     sizes = [shard.size_bytes for shard in shards]
     starts = [shard.starts for shard in shards]
     parts = [find_part(sizes, workers, rank) for rank in range(workers)]
-    return tuple(
-        PartInfo(records=count_part(starts, part), size_bytes=sum(it.end - it.begin for it in part)) for part in parts
-    )
+    return [(count_part(starts, part), sum(it.end - it.begin for it in part)) for part in parts]
 
 
 def _scan(sources: Sources, shard: Shard) -> ShardInfo:
@@ -92,7 +83,7 @@ def _trust(sources: Sources, shard: Shard, index: bytes) -> ShardInfo:
         raise ClusterError(f"{shard.name}: its index (.idx) belongs to another file", hint="--full ignores it")
     with sources.open(shard, begin=starts[-1]) as file:
         last = next(scan_records(file, name=shard.name, offset=starts[-1]))
-    end = starts[-1] + len(last.content)
+    end = starts[-1] + len(last)
     if end != shard.size_bytes:
         raise broken(shard.name, end, "its index (.idx) ends here, the file does not")
     return ShardInfo(name=shard.name, size_bytes=shard.size_bytes, starts=starts, labels=None, without_labels=0)

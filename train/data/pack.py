@@ -9,13 +9,12 @@ import os
 import signal
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
 from functools import partial
 from itertools import chain
-from pathlib import Path
 from typing import TypeVar
 
 from msgspec import Struct
@@ -44,16 +43,6 @@ class PackPart(Struct, frozen=True, kw_only=True):
     shards: int | None
 
 
-class PackPlan(Struct, frozen=True, kw_only=True):
-    """The pictures to pack, by part. shard_bytes: the maximum size of a shard, if shards are cut by size."""
-
-    root: Path
-    parts: tuple[PackPart, ...]
-    options: ImageOptions
-    shard_bytes: int | None
-    label_names: tuple[str, ...]
-
-
 class Packed(Struct, frozen=True, kw_only=True):
     """The shards that were written, and the pictures that could not be packed, each with the reason."""
 
@@ -61,15 +50,8 @@ class Packed(Struct, frozen=True, kw_only=True):
     broken: list[str]
 
 
-def plan_pack(
-    listed: ImageList,
-    parts: dict[str, Sequence[Picture]],
-    options: ImageOptions,
-    *,
-    shards: int | None,
-    shard_bytes: int | None,
-) -> PackPlan:
-    """Plans which picture goes into which shard, in the order of the parts. Pure.
+def plan_parts(parts: Mapping[str, Sequence[Picture]], *, shards: int | None) -> tuple[PackPart, ...]:
+    """Plans the number of shards of each part, by name. Pure.
 
     shards: the number for the largest part; the others get a proportional number, at least one. Raises UsageError for
     more shards than pictures.
@@ -77,49 +59,51 @@ def plan_pack(
     largest = max(map(len, parts.values()))
     if shards is not None and shards > largest:
         raise UsageError(f"{largest} records cannot fill {shards} shards", hint=f"--shards {largest} at most")
-    planned = [
+    return tuple(
         PackPart(
             folder=f"{name}/" if name else "",
             images=images,
             shards=None if shards is None else max(round(shards * len(images) / largest), 1),
         )
         for name, images in parts.items()
-    ]
-    return PackPlan(
-        root=listed.root,
-        parts=tuple(planned),
-        options=options,
-        shard_bytes=shard_bytes,
-        label_names=listed.label_names,
     )
 
 
 def apply_pack(
-    plan: PackPlan, destination: Destination, *, processes: int, skip_broken: bool, watch: Callable[[int], None]
+    listed: ImageList,
+    parts: Sequence[PackPart],
+    destination: Destination,
+    *,
+    options: ImageOptions,
+    shard_bytes: int | None,
+    processes: int,
+    skip_broken: bool,
+    watch: Callable[[int], None],
 ) -> Packed:
-    """Packs the pictures. watch: called with the number of pictures just packed.
+    """Packs the pictures, in the order of the parts. watch: called with the number of pictures just packed.
 
+    shard_bytes: the maximum size of a shard, if shards are cut by size.
     Leaves out unreadable pictures; at the end, raises ClusterError that names them, unless `skip_broken` and at least
     one picture was packed.
     """
     done = Packed(shards=[], broken=[])
-    images = [image for part in plan.parts for image in part.images]
+    images = [image for part in parts for image in part.images]
     tasks = (images[begin : begin + _TASK_PICTURES] for begin in range(0, len(images), _TASK_PICTURES))
-    encode = partial(encode_pictures, root=plan.root, options=plan.options)
+    encode = partial(encode_pictures, root=listed.root, options=options)
     with closing(map_in_order(encode, tasks, processes=processes)) as encoded:
         results = chain.from_iterable(encoded)
-        for part in plan.parts:
+        for part in parts:
             with ShardWriter(destination, folder=part.folder) as writer:
-                _write_part(writer, part, results, done, shard_bytes=plan.shard_bytes, watch=watch)
+                _write_part(writer, part, results, done, shard_bytes=shard_bytes, watch=watch)
             done.shards.extend(writer.written)
     if done.broken and (not skip_broken or not done.shards):
         raise ClusterError(
             f"{len(done.broken)} of {len(images)} pictures cannot be packed:{list_lines(done.broken)}",
             hint="repair or remove them, or add --skip-broken to leave them out; then run the command again",
         )
-    if plan.label_names:
+    if listed.label_names:
         names = destination.work / "labels.txt"
-        lines = [f"{number}\t{name}\n" for number, name in enumerate(plan.label_names)]
+        lines = [f"{number}\t{name}\n" for number, name in enumerate(listed.label_names)]
         names.write_text("".join(lines), encoding="utf-8", errors="surrogateescape")
         destination.deliver({f"{INDEX_FOLDER}/labels.txt": names})
     return done

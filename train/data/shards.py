@@ -239,14 +239,14 @@ def split_shards(
         for shard in found:
             with sources.open(shard) as file:
                 for record in scan_records(file, name=shard.name):
-                    size = len(record.content)
+                    size = len(record)
                     if shards is not None and at * shards // total > number:
                         writer.cut()
                         number += 1
                         _check_filled(at * shards // total, number, shards, total)
                     elif shard_bytes and writer.size_bytes and writer.size_bytes + size > shard_bytes:
                         writer.cut()
-                    writer.add(record.content, key=key)
+                    writer.add(record, key=key)
                     key, at = key + 1, at + size
                     watch(size)
         writer.cut()

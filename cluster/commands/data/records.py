@@ -18,7 +18,7 @@ from provision.model import count
 from train.data import image_list
 from train.data.encode import ImageOptions, check_library
 from train.data.info import ShardInfo, describe_shards, share_out
-from train.data.pack import PackPlan, apply_pack, plan_pack
+from train.data.pack import PackPart, apply_pack, plan_parts
 from train.data.shards import WrittenShard, check_apart, open_destination, split_shards
 from train.data.sources import Sources
 from train.s3.url import is_s3
@@ -93,10 +93,11 @@ def pack(app: App, /, *, source: Path, destination: str, replace: bool, create_b
     label: 0, 1, 2 ... in the order of names. Each line of a list has an index, labels and a path, separated by tabs.
     Shards are DST/part-00000.rec ...; indexes and lists are in DST/index/.
     """
-    plan = _plan(app, source, options)
+    image_options = _image_options(options)
+    listed, parts = _plan(app, source, options)
     region = _enter(app, [destination])
-    images = sum(len(part.images) for part in plan.parts)
-    folders = [part.folder for part in plan.parts]
+    images = sum(len(part.images) for part in parts)
+    folders = [part.folder for part in parts]
     with (
         counting_bar(app, "images", images, "images") as watch,
         open_destination(
@@ -109,8 +110,11 @@ def pack(app: App, /, *, source: Path, destination: str, replace: bool, create_b
         ) as target,
     ):
         done = apply_pack(
-            plan,
+            listed,
+            parts,
             target,
+            options=image_options,
+            shard_bytes=options["shard_size"],
             processes=options["processes"] or os.cpu_count() or 1,
             skip_broken=options["skip_broken"],
             watch=watch,
@@ -121,12 +125,11 @@ def pack(app: App, /, *, source: Path, destination: str, replace: bool, create_b
     app.message(f"packed {images - len(done.broken)} images{left_out} into {_describe(done.shards)}, in {destination}")
 
 
-def _plan(app: App, source: Path, options: dict[str, Any]) -> PackPlan:
+def _plan(app: App, source: Path, options: dict[str, Any]) -> tuple[image_list.ImageList, tuple[PackPart, ...]]:
     shards, shard_bytes = options["shards"], options["shard_size"]
     if shards and shard_bytes:
         raise UsageError("--shards and --shard-size: only one of the two decides")
-    image_options = _image_options(options)
-    if not image_options.pass_through:
+    if not options["pass_through"]:
         check_library()
     mixed = options["shuffle"]
     if source.is_dir():
@@ -148,7 +151,7 @@ def _plan(app: App, source: Path, options: dict[str, Any]) -> PackPlan:
     parts = image_list.divide(listed.images, train_ratio=options["train_ratio"], test_ratio=options["test_ratio"])
     if not shards and not shard_bytes:
         shards = min(_SHARDS, max(map(len, parts.values())))
-    return plan_pack(listed, parts, image_options, shards=shards, shard_bytes=shard_bytes)
+    return listed, plan_parts(parts, shards=shards)
 
 
 def _image_options(options: dict[str, Any]) -> ImageOptions:
@@ -268,7 +271,7 @@ def as_document(shards: Sequence[ShardInfo], workers: int | None) -> dict[str, A
         document["labels"] = _count_labels(shards)
     if workers:
         parts = share_out(shards, workers)
-        document["workers"] = [{"records": part.records, "size_bytes": part.size_bytes} for part in parts]
+        document["workers"] = [{"records": records, "size_bytes": size_bytes} for records, size_bytes in parts]
     return document
 
 

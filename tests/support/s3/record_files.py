@@ -25,7 +25,7 @@ def image_record(number: int, *, extra: bytes = b"") -> bytes:
 
 def read_records(content: bytes, *, name: str = "x.rec") -> Iterator[bytes]:
     """Every payload in a file with this content."""
-    return (decode_record(record.content) for record in scan_records(io.BytesIO(content), name=name))
+    return map(decode_record, scan_records(io.BytesIO(content), name=name))
 
 
 def write_uneven(folder: Path, counts: tuple[int, ...] = (23, 1, 9), *, seed: int = 7) -> list[Path]:
