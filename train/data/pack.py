@@ -22,8 +22,7 @@ from msgspec import Struct
 from foundation.errors import ClusterError, UsageError, list_lines
 from train.data.encode import ImageOptions, Picture, encode_pictures
 from train.data.image_list import ImageList, render_line
-from train.data.shards import Destination, ShardWriter, WrittenShard
-from train.data.sources import INDEX_FOLDER
+from train.data.shards import LABELS, Destination, ShardWriter, WrittenShard
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -105,7 +104,7 @@ def apply_pack(
         names = destination.work / "labels.txt"
         lines = [f"{number}\t{name}\n" for number, name in enumerate(listed.label_names)]
         names.write_text("".join(lines), encoding="utf-8", errors="surrogateescape")
-        destination.deliver({f"{INDEX_FOLDER}/labels.txt": names})
+        destination.deliver({LABELS: names})
     return done
 
 

@@ -7,7 +7,7 @@ Existing shards are replaced only with --replace.
 import hashlib
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +25,7 @@ from train.data.work import move_files, work_folder
 from train.s3 import operations
 from train.s3.url import S3Url, is_s3, parse_url
 
+LABELS = f"{INDEX_FOLDER}/labels.txt"
 _OURS = re.compile(rf"part-\d{{5,}}\.rec|{INDEX_FOLDER}/(part-\d{{5,}}\.(idx|lst)|labels\.txt)")
 _WORK = ".cluster-pack"
 
@@ -69,10 +70,10 @@ def open_destination(
         raise ClusterError(f"{error.filename or destination}: cannot be written: {error.strerror}") from error
 
 
-def _find_old(names: Iterable[str], folders: Sequence[str], *, where: str, replace: bool) -> tuple[str, ...]:
+def _find_old(names: Collection[str], folders: Sequence[str], *, where: str, replace: bool) -> tuple[str, ...]:
     """The existing shards to delete among the names below a destination.
 
-    Raises UsageError for finished shards unless `replace`, and for other files next to them.
+    Raises UsageError for finished shards, or the labels of others, unless `replace`; also for other files next to them.
     """
     below = [
         (folder, name.removeprefix(folder)) for name in sorted(names) for folder in folders if name.startswith(folder)
@@ -84,16 +85,17 @@ def _find_old(names: Iterable[str], folders: Sequence[str], *, where: str, repla
             hint="choose an empty folder",
         )
     old = tuple(folder + rest for folder, rest in below if _OURS.fullmatch(rest))
-    if old and not replace:
-        raise UsageError(f"{where} has shards already ({old[0]})", hint="choose another folder, or add --replace")
+    first = next(iter(old), LABELS if LABELS in names else None)
+    if first is not None and not replace:
+        raise UsageError(f"{where} has shards already ({first})", hint="choose another folder, or add --replace")
     return old
 
 
 @contextmanager
 def _open_local(folder: Path, folders: Sequence[str], *, replace: bool) -> Iterator[Destination]:
-    patterns = [pattern for below in folders for pattern in (f"{below}*", f"{below}{INDEX_FOLDER}/*")]
+    patterns = [LABELS, *(pattern for below in folders for pattern in (f"{below}*", f"{below}{INDEX_FOLDER}/*"))]
     found = [path for pattern in patterns for path in folder.glob(pattern) if not path.is_dir()]
-    names = [path.relative_to(folder).as_posix() for path in found]
+    names = {path.relative_to(folder).as_posix() for path in found}
     # A work folder that is there is of a run that was killed, perhaps while it moved its files.
     work = folder / _WORK
     old = _find_old(names, folders, where=str(folder), replace=replace or work.exists())

@@ -1,7 +1,8 @@
 """`cluster data fetch` and `demo`: datasets by name."""
 
+import filecmp
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from train.data.datasets import DATASETS, Dataset, Written, shard_names
 from train.data.fetch import fetched
 from train.data.work import move_files
 from train.s3 import operations
+from train.s3.transfer_plan import TransferPlan
 from train.s3.url import S3Object, is_s3, parse_url
 
 
@@ -46,6 +48,9 @@ def _fetch_to_folder(app: App, dataset: Dataset, folder: Path, *, shards: int | 
     there = [str(path.relative_to(folder)) for path in folder.glob("*/*.rec")]
     _refuse_others(dataset, str(folder), there, shards=shards)
     with _fetched(app, dataset, folder, shards=shards) as (work, written):
+        old = [name for name in written.files if (folder / name).exists()]
+        _, changed, broken = filecmp.cmpfiles(folder, work, old, shallow=False)
+        _refuse(str(folder), [*changed, *broken], f"other files, which {dataset.name} would replace")
         move_files({name: work / name for name in written.files}, folder)
     app.message(f"{_describe(written)}, in {folder}")
 
@@ -54,10 +59,17 @@ def _fetch_to_s3(app: App, dataset: Dataset, destination: str, *, shards: int | 
     url = destination if destination.endswith("/") else f"{destination}/"
     app.enter_cloud(start_sandbox=True)
     # Check for conflicts before anything is downloaded.
-    there = _list_records(url, region=app.config.provision.region, create_bucket=create_bucket)
+    there = _list_names(url, region=app.config.provision.region, create_bucket=create_bucket)
     _refuse_others(dataset, url, there, shards=shards)
     with _fetched(app, dataset, cache_folder() / "datasets" / dataset.name, shards=shards) as (work, written):
         began = time.monotonic()
+
+        def decide(plan: TransferPlan) -> bool:
+            names = [str(transfer.destination).removeprefix(url) for transfer in plan.transfers]
+            changed = [name for name in names if name in there]
+            _refuse(url, changed, f"other files, which {dataset.name} would replace")
+            return True
+
         with transfer_progress(app) as progress:
             done = operations.put(
                 [f"{work}/"],
@@ -66,12 +78,13 @@ def _fetch_to_s3(app: App, dataset: Dataset, destination: str, *, shards: int | 
                 create_bucket=create_bucket,
                 report=app.report,
                 watch=progress.watch,
+                decide=decide,
             )
     app.message(f"{_describe(written)}; put {describe_transfers(done, began)} to {url}{describe_others(done)}")
 
 
-def _list_records(url: str, *, region: str, create_bucket: bool) -> list[str]:
-    """Returns the .rec files below a URL, relative to it.
+def _list_names(url: str, *, region: str, create_bucket: bool) -> list[str]:
+    """Returns the objects below a URL, relative to it.
 
     Raises NotFoundError if the bucket does not exist and is not to be created, AwsError, UsageError.
     """
@@ -81,20 +94,22 @@ def _list_records(url: str, *, region: str, create_bucket: bool) -> list[str]:
         if not create_bucket:
             operations.ls(f"s3://{parse_url(url).bucket}", region=region)
         return []
-    urls = [str(entry.url) for entry in entries if isinstance(entry, S3Object)]
-    return [found.removeprefix(url) for found in urls if found.endswith(".rec")]
+    return [str(entry.url).removeprefix(url) for entry in entries if isinstance(entry, S3Object)]
 
 
 def _refuse_others(dataset: Dataset, destination: str, there: list[str], *, shards: int | None) -> None:
     """Raises UsageError for a folder with other .rec files, as of an earlier fetch: MXNet reads all of them."""
     own = shard_names(shards or dataset.shards)
-    others = sorted(name for name in there if name.startswith(("train/", "val/")) and name not in own)
+    records = [name for name in there if name.startswith(("train/", "val/")) and name.endswith(".rec")]
+    others = sorted(name for name in records if name not in own)
+    _refuse(destination, others, f"records that {dataset.name} would be mixed with")
+
+
+def _refuse(destination: str, others: Sequence[str], what: str) -> None:
+    """Raises UsageError if there are such files."""
     if others:
-        raise UsageError(
-            f"{destination} has records that {dataset.name} would be mixed with: {others[0]}"
-            + (f" and {len(others) - 1} more" if len(others) > 1 else ""),
-            hint="another DST, or delete them first",
-        )
+        more = f" and {len(others) - 1} more" if len(others) > 1 else ""
+        raise UsageError(f"{destination} has {what}: {others[0]}{more}", hint="another DST, or delete them first")
 
 
 @contextmanager

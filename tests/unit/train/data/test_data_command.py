@@ -187,6 +187,13 @@ def test_fetch_to_a_folder_and_to_s3(project: Project, server: S3Server) -> None
     assert "put 7 files" in project.run(*words, "--create-bucket").stderr
     assert server.read("bucket") == {f"digits/{name}": content for name, content in files.items()}
     assert not list(project.directory.rglob(".cluster-fetch*"))
+    project.run(*words)
+    (project.directory / "here/train/part-00001.rec").write_bytes(b"own")
+    output = project.run("data", "fetch", "digits", "here", "--shards", "2", code=2).stderr
+    assert "here has other files, which digits would replace: train/part-00001.rec" in output
+    server.put_object("bucket", "digits/train/part-00001.rec", b"own")
+    output = project.run(*words, code=2).stderr
+    assert "s3://bucket/digits/ has other files, which digits would replace: train/part-00001.rec" in output
     # MXNet would read both: the rest of the old dataset, and the new one.
     more = project.run("data", "fetch", "digits", "here", "--shards", "1", code=2).stderr
     assert "here has records that digits would be mixed with: train/part-00001.rec" in more
