@@ -87,8 +87,8 @@ def answer(message: Any) -> None:
 
 
 def find_job(job: str) -> Record | None:
-    """Returns a job's record. If there is none, prints an error as the answer and returns None."""
-    record = job_folder.read_record(job) if job_folder.ID.match(job) else None
+    """Returns a job's record, completed. If there is none, prints an error as the answer and returns None."""
+    record = recovery.recover(job) if job_folder.ID.match(job) else None
     if record is None:
         answer({"error": f"there is no job {job}"})
     return record
@@ -328,10 +328,9 @@ def list_jobs(_words: Sequence[str]) -> None:
 
 def stop_job(words: Sequence[str]) -> None:
     """Stops a job and waits for its end."""
-    if find_job(words[0]) is None:
+    record = find_job(words[0])
+    if record is None:
         return
-    record = recovery.recover(words[0])
-    assert record is not None
     if record.has_ended:
         answer(StopAnswer(result=end_left(record, words[1:]).result, already=True))
         return
@@ -421,10 +420,10 @@ def ask_supervisor(job: str, message: Replace | Message | TakeStacks, kind: Any 
 
     kind: the type of the answer.
     """
-    if find_job(job) is None:
+    record = find_job(job)
+    if record is None:
         return
-    record = recovery.recover(job)
-    if record is None or record.has_ended:
+    if record.has_ended:
         answer({"error": f"job {job} has ended"})
         return
     plug = follow.connect(job)
