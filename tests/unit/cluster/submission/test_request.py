@@ -7,7 +7,7 @@ import click
 import pytest
 
 from cluster.commands.job.train import train
-from cluster.submission.request import Words, check_script, find_cwd, read_store, read_words
+from cluster.submission.request import Words, find_cwd, read_store, read_words
 from foundation.errors import UsageError
 
 LONG = "python own.py" + " --lr 0.1" * 30  # longer than a file's name can be
@@ -59,25 +59,6 @@ def test_a_script_that_is_not_there(tmp_path: Path, words: tuple[str, ...], hint
     with pytest.raises(UsageError, match="there is no such script in ") as raised:
         read_words(words, is_command=False, here=here, project_dir=tmp_path, folder=here)
     assert (raised.value.hint or "").startswith(hint)
-
-
-@pytest.mark.parametrize(
-    ("command", "hint"),
-    [
-        (("python", "own.py"), None),
-        (("python", "/opt/in/the/image.py"), None),
-        (("bash", "-c", "python x.py"), None),
-        (("torchrun", "onw.py"), "cluster train own.py"),
-        (("python", "sub/own.py"), "cluster train own.py"),
-    ],
-)
-def test_a_commands_script_is_in_the_folder_where_it_runs(
-    tmp_path: Path, command: tuple[str, ...], hint: str | None
-) -> None:
-    here = make_files(tmp_path)
-    with pytest.raises(UsageError, match="there is no such script in ") if hint else nullcontext() as raised:
-        check_script(command, folder=here)
-    assert raised is None or raised.value.hint == hint
 
 
 def make_files(folder: Path) -> Path:

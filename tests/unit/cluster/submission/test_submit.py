@@ -38,8 +38,10 @@ def test_a_commands_script_is_in_the_folder_of_the_job(project: App, line: str, 
 
 def test_a_commands_script_may_be_only_on_the_nodes(project: App) -> None:
     assert request(project, "python there.py", 'sync_dst_dir = "/srv/app"').command == ("python", "there.py")
-    with pytest.raises(UsageError, match=r"there\.py: there is no such script"):
-        request(project, "python there.py", 'sync_dst_dir = ""')
+    assert request(project, "python /opt/in/the/image.py").command == ("python", "/opt/in/the/image.py")
+    with pytest.raises(UsageError, match=r"onw\.py: there is no such script") as raised:
+        request(project, "--cwd sub python onw.py", 'sync_dst_dir = ""')
+    assert raised.value.hint == "cluster train own.py"
 
 
 @pytest.mark.parametrize(("line", "settings"), [("--cwd sub -- python {}", ""), ("python {}", 'cwd = "sub"')])
