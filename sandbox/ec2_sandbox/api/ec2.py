@@ -170,7 +170,6 @@ class SandboxEC2Backend(EC2Backend):
             if instance.key_name:
                 cast("SandboxInstance", instance).public_key = self.key_pairs[instance.key_name].public_key
             self.settings.note(cast("SandboxInstance", instance))
-        self.settings.wake()
         return reservation
 
     def _take_back(self, reservation_id: str) -> None:
@@ -264,7 +263,7 @@ class SandboxEC2Backend(EC2Backend):
             raise EC2ClientError("InvalidInstanceAttributeValue", f"Invalid value '{value}' for InstanceType.")
         return super().modify_instance_attribute(instance_id, key, value)
 
-    def modify_instance_metadata_options(self, instance_id: str, **given: Any) -> MetadataOptions:
+    def modify_instance_metadata_options(self, instance_id: str, *_: Any, **given: Any) -> MetadataOptions:
         """As in moto, but what the caller does not name stays."""
         before = self.get_instance(instance_id).metadata_options
         known = {

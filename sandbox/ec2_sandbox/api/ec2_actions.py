@@ -59,7 +59,10 @@ class SandboxEC2Response(FleetActions, DiskActions):
         return status, headers, re.sub(NOTHING_ELSE, r"\1<return>true</return>\2", answer)
 
     def _call_action(self) -> TYPE_RESPONSE:
-        """Adds what all actions have in common: ids that are not yet visible, client tokens, dry runs."""
+        """Adds what all actions have in common: ids that are not yet visible, client tokens, dry runs.
+
+        Tells the daemon about each change.
+        """
         backend, action, given = self.sandbox_backend, self._get_action(), copy.deepcopy(self.params)
         token = self._get_param("ClientToken")
         repeatable = bool(token) and not self._get_param("DryRun")
@@ -76,6 +79,8 @@ class SandboxEC2Response(FleetActions, DiskActions):
         except ServiceException as error:
             return self._render_error(error)
         if status < 400:
+            if not action.startswith(("Describe", "Get")):
+                backend.settings.wake()
             if any(word in action for word in FIREWALL_WORDS):
                 backend.settings.fleet.enforce(backend.whole)
             backend.unsettled.note(action, self.params, str(body))
@@ -268,17 +273,10 @@ class SandboxEC2Response(FleetActions, DiskActions):
             return EmptyResult()
         return super().modify_instance_attribute()
 
-    def reboot_instances(self) -> ActionResult:
-        """As in moto, and reboots the hosts."""
-        result = super().reboot_instances()
-        self.ec2_backend.settings.wake()
-        return result
-
     def _with_states(self, result: ActionResult, key: str) -> ActionResult:
         for entry in cast("dict[str, list[dict[str, Any]]]", result.result)[key]:
             state = self.ec2_backend.get_instance(entry["InstanceId"]).instance_state
             entry["CurrentState"] = {"Code": state.code, "Name": state.name}
-        self.ec2_backend.settings.wake()
         return result
 
     def get_console_output(self) -> ActionResult:

@@ -23,7 +23,6 @@ class DiskActions(SandboxActions):
         image.description = self._get_param("Description")
         if instance.state == "running" and not self._get_param("NoReboot"):
             instance.reboot()
-        backend.settings.wake()
         return ActionResult({"ImageId": image.id})
 
     def register_image(self) -> ActionResult:
@@ -52,7 +51,6 @@ class DiskActions(SandboxActions):
             region=region,
             description=self._get_param("Description"),
         )
-        self.sandbox_backend.settings.wake()
         return ActionResult({"ImageId": image.id})
 
     def describe_images(self) -> ActionResult:
@@ -74,9 +72,7 @@ class DiskActions(SandboxActions):
     def create_snapshot(self) -> ActionResult:
         """Starts to copy a volume's bytes; the daemon makes the snapshot `completed`."""
         check_tagged(self._get_param("TagSpecifications", []), ("snapshot",))
-        result = super().create_snapshot()
-        self.sandbox_backend.settings.wake()
-        return result
+        return super().create_snapshot()
 
     def describe_snapshots(self) -> ActionResult:
         """As in moto, but only those of the owners that the caller names, and without ones that are not yet visible."""
@@ -85,12 +81,6 @@ class DiskActions(SandboxActions):
         if owners := [named.get(one, one) for one in self._get_param("OwnerIds", [])]:
             answer = cast("dict[str, Any]", result.result)
             answer["Snapshots"] = [one for one in answer["Snapshots"] if one.owner_id in owners]
-        return result
-
-    def create_volume(self) -> ActionResult:
-        """As in moto, but the daemon makes the volume `available`."""
-        result = super().create_volume()
-        self.sandbox_backend.settings.wake()
         return result
 
     def describe_volumes(self) -> ActionResult:
@@ -120,7 +110,6 @@ class DiskActions(SandboxActions):
         )
 
     def _render_attachment(self, attachment: volumes.SandboxAttachment) -> ActionResult:
-        self.sandbox_backend.settings.wake()
         return ActionResult(
             {
                 "VolumeId": attachment.volume.id,

@@ -163,7 +163,6 @@ class FleetActions(LaunchActions):
             states = {"PreviousFleetState": fleet.state, "CurrentFleetState": "deleted_terminating"}
             deleted.append({"FleetId": fleet.id, **states})
             fleet.state = "deleted_terminating"
-        self.sandbox_backend.settings.wake()
         return ActionResult({"SuccessfulFleetDeletions": deleted, "UnsuccessfulFleetDeletions": []})
 
     def _find_fleets(self) -> list[Fleet]:
