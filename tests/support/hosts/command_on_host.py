@@ -1,6 +1,5 @@
 """Installs the command `cluster` on a sandbox host for a user, as on the first host of an allocation."""
 
-import os
 import shutil
 import subprocess
 import sys
@@ -43,6 +42,4 @@ def place_command(root: Path, home: Path, *, cache: Path) -> str:
 def own(home: Path, name: str) -> None:
     """Makes a user the owner of a file or folder in their home, including its content."""
     owner = home.stat()
-    os.chown(home / name, owner.st_uid, owner.st_gid)
-    for below in (home / name).rglob("*"):
-        os.chown(below, owner.st_uid, owner.st_gid, follow_symlinks=False)
+    subprocess.run(["chown", "-Rh", f"{owner.st_uid}:{owner.st_gid}", home / name], check=True)

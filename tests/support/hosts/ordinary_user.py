@@ -94,8 +94,7 @@ def ordinary_user() -> Iterator[User]:
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(REPOSITORY / os.fsdecode(name), target)
     install(user.source)
-    for path in (home, *home.rglob("*")):
-        os.chown(path, UID, UID, follow_symlinks=False)
+    subprocess.run(["chown", "-Rh", f"{UID}:{UID}", home], check=True)
     try:
         yield user
     finally:

@@ -11,7 +11,6 @@ from typing import Any, cast
 
 from msgspec import convert, to_builtins
 
-from foundation.errors import ConnectError
 from foundation.remote_command import RemoteCommand
 from job_host import place_processes
 from node.protocol import JobHost, Order
@@ -94,14 +93,11 @@ def channel(*pieces: bytes | None, exit_code: int = 0, stderr: bytes = b"") -> C
     return Channel(deque(pieces), exit_code=exit_code, stderr=stderr)
 
 
-Opener = Callable[[Sequence[str]], Channel]
-
-
 @dataclass
 class FakeHead:
     """Calls `answer` with the arguments of each run of jobs.py; the next connections raise the errors in `refuse`."""
 
-    answer: Opener
+    answer: Callable[[Sequence[str]], Channel]
     refuse: list[Exception] = field(default_factory=list)
     asked: list[list[str]] = field(default_factory=list)
     channels: list[Channel] = field(default_factory=list)
@@ -126,10 +122,6 @@ class FakeHead:
 
     def close(self) -> None:
         pass
-
-
-def no_answer() -> ConnectError:
-    return ConnectError("node-0: no answer on port 22")
 
 
 def make_agents(order: Order) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from msgspec import to_builtins
 
 from foundation.decode import decode
 from foundation.errors import ClusterError, ConnectError, JobError, NotFoundError
-from job_channels import ALIVE, BROKEN, LOG, Channel, FakeHead, channel, encode, make_order, no_answer
+from job_channels import ALIVE, BROKEN, LOG, Channel, FakeHead, channel, encode, make_order
 from job_forms import make_record
 from node.protocol import JobResult, LogWanted, Order, Process
 from node.wire import Submitted
@@ -26,6 +26,7 @@ from train.follow.run import (
 )
 
 ORDER = make_order(secrets={"K": "v"})
+NO_ANSWER = ConnectError("node-0: no answer on port 22")
 STARTED = b'{"job":"j1","state":"starting"}\n'
 
 
@@ -97,7 +98,7 @@ def test_an_error_says_that_the_job_may_have_started() -> None:
     fake = breaks_off(b"")
     head = fake.make()
     head.open("warm")
-    fake.refuse = [no_answer()]
+    fake.refuse = [NO_ANSWER]
     with pytest.raises(ConnectError, match="job j1 may or may not have started"):
         submit(head, ORDER, follow=True)
 
@@ -129,7 +130,7 @@ def test_each_problem_of_the_connection_is_reported_once() -> None:
 
     def take(_: Event) -> None:
         if not messages:
-            fake.refuse.extend([no_answer()] * 3)
+            fake.refuse.extend([NO_ANSWER] * 3)
 
     Follower(fake.make(), "j1", take=take, message=messages.append).run()
     assert [words.partition(";")[0] for words in messages] == [
@@ -252,7 +253,7 @@ def test_a_job_is_stopped_by_its_supervisor() -> None:
 
 def test_nodes_that_cannot_be_searched_are_named() -> None:
     def fails() -> str:
-        raise no_answer()
+        raise NO_ANSWER
 
     ends = {"node-0": lambda: "[]", "node-1": fails, "node-2": lambda: '[[7, "python"]]', "node-3": lambda: ""}
     assert end_everywhere(ends) == {
