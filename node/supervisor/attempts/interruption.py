@@ -35,6 +35,7 @@ class Interruption:
         self._order, self._agents, self._tasks = order, agents, tasks
         self._message, self._interrupt = message, interrupt
         self._notices: dict[str, Notice] = {}
+        self._has_ended = False
         self.progress: dict[str, int] | None = None  # the last finished batch of the foremost worker
         self.saved: dict[str, int] | None = None  # the last finished batch in the checkpoint
 
@@ -84,9 +85,12 @@ class Interruption:
             self.progress = max(before, progress, key=lambda one: (one["epoch"], one["batch"]))
 
     def _give_up(self) -> None:
+        if self._has_ended:
+            return
         self._message("no checkpoint was saved in time: the job will continue from its last one")
         self._end()
 
     def _end(self) -> None:
+        self._has_ended = True
         names = list(self._notices)
         self._interrupt(tuple(names), f"{' and '.join(names)}: interrupted by EC2 (spot notice)")
