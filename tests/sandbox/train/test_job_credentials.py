@@ -13,7 +13,7 @@ import pytest
 
 from ec2_client import client
 from ec2_sandbox import control
-from iam_calls import find_denied, read_log
+from iam_calls import find_denied
 from iam_steps import ACCOUNT, TRUST, client_of
 from job_steps import borrowed, cause, ec2_of
 from project import Project, processes_of
@@ -51,6 +51,10 @@ def keys_of_a_worker(project: Project, *words: str) -> tuple[dict[str, Any], str
         env = next(env for env in processes_of("CLUSTER_JOB_ID", job).values() if "AWS_SECRET_ACCESS_KEY" in env)
     names = {"AccessKeyId": "AWS_ACCESS_KEY_ID", "SecretAccessKey": "AWS_SECRET_ACCESS_KEY"}
     return {key: env[name] for key, name in {**names, "SessionToken": "AWS_SESSION_TOKEN"}.items()}, output
+
+
+def read_log(project_dir: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in control.api_log(project_dir).read_text().splitlines()]
 
 
 def policy_of(project_dir: Path) -> str:

@@ -72,7 +72,7 @@ def slurm_nodes(two_nodes: Project) -> Iterator[Nodes]:
 
 @pytest.fixture(scope="module")
 def pbs_nodes(slurm_nodes: Nodes) -> Nodes:
-    slurm_nodes.project.run("sandbox", "install", *real_slurm.PBS_PACKAGES, timeout_s=600)
+    slurm_nodes.project.run("sandbox", "install", "slurm-wlm-torque", timeout_s=600)
     return real_slurm.start(slurm_nodes.project)  # configuring a package again stops its daemons
 
 

@@ -6,12 +6,9 @@ test_role_policy.py have their resources and conditions.
 https://docs.aws.amazon.com/service-authorization/latest/reference/reference_policies_actions-resources-contextkeys.html
 """
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
-from ec2_sandbox import control
 from iam_evaluator import Context, allows, has_action, read_statements
 
 Entry = Mapping[str, Any]
@@ -29,10 +26,6 @@ S3_ACTIONS = {
     "PutBucketLifecycleConfiguration": "PutLifecycleConfiguration",
     "PutBucketEncryption": "PutEncryptionConfiguration", "PutPublicAccessBlock": "PutBucketPublicAccessBlock",
 }  # fmt: skip
-
-
-def read_log(project_dir: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in control.api_log(project_dir).read_text().splitlines()]
 
 
 def find_denied(entries: Iterable[Entry], policy: str) -> set[str]:

@@ -8,7 +8,7 @@ import os
 import ssl
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -142,19 +142,17 @@ def serve_s3_alone(**env: str) -> Iterator[S3Server]:
             yield server
 
 
-def serve_s3_over_tls(folder: Path) -> AbstractContextManager[int]:
-    """Runs moto's S3, with the same objects, behind TLS, which MXNet requires; yields its port."""
-    return serve_over_tls(DomainDispatcherApplication(create_backend_app), folder)
-
-
 @contextmanager
-def serve_over_tls(application: "WSGIApplication", folder: Path) -> Iterator[int]:
-    """Runs an application behind TLS; yields its port. `ca.pem` in the folder is the authority to trust."""
+def serve_over_tls(folder: Path, application: "WSGIApplication | None" = None) -> Iterator[int]:
+    """Runs an application behind TLS, by default moto's S3 with the same objects; yields its port.
+
+    `ca.pem` in the folder is the authority to trust.
+    """
     authority = trustme.CA()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("127.0.0.1").configure_cert(context)
     authority.cert_pem.write_to_path(folder / "ca.pem")
-    with _serve(application, context) as port:
+    with _serve(application or DomainDispatcherApplication(create_backend_app), context) as port:
         yield port
 
 

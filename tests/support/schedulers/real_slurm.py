@@ -7,7 +7,6 @@ from project import Project, shipped
 from scheduler_nodes import Nodes, find_nodes
 
 PACKAGES = ("slurmctld", "slurmd", "slurm-client", "munge")
-PBS_PACKAGES = ("slurm-wlm-torque",)
 # No cgroups: the processes of a job start over ssh, where Slurm cannot contain them.
 CONF = """\
 ClusterName=tests

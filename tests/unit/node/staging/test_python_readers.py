@@ -9,7 +9,7 @@ import pytest
 
 from real_mxnet import real_mxnet
 from record_files import image_record, small_jpeg
-from s3_server import REGION, S3Server, serve_s3_alone, serve_s3_over_tls
+from s3_server import REGION, S3Server, serve_over_tls, serve_s3_alone
 from train.follow.advice import Advisor
 from train.follow.events import Event
 from train.job.reading import find_python_reader
@@ -55,7 +55,7 @@ def read(**env: str) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.usefixtures("server")
 def test_mxnet_alone_fails_and_the_hint_helps(tmp_path: Path) -> None:
-    with serve_s3_over_tls(tmp_path) as port:
+    with serve_over_tls(tmp_path) as port:
         lines = read(S3_IS_AWS="0", S3_ENDPOINT=f"127.0.0.1:{port}", S3_VERIFY_SSL="0")
     assert len(lines) == len(READERS)
     for line in lines:

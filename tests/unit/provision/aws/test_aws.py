@@ -32,7 +32,7 @@ from provision.aws.error_hints import NOT_AWS
 from provision.describe import describe_cluster
 from provision.membership import KnownInstances
 from provision_world import aws_error, listening
-from s3_server import serve_s3_over_tls
+from s3_server import serve_over_tls
 
 WITH_MFA = """
 [profile base]
@@ -177,7 +177,7 @@ def test_the_connections_of_a_client_read_the_authorities_once(tmp_path: Path, m
         load(self, *files)
 
     monkeypatch.setattr(ssl.SSLContext, "load_verify_locations", count, raising=False)
-    with serve_s3_over_tls(tmp_path) as port:
+    with serve_over_tls(tmp_path) as port:
         monkeypatch.setenv("AWS_CA_BUNDLE", str(tmp_path / "ca.pem"))
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"https://127.0.0.1:{port}")
         s3 = make_clients("us-east-1").s3

@@ -28,7 +28,7 @@ def checkip(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, answer: bytes) -> I
         start_response("200 OK", [])
         return [answer]
 
-    with serve_over_tls(application, tmp_path) as port:
+    with serve_over_tls(tmp_path, application) as port:
         monkeypatch.setenv("CLUSTER_CHECKIP_URL", f"https://127.0.0.1:{port}/")
         yield
 
