@@ -79,9 +79,6 @@ def serve_webhook(answer: Answer, path: str) -> Iterator[tuple[str, list[tuple[s
             asked.append((self.path, None))
             answer(self, len(asked))
 
-        def log_message(self, *_: object) -> None:
-            pass
-
     with serve_http(Webhook) as url:
         yield url + path, asked
 
