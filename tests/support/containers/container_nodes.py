@@ -62,10 +62,6 @@ class ContainerNodes:
         words = [" ".join(line).strip() for line in lines if os.path.basename(line[0] if line else "") in ENGINES]
         return [line for line in words if line != "podman"]  # it keeps the user's namespace and does not end
 
-    def uid_of(self, node: str) -> int:
-        """The uid on this machine of a node's user."""
-        return (self.hosts[node].root / "home/ubuntu").stat().st_uid
-
 
 @contextmanager
 def container_nodes(directory: Path, *, nodes: int = 2, **values: Any) -> Iterator[ContainerNodes]:

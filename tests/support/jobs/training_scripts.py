@@ -27,7 +27,6 @@ def script_modules(*names: str) -> Iterator[list[ModuleType]]:
 
 
 def find_port() -> int:
-    with socket.socket() as trial:
-        trial.bind(("127.0.0.1", 0))
+    with socket.create_server(("127.0.0.1", 0)) as trial:
         port: int = trial.getsockname()[1]
         return port

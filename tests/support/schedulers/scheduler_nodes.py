@@ -1,6 +1,5 @@
 """The nodes of a sandbox cluster, and commands on them, also as root."""
 
-import ipaddress
 import re
 import shlex
 from dataclasses import dataclass
@@ -39,4 +38,4 @@ class Nodes:
 def find_nodes(project: Project) -> Nodes:
     """The nodes of a project's cluster, which must be up."""
     rows = re.findall(r"^(node-\d+) .*? (10(?:\.\d+){3}) ", project.run("status").stdout, re.MULTILINE)
-    return Nodes(project, tuple(name for name, _ in rows), tuple(str(ipaddress.ip_address(one)) for _, one in rows))
+    return Nodes(project, tuple(name for name, _ in rows), tuple(address for _, address in rows))

@@ -97,8 +97,9 @@ def test_what_a_process_sees(nodes: ContainerNodes, plain: str, first: Seen) -> 
         assert (told["shm"], len(told["seen"])) == (100 << 20, 1)
         assert told["env"]["CLUSTER_RANK"] == rank
         assert (told["env"]["OF_JOB"], told["words"]) == (VALUE, list(WORDS))
-        written = nodes.hosts[node].root / told["env"]["CLUSTER_OUTPUT_DIR"].lstrip("/") / "written"
-        assert (written.read_text(), written.stat().st_uid) == (rank, nodes.uid_of(node))
+        root = nodes.hosts[node].root
+        written = root / told["env"]["CLUSTER_OUTPUT_DIR"].lstrip("/") / "written"
+        assert (written.read_text(), written.stat().st_uid) == (rank, (root / "home/ubuntu").stat().st_uid)
     assert first.record["image"] == f"{plain.removesuffix(':latest')}@{plain_image().digest}"
 
 
