@@ -11,13 +11,6 @@ ENGINES: dict[str, Engine] = {
 }
 DEFAULT: dict[Framework, str] = {"mxnet": "ssh", "pytorch": "torchrun", "none": "env"}
 """The engine of launcher = "auto", by framework."""
-REFUSED = {
-    "yarn": "launch.py's yarn launcher needs dmlc-yarn.jar, which MXNet's wheels do not contain; use slurm, sge or pbs "
-    "for a batch scheduler"
-}
-"""launch.py's launchers that do not work, and why."""
-
-
 LAUNCHERS = ("auto", *ENGINES, *SCHEDULERS)
 """The values of [train] launcher."""
 
@@ -29,8 +22,6 @@ def find_engine(launcher: str, framework: Framework) -> Engine:
 
 def check_launcher(name: str) -> str:
     """Returns [train] launcher unchanged. Pure. Raises ValueError for an unknown launcher."""
-    if name in REFUSED:
-        raise ValueError(REFUSED[name])
     if name not in LAUNCHERS:
         raise ValueError("must be one of: " + ", ".join(LAUNCHERS))
     return name

@@ -13,7 +13,7 @@ import click
 from cluster.app import App, pass_app
 from cluster.completion import SCRIPT
 from foundation.errors import UsageError
-from node.engines import LAUNCHERS, REFUSED
+from node.engines import LAUNCHERS
 from node.train_settings import KvStore
 
 
@@ -44,15 +44,6 @@ class TrainCommand(click.Command):
         return rest
 
 
-class _Launcher(click.Choice[str]):
-    """The name of an engine. The error explains why some of launch.py's launchers are not available."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        if value in REFUSED:
-            raise UsageError(f"--launcher {value}: {REFUSED[value]}", hint=f"one of: {', '.join(self.choices)}")
-        return super().convert(value, param, ctx)
-
-
 @click.command(
     "train",
     cls=TrainCommand,
@@ -74,7 +65,7 @@ class _Launcher(click.Choice[str]):
 @click.option("--nodes", metavar="WHICH", help='Nodes: "current", "requested", "spot", "on-demand", 2, or "2..".')
 @click.option(
     "--launcher",
-    type=_Launcher(LAUNCHERS),
+    type=click.Choice(LAUNCHERS),
     metavar="NAME",
     help=f"What starts processes: {', '.join(LAUNCHERS)}.",
 )

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from job_channels import make_order
-from node.engines import ENGINES, REFUSED, check_launcher
+from node.engines import ENGINES, check_launcher
 from node.engines.engine import Head, HeadLaunch, HostLaunch, NewProcess, Rendezvous
 from node.protocol import HostSettings, JobHost
 
@@ -19,10 +19,9 @@ TORCHRUN = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "1
 PS_LITE = {"DMLC_PS_ROOT_URI": "10.0.0.4", "DMLC_PS_ROOT_PORT": "9091"}
 
 
-@pytest.mark.parametrize("name", ["rsh", *REFUSED])
-def test_unknown_and_broken_launchers_are_refused(name: str) -> None:
-    with pytest.raises(ValueError, match=REFUSED.get(name, "one of: auto, ssh")):
-        check_launcher(name)
+def test_unknown_launchers_are_refused() -> None:
+    with pytest.raises(ValueError, match="one of: auto, ssh"):
+        check_launcher("yarn")
 
 
 @pytest.mark.parametrize(
