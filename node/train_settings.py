@@ -230,7 +230,8 @@ class TrainSettings(Settings, frozen=True, kw_only=True):
     @property
     def subfolder(self) -> str:
         """The folder where processes run, below that of cluster.toml; "" for that folder itself."""
-        return "" if self.cwd == "auto" else posixpath.normpath(self.cwd).removeprefix(".")
+        folder = posixpath.normpath(self.cwd)
+        return "" if folder in ("auto", ".") else folder
 
     @property
     def max_duration_s(self) -> int | None:

@@ -155,7 +155,9 @@ def test_a_job_runs_in_a_subfolder() -> None:
     assert order.find_placed("train.py") == f"{PROJECT_DIR}/my/train.py"
     assert order.find_placed("../other/x") == f"{PROJECT_DIR}/other/x"
     assert order.find_placed("/usr/bin/x") == "/usr/bin/x"
-    assert plan(TrainConfig(cwd="."), with_files(cpus(2)), script=OWN_SCRIPT).order.train.subfolder == ""
+    for cwd, subfolder in ((".", ""), (".hidden", ".hidden")):
+        order = plan(TrainConfig(cwd=cwd), with_files(cpus(2)), script=OWN_SCRIPT).order
+        assert order.train.subfolder == subfolder
 
 
 def test_the_order_as_json() -> None:
