@@ -22,9 +22,9 @@ from provision.config import ProvisionConfig
 
 def test_the_stopped_processes_are_listed() -> None:
     roles = [
-        {"role": "scheduler", "host": "node-0", "rank": None, "ended_at": None},
-        {"role": "worker", "host": "node-1", "rank": 0, "ended_at": None},
-        {"role": "worker", "host": "node-0", "rank": 1, "ended_at": 5.0},
+        {"role": "scheduler", "host": "node-0", "number": 0, "rank": None, "ended_at": None},
+        {"role": "worker", "host": "node-1", "number": 1, "rank": 0, "ended_at": None},
+        {"role": "worker", "host": "node-0", "number": 2, "rank": 1, "ended_at": 5.0},
     ]
     one = make_record(1, state="running", roles=roles, nodes=[{"name": "node-0"}, {"name": "node-1"}])
     result = JobResult(state="stopped", exit_code=130, error=None, left={})

@@ -42,7 +42,7 @@ GOOD: dict[str, Any] = {
     "error": None,
     "left": {"node-1": [[7, "python"]]},
     "nodes": [{"name": "node-0", "ip": "10.0.0.1", "instance_id": "i-1"}],
-    "roles": [{"role": "worker", "host": "node-0", "rank": None, "ended_at": None}],
+    "roles": [{"role": "worker", "host": "node-0", "number": 0, "rank": None, "ended_at": None}],
 }
 LATER = {"of a later version": {"what": ["ever"]}}
 KEYS = (
