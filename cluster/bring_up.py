@@ -15,7 +15,6 @@ from cluster.recovery.lost_head import continue_jobs, try_find_lost_head
 from cluster.recovery.replacement import replace_lost, replace_unhealthy
 from cluster.session import BOOT_TIMEOUT_S, check_ahead, describe, find_request, read_packages, ready_nodes
 from cluster.views.status import render_nodes
-from foundation.progress import Event
 from foundation.user_folders import cache_folder
 from provision.aws.clients import make_clients
 from provision.config import all_regions, all_types
@@ -30,7 +29,7 @@ from provision.resources.instances import TerminateInstances
 from provision.resources.launch import LaunchNodes
 from provision.up import prepare_up
 from provision.up import up as carry_out
-from train.job.payload import find_script, find_shadowed
+from train.job.payload import find_script
 
 LEFT_BY_UP = "cluster up continues with the launched nodes, cluster down terminates them; until then they cost money"
 
@@ -129,9 +128,6 @@ def bring_up(
     if any(isinstance(step, LaunchNodes) for step in plan.steps):
         check_cache(cache_folder())  # before anything costs money
         check_ahead(app)
-    shadowed = find_shadowed(config.train.script, project_dir=app.project_dir)
-    if shadowed is not None:
-        app.report(Event(kind="warn", what=shadowed))
     show = app.print if dry_run else app.message
     show(render_plan(plan, price_note=app.price_note).rstrip())
     if agree is not None:

@@ -43,7 +43,7 @@ from provision.aws.clients import find_credentials
 from train.job.checks import check_framework
 from train.job.defaults import render_settings
 from train.job.job_plan import Job, new_job_id
-from train.job.payload import find_script, find_shadowed
+from train.job.payload import find_script
 from train.job.program import find_command
 from train.job.reading import find_scope
 
@@ -243,9 +243,7 @@ def _requested(app: App, nodes: Nodes) -> int:
 
 def _report_job(app: App, job: Job, *, replaced: str) -> None:
     """Prints the settings that were chosen for the user, and the warnings. replaced: see TrainRequest."""
-    script = job.order.spec.script
-    shadowed = find_shadowed(script, project_dir=app.job_dir) if script is not None else None
-    for warning in (*([shadowed] if shadowed else []), *job.warnings):
+    for warning in job.warnings:
         app.report(Event(kind="warn", what=warning))
     lines = render_settings(job)
     lines[0] += f" (in place of {replaced})" if replaced else ""

@@ -140,16 +140,6 @@ def is_project_file(folder: Path, word: str) -> bool:
         return False
 
 
-def find_shadowed(script: str, *, project_dir: Path) -> str | None:
-    """The message if the user's own script has the name of a shipped one; None otherwise."""
-    if script not in shipped_scripts() or not (project_dir / script).is_file():
-        return None
-    return (
-        f'train.script = "{script}" is your own {project_dir / script}, not the script of that name that ships with '
-        "cluster (to run that one, rename yours)"
-    )
-
-
 def _add_script(found: SyncFiles, script: Path, project_dir: Path) -> str:
     """Adds the user's script to the files; returns its path in the tree. Raises ConfigError."""
     path = os.path.relpath(script, project_dir)

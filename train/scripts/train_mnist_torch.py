@@ -1,14 +1,13 @@
 """Train a multi-layer perceptron or LeNet on handwritten digits with PyTorch's DistributedDataParallel.
 
 Runs as one process, or as one rank of several: `torchrun train_mnist_torch.py`, or any launcher that sets RANK,
-WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT. Data is MNIST's four idx-ubyte files (--data-dir) or RecordIO files
-of 28 by 28 images (--data-train, --data-val). Needs Python 3.9, and PyTorch 1.13 or 2.x.
+WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT. Data is MNIST's four idx-ubyte files (--data-dir).
+Needs Python 3.9, and PyTorch 1.13 or 2.x.
 """
 
 import argparse
 import contextlib
 import functools
-import io
 import itertools
 import json
 import logging
@@ -25,8 +24,8 @@ from common.checkpoints import Checkpoint, Checkpoints, Saver
 
 WITHOUT = (
     options.IMAGES, options.DISTORTION, "cluster", "num-layers", "num-classes", "initializer", "dtype",
-    "data-train-idx", "data-val-idx", "num-examples", "data-nthreads", "test-io", "benchmark", "macrobatch-size",
-    "optimizer", "top-k", "loss", "monitor",
+    "data-train", "data-train-idx", "data-val", "data-val-idx", "num-examples", "data-nthreads", "test-io", "benchmark",
+    "macrobatch-size", "optimizer", "top-k", "loss", "monitor",
 )  # fmt: skip
 
 
@@ -73,7 +72,7 @@ class Training:
 
     def __init__(self, chosen: argparse.Namespace, ranks: "Ranks") -> None:
         self._options, self._ranks = chosen, ranks
-        self._digits, self._validation = load_digits(chosen)
+        self._digits, self._validation = (read_idx_pair(chosen.data_dir, kind) for kind in ("train", "t10k"))
         parts = schedule.split_examples(len(self._digits), ranks.count)
         self._batches = schedule.batches_per_epoch(parts, chosen.batch_size)
         self._sampler = DistributedSampler(
@@ -111,8 +110,7 @@ class Training:
             report(epoch, "Train", self._train_epoch(epoch))
             logger.info("Epoch[%d] Time cost=%.3f", epoch, time.monotonic() - began)
             self._saver.after_epoch(epoch + 1)
-            if self._validation is not None:
-                report(epoch, "Validation", self._validate(self._validation, epoch))
+            report(epoch, "Validation", self._validate(epoch))
 
     def _train_epoch(self, epoch: int) -> Dict[str, float]:
         """Trains an epoch; returns this rank's metrics."""
@@ -144,12 +142,14 @@ class Training:
         return metrics.compute()
 
     @torch.no_grad()
-    def _validate(self, digits: TensorDataset, epoch: int) -> Dict[str, float]:
+    def _validate(self, epoch: int) -> Dict[str, float]:
         """The metrics over all ranks' parts: every image is in exactly one."""
         self._network.eval()
         metrics = Metrics()
-        own = range(self._ranks.rank, len(digits), self._ranks.count)
-        for images, labels in self._read(digits, BatchSampler(own, self._options.batch_size, drop_last=False)):
+        own = range(self._ranks.rank, len(self._validation), self._ranks.count)
+        for images, labels in self._read(
+            self._validation, BatchSampler(own, self._options.batch_size, drop_last=False)
+        ):
             scores = self._network(images)
             metrics.add(scores, labels, cross_entropy(scores, labels))
             self._saver.between_epochs(epoch + 1)
@@ -257,15 +257,8 @@ def build(network: str) -> nn.Module:
 # -- data: bytes of shape (count, 1, 28, 28), and their labels ---------------------------------------------------------
 
 
-def load_digits(chosen: argparse.Namespace) -> Tuple[TensorDataset, Optional[TensorDataset]]:
-    """All training and validation images. Raises ScriptError if they cannot be read."""
-    if chosen.data_dir:
-        return read_idx_pair(chosen.data_dir, "train"), read_idx_pair(chosen.data_dir, "t10k")
-    return read_records(chosen.data_train), read_records(chosen.data_val) if chosen.data_val else None
-
-
 def read_idx_pair(folder: str, kind: str) -> TensorDataset:
-    """Reads two of MNIST's idx-ubyte files (http://yann.lecun.com/exdb/mnist)."""
+    """Reads two of MNIST's idx-ubyte files (http://yann.lecun.com/exdb/mnist). Raises ScriptError."""
     names = [f"{folder.rstrip('/')}/{kind}-{content}-ubyte" for content in ("images-idx3", "labels-idx1")]
     images, labels = map(read_idx, names)
     if images.shape[1:] != (EDGE, EDGE) or labels.shape != images.shape[:1]:
@@ -283,31 +276,6 @@ def read_idx(path: str) -> torch.Tensor:
     if len(content) != 4 + 4 * len(shape) + math.prod(shape):
         raise ScriptError(f"{path} is not a whole idx-ubyte file; if its name ends with .gz, unzip it")
     return torch.frombuffer(content, dtype=torch.uint8, offset=4 + 4 * len(shape)).reshape(shape)
-
-
-def read_records(uri: str) -> TensorDataset:
-    """Reads RecordIO files of encoded images."""
-    try:
-        from PIL import Image  # noqa: PLC0415 - PyTorch does not need it
-    except ImportError as error:
-        raise ScriptError('decoding images needs Pillow: [bootstrap] packages = ["pillow"], then cluster up') from error
-    from mxnet_cluster.errors import ClusterError  # noqa: PLC0415 - only here
-    from mxnet_cluster.records import decode_image, iterate_records  # noqa: PLC0415 - only here
-
-    images: List[torch.Tensor] = []
-    labels: List[int] = []
-    try:
-        for payload in iterate_records(uri):
-            record = decode_image(payload, name=uri)
-            picture = Image.open(io.BytesIO(record.image)).convert("L")
-            if picture.size != (EDGE, EDGE):
-                raise ScriptError(f"{uri} has images of {picture.width} by {picture.height} pixels, not 28 by 28")
-            pixels = bytearray(picture.tobytes())
-            images.append(torch.frombuffer(pixels, dtype=torch.uint8).reshape(1, EDGE, EDGE))
-            labels.append(int(record.labels[0]))
-    except ClusterError as error:
-        raise ScriptError(str(error)) from error
-    return TensorDataset(torch.stack(images), torch.tensor(labels))
 
 
 # -- ranks -------------------------------------------------------------------------------------------------------------

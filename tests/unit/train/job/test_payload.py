@@ -8,7 +8,7 @@ import pytest
 from folders import write_files
 from foundation.errors import ConfigError
 from foundation.progress import silent
-from train.job.payload import Payload, choose_folders, collect_trees, find_shadowed, shipped_scripts
+from train.job.payload import Payload, choose_folders, collect_trees, shipped_scripts
 
 LONG = "a" * 5000
 
@@ -94,14 +94,6 @@ def test_a_script_that_does_not_exist(tmp_path: Path) -> None:
     assert "train_mnist.py" in shipped_scripts()
     with pytest.raises(ConfigError, match=r"no-such\.py.*train_mnist\.py"):
         collect("no-such.py", tmp_path)
-
-
-def test_the_users_script_hides_a_shipped_one(tmp_path: Path) -> None:
-    assert find_shadowed("train_mnist.py", project_dir=tmp_path) is None
-    (tmp_path / "train_mnist.py").touch()
-    (tmp_path / "train.py").touch()
-    assert find_shadowed("train.py", project_dir=tmp_path) is None
-    assert str(tmp_path / "train_mnist.py") in str(find_shadowed("train_mnist.py", project_dir=tmp_path))
 
 
 def test_files_with_settings_are_not_sent(tmp_path: Path) -> None:

@@ -3,15 +3,13 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 from project import REPOSITORY
 from real_torch import real_torch
-from record_files import write_uneven
 from training_scripts import SCRIPTS, find_port
 
 OPTIONS = (
-    "network", "data-dir", "data-train", "data-val", "batch-size", "num-epochs", "mom", "wd", "seed", "lr", "lr-factor",
+    "network", "data-dir", "batch-size", "num-epochs", "mom", "wd", "seed", "lr", "lr-factor",
     "lr-step-epochs", "warmup-epochs", "warmup-strategy", "disp-batches", "model-prefix", "save-period",
     "keep-checkpoints", "resume", "load-epoch", "checkpoint-batches", "dist-backend", "dist-timeout",
 )  # fmt: skip
@@ -33,13 +31,6 @@ def test_options_need_no_torch() -> None:
     done = run_script(sys.executable, "--data-dir", "d", "--kv-store", "dist_sync")
     assert done.returncode == 2
     assert "unrecognized arguments" in done.stderr.splitlines()[-1]
-
-
-def test_images_of_another_size(tmp_path: Path) -> None:
-    write_uneven(tmp_path)
-    done = run_script(real_torch(), "--data-train", f"{tmp_path}/")
-    message = f"{tmp_path}/ has images of 8 by 8 pixels, not 28 by 28"
-    assert (done.returncode, done.stderr.splitlines()[-1]) == (1, f"train_mnist_torch.py: error: {message}")
 
 
 def test_a_rank_that_does_not_join_is_named() -> None:
