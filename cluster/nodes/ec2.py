@@ -1,6 +1,6 @@
 """Nodes that are EC2 instances: described by EC2, and reached with the cluster's key and pinned host keys."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from bootstrap.environment.facts import NodeFacts
@@ -17,13 +17,12 @@ from provision.aws.clients import Clients
 from provision.config import ProvisionConfig
 from provision.describe import describe_cluster, find_end
 from provision.membership import describe_untrusted, no_nodes
-from provision.model import ClusterState
+from provision.model import ClusterState, Market
 from provision.resources.console import find_host_fingerprints, find_last_console_lines
 from provision.status import find_differences
 from provision.volumes.describe import describe_mounts
 from provision.volumes.source import MountSource
 from train.follow.head import HeadGoneError
-from train.job.selection import Candidate
 
 
 class Ec2Nodes(Nodes):
@@ -38,9 +37,9 @@ class Ec2Nodes(Nodes):
         super().__init__(state.name, tuple(self._nodes))
 
     @property
-    def candidates(self) -> tuple[Candidate, ...]:
+    def markets(self) -> Mapping[str, Market]:
         """The nodes with their markets."""
-        return tuple(Candidate(name=name, market=node.market) for name, node in self._nodes.items())
+        return {name: node.market for name, node in self._nodes.items()}
 
     def runs(self, name: str) -> bool:
         """Whether EC2 shows the node as running."""

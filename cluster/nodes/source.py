@@ -4,7 +4,7 @@ Commands that use nodes use only these two classes. Commands that launch, pause 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 
 from bootstrap.apply import ReadyNode
@@ -12,8 +12,9 @@ from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.connections import Connections
 from bootstrap.ssh.host import Host
 from foundation.errors import ClusterError, NotFoundError
+from provision.model import Market
 from provision.volumes.source import MountSource
-from train.job.selection import Candidate, select_nodes
+from train.job.selection import select_nodes
 
 ANSWER_TIMEOUT_S = 15.0
 
@@ -59,13 +60,13 @@ class Nodes(ABC):
         return ()
 
     @property
-    def candidates(self) -> tuple[Candidate, ...]:
-        """The nodes from which [train] nodes selects."""
-        return tuple(Candidate(name=name) for name in self.names)
+    def markets(self) -> Mapping[str, Market]:
+        """The nodes from which [train] nodes selects, with their markets."""
+        return dict.fromkeys(self.names, "on-demand")
 
     def select(self, selection: int | str, *, requested: int) -> tuple[str, ...]:
         """Returns the value of [train] hosts for [train] nodes. (): every node once. Raises ClusterError."""
-        candidates = [one for one in self.candidates if one.name not in self.excluded]
+        candidates = {name: market for name, market in self.markets.items() if name not in self.excluded}
         chosen = select_nodes(selection, candidates, requested=requested)
         if chosen == self.names:
             return self.job_hosts

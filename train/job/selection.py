@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-
-from msgspec import Struct
+from collections.abc import Mapping
 
 from foundation.errors import ClusterError
 from provision.model import Market, count
 
 _AT_LEAST = re.compile(r"([1-9][0-9]{0,3})\.\.")
 _MARKETS: tuple[Market, ...] = ("spot", "on-demand")
-
-
-class Candidate(Struct, frozen=True, kw_only=True):
-    """A node that a job could use."""
-
-    name: str
-    market: Market = "on-demand"
 
 
 def check_nodes(value: int | str) -> int | str:
@@ -37,16 +28,16 @@ def parse_nodes(text: str) -> int | str:
     return int(text) if text.isdecimal() else text
 
 
-def select_nodes(selection: int | str, nodes: Sequence[Candidate], *, requested: int) -> tuple[str, ...]:
+def select_nodes(selection: int | str, nodes: Mapping[str, Market], *, requested: int) -> tuple[str, ...]:
     """The names of a job's nodes, in the order of `nodes`. Pure.
 
-    selection: [train] nodes. nodes: the cluster's, the head first. requested: [provision] nodes.
+    selection: [train] nodes. nodes: the cluster's, with their markets, the head first. requested: [provision] nodes.
     Raises ClusterError if the cluster has fewer than it needs.
     """
     if selection in _MARKETS:
-        names = tuple(node.name for node in nodes if node.market == selection)
+        names = tuple(name for name, market in nodes.items() if market == selection)
         return _at_least(names, 1, f"{selection} node")
-    names = tuple(node.name for node in nodes)
+    names = tuple(nodes)
     if isinstance(selection, int):
         return _at_least(names, selection, "node")[:selection]
     found = _AT_LEAST.fullmatch(selection)

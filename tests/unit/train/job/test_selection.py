@@ -3,9 +3,10 @@
 import pytest
 
 from foundation.errors import ClusterError
-from train.job.selection import Candidate, check_nodes, parse_nodes, select_nodes
+from provision.model import Market
+from train.job.selection import check_nodes, parse_nodes, select_nodes
 
-NODES = tuple(Candidate(name=f"n{index}", market="spot" if index else "on-demand") for index in range(3))
+NODES: dict[str, Market] = {"n0": "on-demand", "n1": "spot", "n2": "spot"}
 
 
 @pytest.mark.parametrize(
@@ -21,11 +22,11 @@ def test_the_nodes_of_a_job(selection: int | str, names: str) -> None:
     [
         ("requested", NODES, "needs 4 nodes, and the cluster has 3"),
         (4, NODES, "needs 4 nodes, and the cluster has 3"),
-        ("spot", NODES[:1], "needs 1 spot node, and the cluster has none"),
-        ("on-demand", NODES[1:], "needs 1 on-demand node, and the cluster has none"),
+        ("spot", {"n0": "on-demand"}, "needs 1 spot node, and the cluster has none"),
+        ("on-demand", {"n1": "spot"}, "needs 1 on-demand node, and the cluster has none"),
     ],
 )
-def test_too_few_nodes_are_refused(selection: int | str, nodes: tuple[Candidate, ...], message: str) -> None:
+def test_too_few_nodes_are_refused(selection: int | str, nodes: dict[str, Market], message: str) -> None:
     with pytest.raises(ClusterError, match=message) as caught:
         select_nodes(selection, nodes, requested=4)
     assert "cluster up" in str(caught.value.hint)
