@@ -13,7 +13,7 @@ from foundation.errors import ClusterError, NotFoundError
 from http_server import Cuts, cutting_proxy
 from mxnet_cluster import sources
 from mxnet_cluster.recordio import MAGIC, decode_image, encode_record
-from mxnet_cluster.records import Range, find_part, iterate_records
+from mxnet_cluster.records import find_part, iterate_records
 from real_mxnet import run_mxnet
 from record_files import write_uneven
 from s3_server import S3Server, server, shared_server
@@ -129,18 +129,6 @@ def test_any_record_is_in_one_part(tmp_path: Path, files: list[list[bytes]], cou
     if any(files):
         read = [it for part in range(count) for it in iterate_records(f"{folder}/", num_parts=count, part_index=part)]
         assert read == list(chain.from_iterable(files))
-
-
-@pytest.mark.parametrize(
-    ("sizes", "parts", "expected"),
-    [
-        ([100], 3, [[(0, 0, 36)], [(0, 36, 72)], [(0, 72, 100)]]),
-        ([40, 60], 2, [[(0, 0, 40), (1, 0, 12)], [(1, 12, 60)]]),
-    ],
-)
-def test_find_part(sizes: list[int], parts: int, expected: list[list[tuple[int, int, int]]]) -> None:
-    found = [find_part(sizes, parts, index) for index in range(parts)]
-    assert found == [tuple(Range(file=file, begin=begin, end=end) for file, begin, end in part) for part in expected]
 
 
 @pytest.mark.parametrize(("parts", "index"), [(0, 0), (2, 2), (2, -1)])
