@@ -5,7 +5,7 @@ import pytest
 
 from foundation.errors import ConfigError
 from foundation.settings import check
-from provision.config import NAME_PATTERN, ProvisionConfig, setting_error
+from provision.config import NAME_PATTERN, ProvisionConfig
 
 
 def make(**table: Any) -> ProvisionConfig:
@@ -55,11 +55,6 @@ def test_min_nodes_is_at_most_nodes() -> None:
     with pytest.raises(ConfigError, match=r"min_nodes = 7 is greater than nodes = 1"):
         make(min_nodes=7, nodes=1)
     assert make(min_nodes=7, nodes=7).min_nodes == 7
-
-
-def test_a_setting_is_shown_as_in_toml() -> None:
-    error = setting_error(make(market=["spot", "on-demand"]), "market", "no", hint="-")
-    assert error.message == '[provision] market = ["spot", "on-demand"]: no'
 
 
 def test_names() -> None:

@@ -176,55 +176,26 @@ def test_waits_for_a_node_that_is_not_ready() -> None:
 
 
 @pytest.mark.parametrize(
-    ("nodes", "wanted", "words"),
+    ("node", "settings", "words", "hint"),
     [
-        (TWO_NODES, 1, "not the 1 asked for"),
-        ((make_node(0, state="stopped", state_reason="User initiated"),), 2, "is stopped: User initiated"),
-        ((make_node(0, instance_type="m5.large"),), 2, 'is a m5.large; .* instance_type = "c5.xlarge"'),
+        ({"index": 2}, {}, "not the 2 asked for", "cluster resize 2"),
+        ({"state": "stopped", "state_reason": "User initiated"}, {}, "is stopped: User initiated", "cluster start"),
+        ({"instance_type": "m5.large"}, {}, 'is a m5.large; .* instance_type = "c5.xlarge"', "cluster down"),
+        ({}, {"instance_profile": "auto"}, 'has no instance profile; .*"auto" is cluster-us-east-1-demo', "resize 0"),
+        ({"profile_arn": "arn:aws:iam::1:instance-profile/x"}, {"instance_profile": "y"}, "has another", "resize 0"),
     ],
 )
-def test_refuses_what_it_cannot_complete(nodes: tuple[Any, ...], wanted: int, words: str) -> None:
+def test_refuses_what_it_cannot_complete(node: dict[str, Any], settings: dict[str, Any], words: str, hint: str) -> None:
     with pytest.raises(ClusterError, match=words) as caught:
-        plan(state(nodes=nodes), nodes=wanted)
-    assert caught.value.hint
+        plan(state(nodes=(make_node(**{"index": 0, **node}),)), **settings)
+    assert hint in str(caught.value.hint)
 
 
-@pytest.mark.parametrize(
-    ("setting", "arn", "words"),
-    [
-        ("auto", "arn:aws:iam::1:instance-profile/cluster-us-east-1-demo", None),
-        ("auto", None, 'has no instance profile; .*"auto" is cluster-us-east-1-demo'),
-        ("y", "arn:aws:iam::1:instance-profile/x", "has another instance profile"),
-    ],
-)
-def test_rejects_nodes_without_the_instance_profile(setting: str, arn: str | None, words: str | None) -> None:
-    from_state = state(nodes=(make_node(0, profile_arn=arn), make_node(1, profile_arn=arn)))
-    if words is None:
-        assert plan(from_state, instance_profile=setting) == ()
-        return
-    with pytest.raises(ClusterError, match=words) as caught:
-        plan(from_state, instance_profile=setting)
-    assert "cluster resize 0" in str(caught.value.hint)
-
-
-@pytest.mark.parametrize(
-    ("group", "expected"),
-    [
-        (None, ["CreatePlacementGroup"]),
-        (PlacementGroup(group_name="cluster-demo", ours=True), []),
-        (PlacementGroup(group_name="cluster-demo", ours=False), "did not make"),
-    ],
-)
-def test_placement_group(group: PlacementGroup | None, expected: list[str] | str) -> None:
-    from_state = state(nodes=(), found={"placement group": group})
+def test_a_placement_group_of_others() -> None:
+    of_others = {"placement group": PlacementGroup(group_name="cluster-demo", ours=False)}
     preflight = make_preflight(make_option(placement=True), make_option(instance_type="t3.large"))
-    if isinstance(expected, str):
-        with pytest.raises(ClusterError, match=expected):
-            plan(from_state, preflight=preflight)
-        return
-    steps = plan(from_state, preflight=preflight)
-    assert [kind for kind in kinds(steps) if kind == "CreatePlacementGroup"] == expected
-    assert find_launch(steps).nodes.placement_group == "cluster-demo"
+    with pytest.raises(ClusterError, match="did not make"):
+        plan(state(nodes=(), found=of_others), preflight=preflight)
 
 
 def test_what_a_launch_needs() -> None:

@@ -153,9 +153,6 @@ def test_waits_until_a_new_role_is_known(world: World, monkeypatch: pytest.Monke
         (replace(COMPLETE, policy=json.dumps(json.loads(POLICY))), False),  # the same policy, formatted differently
         (replace(COMPLETE, policy=OTHER_POLICY), True),
         (replace(COMPLETE, policy=None, policy_names=()), True),
-        (replace(COMPLETE, has_role=False), True),
-        (replace(COMPLETE, has_profile=False, in_profile=False), True),
-        (replace(COMPLETE, in_profile=False), True),
     ],
 )
 def test_plans_what_is_missing_or_differs(found: InstanceProfile | None, *, makes: bool) -> None:

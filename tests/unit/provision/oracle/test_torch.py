@@ -3,8 +3,6 @@ import re
 
 import pytest
 
-from bench.fatbin import LibraryCode
-from bench.wheel_code import torch_code_differs
 from cluster.commands.oracle import make_document, render
 from foundation.errors import ConfigError
 from project import REPOSITORY
@@ -89,16 +87,6 @@ def test_drivers_pythons_and_numpy_of_versions() -> None:
     assert find_pythons("torch==2.13.0") == ((3, 10), (3, 14))
     assert find_pythons("torch==1.13.1") == ((3, 9), (3, 11))
     assert (choose_numpy("torch==2.2.2"), choose_numpy("torch==2.3.0")) == ("numpy<2", "numpy")
-
-
-def test_a_wheel_is_compared_with_the_table() -> None:
-    code = {(7, 5): 9, (8, 0): 9, (8, 6): 9, (8, 9): 1, (9, 0): 9, (10, 0): 9, (12, 0): 9}
-    library = LibraryCode(name="torch/lib/libtorch_cuda.so", modules=9, ptx_modules=0, code=code, ptx={})
-    assert torch_code_differs("2.13.0", [library]) == ()
-    assert torch_code_differs("2.8.0", [library]) == (
-        "machine code: found 75 80 86 90 100 120, the table has 70 75 80 86 90 100 120",
-    )
-    assert torch_code_differs("9.0.0", [library]) == ()
 
 
 def test_the_tables_are_shown() -> None:

@@ -113,6 +113,7 @@ def test_a_named_image_must_fit_every_type(world: World) -> None:
         ({"ami": "ami-0123456789abcdef0"}, r'\[provision\] ami = "ami-0123456789abcdef0": .* no such image'),
         ({"instance_type": "g5.xlarge", "volume_size_gib": 50}, r"volume_size_gib = 50: the image ami-\w+ needs 75"),
         ({"subnet_id": "subnet-0123456789abcdef0"}, r"\[provision\] subnet_id = .* no such subnet"),
+        ({"instance_type": "t2.nano", "market": "spot"}, r'market = \["spot"\]: .*t2.nano is not available on spot'),
         ({"efa": True}, r'\[provision\] instance_type = "c5.xlarge": does not support efa = true'),
         ({"instance_type": "mac1.metal"}, r'instance_type = "mac1.metal": its architecture is x86_64_mac'),
         ({"instance_profile": "nobody"}, r'\[provision\] instance_profile = "nobody": the account has no such'),
