@@ -14,7 +14,7 @@ from provision.config import ProvisionConfig, all_types
 from provision.describe import describe_cluster
 from provision.files import ClusterFiles
 from provision.lease.arm import SetLease, plan_repair
-from provision.lease.terms import Lease, render_moment
+from provision.lease.terms import Lease, find_end, render_moment
 from provision.model import ClusterState, Node, Preflight, format_indices
 from provision.plan import Plan, Request, Step, World
 from provision.preflight.caller import describe_caller
@@ -279,12 +279,13 @@ def _describe_world(
 
 
 def _refuse_ended(state: ClusterState) -> None:
-    """Raises ClusterError for nodes whose lifetime has ended: new nodes would get the same lease, and end as well."""
-    lease = state.lease
-    if state.nodes and lease is not None and lease.until is not None and lease.until <= time.time():
+    """Raises ClusterError for nodes whose lease has ended: new nodes would get the same one, and end as well."""
+    end = None if state.lease is None else find_end(state.lease)
+    if state.nodes and end is not None and end.at <= time.time():
+        longer = "--budget USD" if end.why == "budget" else "+4h"
         raise ClusterError(
-            f"the lifetime of cluster {state.name} ended at {render_moment(lease.until)}: its nodes are ending",
-            hint="cluster down, then cluster up; or cluster lease +4h, if its nodes still run",
+            f"the {end.why} of cluster {state.name} ended at {render_moment(end.at)}: its nodes are ending",
+            hint=f"cluster down, then cluster up; or cluster lease {longer}, if its nodes still run",
         )
 
 

@@ -102,6 +102,10 @@ def test_a_budget_needs_prices(world: World, monkeypatch: pytest.MonkeyPatch) ->
     # Two c5.xlarge, 200 GiB of gp3, two public addresses; see sandbox/ec2_sandbox/api/prices.py.
     rate = 2 * 0.17 + 200 * 0.08 / 730 + 0.01
     assert (lease.budget_until - lease.set_at) / 3600 == pytest.approx(200 / rate, abs=0.01)
+    world.time.sleep(lease.budget_until - lease.set_at)
+    with pytest.raises(ClusterError, match="the budget of cluster demo ended at") as caught:
+        world.resize(make_config(nodes=3))
+    assert "cluster lease --budget" in str(caught.value.hint)
 
 
 def test_a_change_is_in_the_tags() -> None:
