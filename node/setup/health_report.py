@@ -5,12 +5,14 @@ It runs on a node before a job and after a failed one, and prints a Report as on
 
 import asyncio
 import errno
+import glob
 import os
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import pynvml
@@ -19,6 +21,7 @@ from msgspec import json
 from node.agent import clues
 from node.health import GPUS_TIMEOUT_S, LOG_TIMEOUT_S, Gpu, Report, parse_xids, read_kept
 
+NVIDIA, DEVICES = "0x10de", "/sys/bus/pci/devices/*/vendor"
 THROTTLED_FOR_S = 0.1  # a reason that is gone after this time does not count
 THROTTLED = (  # nvml.h
     (0x08, "hardware slowdown"),
@@ -116,8 +119,14 @@ def read_gpus() -> tuple[tuple[Gpu, ...] | None, str | None]:
         pynvml.nvmlShutdown()
     except pynvml.NVMLError as error:
         is_missing = error.value == pynvml.NVML_ERROR_LIBRARY_NOT_FOUND
-        return None, None if is_missing else str(error)
+        is_idle = error.value == pynvml.NVML_ERROR_DRIVER_NOT_LOADED and not has_device()
+        return None, None if is_missing or is_idle else str(error)
     return gpus, None
+
+
+def has_device() -> bool:
+    """Whether this host has a device of NVIDIA's. Deep Learning AMIs have its driver on CPU types, too."""
+    return any(Path(path).read_text().strip() == NVIDIA for path in glob.glob(DEVICES))
 
 
 def _read_all() -> tuple[Gpu, ...]:

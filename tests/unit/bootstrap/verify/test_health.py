@@ -310,6 +310,17 @@ def test_nodes_are_looked_at_over_ssh(monkeypatch: pytest.MonkeyPatch, tmp_path:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("vendors", [["0x8086", "0x10de"], ["0x8086"]])
+def test_a_driver_that_has_no_gpu_is_no_fault(library: Path, tmp_path: Path, vendors: list[str]) -> None:
+    """As on a CPU type with a Deep Learning AMI, which has the driver's library."""
+    for number, vendor in enumerate(vendors):
+        (tmp_path / str(number)).mkdir()
+        (tmp_path / str(number) / "vendor").write_text(f"{vendor}\n")
+    code = f"from node.setup import health_report as health; health.DEVICES = '{tmp_path}/*/vendor'; health.main()"
+    found = decode(run_python(code, fake_environment(library, [], init=9)), health.Report)
+    assert (found.gpus, found.driver_error) == (None, "Driver Not Loaded" if "0x10de" in vendors else None)
+
+
 def test_the_program_ends_when_the_driver_hangs(library: Path) -> None:
     environment = fake_environment(library, [], init=-1)
     code = "from node.setup import health_report as health; health.GPUS_TIMEOUT_S = 0.3; health.main()"
