@@ -84,7 +84,7 @@ look_for_pythons() {
 look_for_libraries() {
     # Each name is between spaces, so that `case` finds whole names.
     known=" $(PATH=$PATH:/usr/sbin:/sbin ldconfig -p 2>/dev/null | while read -r name kind rest; do
-        case "$kind" in *x86-64*) echo "$name" ;; esac
+        case "$kind" in *x86-64* | *AArch64*) echo "$name" ;; esac
     done | tr '\n' ' ') "
     for name in libgomp.so.1 libquadmath.so.0 libstdc++.so.6; do
         case "$known" in *" $name "*) ;; *) echo "missing=$name" ;; esac

@@ -199,6 +199,14 @@ def test_a_configured_python_must_work(tmp_path: Path) -> None:
     assert look(tmp_path, python=str(named)).configured is None
 
 
+@pytest.mark.parametrize(("kind", "is_missing"), [("libc6,x86-64", False), ("libc6,AArch64", False), ("libc6", True)])
+def test_the_systems_libraries(tmp_path: Path, kind: str, *, is_missing: bool) -> None:
+    """Those of the 32-bit system on the same disk do not count."""
+    own = make_programs(tmp_path / "bin", ldconfig=f"echo 'libstdc++.so.6 ({kind}) => /lib/libstdc++.so.6'")
+    found = look(tmp_path, path=f"{own}:{SYSTEM_PATH}").missing_libraries
+    assert ("libstdc++.so.6" in found) == is_missing
+
+
 def test_cuda_is_found_where_conda_puts_it(tmp_path: Path) -> None:
     folder = tmp_path / "miniconda3" / "pkgs" / "cudatoolkit-10.2.89-h8f6ccaa_8" / "lib"
     folder.mkdir(parents=True)
