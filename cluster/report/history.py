@@ -73,7 +73,8 @@ class History:
         self.labels: dict[int, str] = {}  # of workers, "rank 3", by the number of the process
         self._ranks: dict[str, RankHistory] = {}
         self.states: list[tuple[float, JobState]] = []
-        self.marks: list[Mark] = []
+        self.marks: list[Mark] = []  # of very many, the first and the last ones
+        self.marks_left_out = 0
         self.hints: list[tuple[str, str]] = []  # whose, and the hint
         self.first_error: FirstError | None = None
         self.result: JobResult | None = None
@@ -206,5 +207,8 @@ class History:
 
     def _mark(self, at: float, kind: str, text: str) -> None:
         known = any(mark.kind == "warning" and mark.text == text for mark in self.marks) if kind == "warning" else False
-        if len(self.marks) < MOST_MARKS and not known:
+        if not known:
+            if len(self.marks) == MOST_MARKS:
+                del self.marks[MOST_MARKS // 2]
+                self.marks_left_out += 1
             self.marks.append(Mark(at=at, kind=kind, text=text[:LONGEST_LINE]))

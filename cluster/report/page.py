@@ -216,7 +216,9 @@ def _make_timeline(job: JobData) -> Section:
         if after[0] > at
     ]
     marks = [(_clock(mark.at, job), mark.kind, mark.text) for mark in job.history.marks]
-    tables = [Table(caption="Events", head=("time", "event", "what"), rows=marks)] if marks else []
+    left_out = job.history.marks_left_out
+    caption = f"Events, without {left_out} in the middle" if left_out else "Events"
+    tables = [Table(caption=caption, head=("time", "event", "what"), rows=marks)] if marks else []
     if len(job.record.attempts) > 1:
         tables.insert(0, _make_attempts(job))
     started = datetime.fromtimestamp(job.start, UTC)

@@ -84,6 +84,12 @@ def test_marks_on_the_axis_of_time() -> None:
     ]
 
 
+def test_the_first_and_the_last_of_many_marks() -> None:
+    history = read(*begin(1), *(entry(at, message=f"{at}") for at in range(300)), entry(300, state="ending"))
+    assert [mark.text for mark in (history.marks[0], history.marks[-1])] == ["starting", "ending"]
+    assert len(history.marks) + history.marks_left_out == 303
+
+
 def test_the_mean_of_a_long_log_is_over_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Although the lines of its begin are examined one by one, and few of the others."""
     monkeypatch.setattr("cluster.report.history.EXACT_LINES", 1000)
