@@ -18,6 +18,7 @@ from train.follow.advice import Advisor
 EXACT_LINES = 20_000  # examined one by one; of later ones, a few whenever the log has grown by one of its parts
 MOST_PARTS = 1000  # divided by the number of ranks
 LEAST_PARTS = 40
+TURNS = 20  # lines for each rank, in which a part is searched
 MOST_CURVES = 16  # of each rank
 LARGEST = 1e100  # number that is drawn: pygal computes with squares
 MOST_MARKS = 200
@@ -80,7 +81,8 @@ class History:
         self.result: JobResult | None = None
         self.began_at = self.now = 0.0
         self.lines = self.examined = 0
-        self._next = 0.0  # the number of lines after which some are examined again
+        # Of the current part of a long log: the lines at its end, and up to which is searched; whose number is found.
+        self._next, self._until, self._done = 0.0, EXACT_LINES, set[bytes]()
         self._advisor = advisor or Advisor()
         self._numbers = ScalarReader()
         self._recent: deque[bytes] = deque(maxlen=RECENT)
@@ -95,27 +97,32 @@ class History:
         rest = iter(lines)
         while self.result is None and (batch := list(islice(rest, BATCH))):
             self._recent.extend(batch)
-            wanted = self._count_wanted()
-            if not wanted and self._can_skip(batch):
+            if self.lines >= max(EXACT_LINES, self._next):
+                self._begin_part()
+            if self.lines >= self._until and self._can_skip(batch):
                 self.lines += len(batch)
                 continue
             for line in batch:
-                is_output = line.find(_OUTPUT, 0, OUTPUT_WITHIN) >= 0
-                self.lines += is_output
-                is_wanted = wanted > 0 and (wanted >= BATCH or any(word in line for word in WORDS))
-                wanted -= is_output and is_wanted
-                if is_wanted or not is_output or any(word in line for word in _HELD_OUT):
+                end = line.find(_OUTPUT, 0, OUTPUT_WITHIN)
+                if end < 0 or self._is_examined(line, end):
                     self._take(line)
+                self.lines += end >= 0
 
-    def _count_wanted(self) -> int:
-        """How many lines of output to examine in the next batch, besides the results of validations."""
-        if self.lines < EXACT_LINES:
-            return 2 * BATCH
-        if self.lines < self._next:
-            return 0
+    def _begin_part(self) -> None:
+        """Begins a part of a long log, in whose first lines a number of each process is searched."""
         ranks = max(len(self._ranks), 1)
         self._next = self.lines * (1 + 1 / max(MOST_PARTS // ranks, LEAST_PARTS))
-        return min(ranks + 8, BATCH - 1)
+        self._until = self.lines + max(TURNS * ranks, BATCH)
+        self._done.clear()
+
+    def _is_examined(self, line: bytes, end: int) -> bool:
+        if self.lines < EXACT_LINES or any(word in line for word in _HELD_OUT):
+            return True
+        process = line[line.find(b",", 0, end) : end]
+        if self.lines >= self._until or process in self._done or not any(word in line for word in WORDS):
+            return False
+        self._done.add(process)
+        return True
 
     @staticmethod
     def _can_skip(batch: Sequence[bytes]) -> bool:

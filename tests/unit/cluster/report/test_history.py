@@ -98,6 +98,16 @@ def test_the_mean_of_a_long_log_is_over_its_time(monkeypatch: pytest.MonkeyPatch
     assert history.ranks["rank 0"].curves[SPEED].mean == pytest.approx(180, rel=0.03)
 
 
+def test_all_ranks_are_read_that_print_in_bursts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As programs do whose output is buffered."""
+    monkeypatch.setattr("cluster.report.history.EXACT_LINES", 1000)
+    history = read(*begin(8), *(speed(n / 100, n // 100 % 8, 100) for n in range(40_000)))
+    assert history.examined < 10_000
+    for rank in range(8):
+        seen = {int(at / 10) for at, _ in points(history, rank, SPEED)}
+        assert len(seen) > 30, rank
+
+
 def long_log(each: int, tested: str) -> Iterator[bytes]:
     """Two ranks; one line in a thousand has the result of a validation: tested."""
     yield from begin(2)
