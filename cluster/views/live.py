@@ -46,6 +46,7 @@ DRAW_EVERY_S = 0.1
 CLOCK_EVERY_S = 1.0  # keeps the clocks in the view running when nothing happens
 MOST_WAITING = 10_000  # lines kept while the terminal is busy
 GREATEST_WRITE = 1 << 14  # bytes; keeps single writes to a slow terminal short
+TTY = os.makedev(5, 0)  # /dev/tty
 CODES: dict[Style, str] = {"": "", "bold": "1", "dim": "2", "slow": "33"}
 
 
@@ -334,6 +335,10 @@ def can_have_view(stdout: TextIO, stderr: TextIO) -> bool:
 
 
 def same_terminal(one: TextIO, other: TextIO) -> bool:
-    """Whether two streams are the same terminal. Both must be terminals; /dev/tty counts as the same as any other."""
-    names = {os.ttyname(one.fileno()), os.ttyname(other.fileno())}
-    return len(names) == 1 or "/dev/tty" in names
+    """Whether two streams are the same terminal. Both must be terminals; /dev/tty counts as the same as any other.
+
+    Not by their names: in a chroot, or after nsenter, a terminal may have none.
+    """
+    one_of, other_of = os.fstat(one.fileno()), os.fstat(other.fileno())
+    is_tty = TTY in (one_of.st_rdev, other_of.st_rdev)
+    return is_tty or (one_of.st_dev, one_of.st_rdev) == (other_of.st_dev, other_of.st_rdev)

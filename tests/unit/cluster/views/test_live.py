@@ -118,7 +118,9 @@ def test_speeds_are_in_the_view_and_lines_above_it(terminal: Terminal) -> None:
     assert "Speed" not in terminal.raw
 
 
-def test_bars_are_drawn_below_the_lines(terminal: Terminal) -> None:
+def test_bars_are_drawn_below_the_lines(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also on a terminal without a name, as in a chroot."""
+    monkeypatch.setattr("os.ttyname", lambda _: os.stat("/no/terminal"))
     with display(terminal) as shown:
         shown.take(bar("inner: 10%|\x1b[2J 漢" + 100 * "字"))
         terminal.wait_for(lambda: "inner: 10%" in terminal.screen.text)
