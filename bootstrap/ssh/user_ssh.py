@@ -8,8 +8,10 @@ import os
 import pwd
 import re
 import shlex
+import socket
 import subprocess
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -74,6 +76,21 @@ class RefuseUnknown(MissingHostKeyPolicy):  # type: ignore[misc] # paramiko has 
         del client
         if key not in self._without_port:
             raise UnknownHostKey(hostname, key, is_kept=self._is_kept)
+
+
+class NamedAgent(paramiko.agent.AgentSSH):  # type: ignore[misc] # paramiko has no types
+    """The agent at a path, such as 1Password's: paramiko itself asks only that of $SSH_AUTH_SOCK."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        sock = socket.socket(socket.AF_UNIX)
+        with suppress(OSError, paramiko.SSHException):  # without it, there are still the user's files of keys
+            sock.connect(path)
+            self._connect(sock)
+
+    def close(self) -> None:
+        """Closes the connection to it."""
+        self._close()
 
 
 def read_ssh_config(spec: Spec) -> paramiko.SSHConfig:
@@ -188,11 +205,14 @@ def _prepare(connection: fabric.Connection) -> None:
     for key in find_known_keys(paths, alias or name):
         connection.client.get_host_keys().add(name, key.get_name(), key)
     connection.connect_timeout = CONNECT_TIMEOUT_S
+    agent = options.get("identityagent", "")
+    if agent.startswith("/"):
+        connection.client._agent = NamedAgent(agent)  # noqa: SLF001 - it takes no other
     identities = [path for path in connection.connect_kwargs.get("key_filename", ()) if Path(path).is_file()]
     connection.connect_kwargs = {
         "key_filename": identities,
         "look_for_keys": options.get("identitiesonly", "no") != "yes",
-        "allow_agent": options.get("identityagent", "") != "none",
+        "allow_agent": agent != "none",
         **LOGIN_OPTIONS,
     }
 

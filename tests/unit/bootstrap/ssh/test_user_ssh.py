@@ -1,5 +1,7 @@
 """The user's own ssh set-up: routes, known hosts, and errors."""
 
+import os
+import subprocess
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from bootstrap.ssh.host import Spec, parse_spec
 from bootstrap.ssh.user_ssh import Route, UnknownHostKey, connect, explain, find_known_keys, find_route
 from foundation.errors import ClusterError
 from node_facts import LAB
+from waits import until
 
 KEY, OTHER = paramiko.ECDSAKey.generate(), paramiko.ECDSAKey.generate()
 ALIAS = "Host lab\n HostKeyAlias other\n"
@@ -83,6 +86,24 @@ def test_jump_hosts_are_visited_in_their_order(ssh_folder: Path, connections: li
     (ssh_folder / "config").write_text("Host lab\n ProxyJump gate,al@inner:2222\n")
     connect(LAB, spec=Spec(host="lab"))
     assert [(hop.host, hop.port) for hop in find_hops(connections[0])] == [("lab", 22), ("inner", 2222), ("gate", 22)]
+
+
+def test_the_agent_of_ssh_config(ssh_folder: Path, connections: list[fabric.Connection]) -> None:
+    """Which is not that of $SSH_AUTH_SOCK, such as 1Password's."""
+    sock, key = ssh_folder / "sock", ssh_folder / "key"
+    (ssh_folder / "config").write_text(f"Host lab\n IdentityAgent {sock}\nHost none\n IdentityAgent none\n")
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
+    with subprocess.Popen(["ssh-agent", "-D", "-a", str(sock)], stdout=subprocess.DEVNULL) as agent:
+        until(sock.exists, "the agent listens")
+        subprocess.run(["ssh-add", "-q", str(key)], env={**os.environ, "SSH_AUTH_SOCK": str(sock)}, check=True)
+        connect(LAB, spec=Spec(host="lab"))
+        [found] = connections[0].client._agent.get_keys()
+        agent.terminate()
+    assert found.get_base64() == key.with_suffix(".pub").read_text().split()[1]
+    for host in ("lab", "none"):  # the first one's agent is gone
+        connect(LAB, spec=Spec(host=host))
+    assert connections[1].client._agent.get_keys() == ()
+    assert connections[2].connect_kwargs["allow_agent"] is False
 
 
 @pytest.mark.parametrize(
