@@ -155,7 +155,7 @@ class History:
         """The worker of a process. A rank is one worker in all attempts."""
         label = f"{process.tag} ({process.number})" if process.rank is None else f"rank {process.rank}"
         before, self.labels[process.number] = self.labels.get(process.number, label), label
-        if before != label:  # its rank has become known
+        if before != label and before in self._ranks:  # its rank has become known
             self._ranks.setdefault(label, self._ranks.pop(before))
         rank = self._ranks.setdefault(label, RankHistory(process=process))
         rank.process = process
