@@ -32,6 +32,12 @@ def _open_at_once(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK)  # a FIFO would wait for a writer
 
 
+def refuse_special(path: Path) -> None:
+    """Raises OSError for a device or a pipe, such as /dev/null, which a new file must not replace."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+
+
 def write_whole(path: Path, data: bytes, *, to_disk: bool = False, mode: int = 0o600) -> None:
     """Writes a file atomically, in an existing folder; by default only its owner can read it.
 

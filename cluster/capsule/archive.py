@@ -24,6 +24,7 @@ from bootstrap.transfer.tree import EXECUTABLE, PLAIN, Tree, TreeFile, file_of_b
 from cluster.capsule.contents import Ingredients
 from foundation.decode import decode
 from foundation.errors import ClusterError, list_lines
+from foundation.files import refuse_special
 from foundation.progress import silent
 from train.s3.url import explain_path
 
@@ -48,6 +49,7 @@ def write(path: Path, files: Sequence[TreeFile], missing: Sequence[str], folders
     listed = {file.path: (file.size_bytes, file.sha256) for file in files}
     manifest = file_of_bytes(MANIFEST, encode(Manifest(missing=tuple(missing), files=listed)))
     try:
+        refuse_special(path)
         with TemporaryDirectory(dir=path.parent, prefix=".cluster-capsule-") as folder:
             write_archive(make_tree([manifest, *files], folders), Path(folder)).path.replace(path)
     except OSError as error:

@@ -9,7 +9,7 @@ from cluster.report.document import report_document
 from cluster.report.job import JobData, read_job
 from cluster.report.page import render_report
 from foundation.errors import ClusterError, NotFoundError
-from foundation.files import write_whole
+from foundation.files import refuse_special, write_whole
 from train.s3.partial_file import find_file_mode
 
 __all__ = ["JobData", "load_jobs", "render_report", "report_document", "write_report"]
@@ -29,6 +29,7 @@ def load_jobs(app: App, *words: str, newest: int = 1) -> list[JobData]:
 def write_report(path: Path, jobs: Sequence[JobData]) -> None:
     """Writes the page atomically, and makes its folder. Raises ClusterError."""
     try:
+        refuse_special(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, render_report(jobs).encode("utf-8", "replace"), mode=find_file_mode())
     except OSError as error:

@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import os
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ from msgspec.structs import replace
 from bootstrap.transfer.tree import TreeFile, file_of_bytes, make_tree
 from cluster.capsule.archive import CAPSULE, FILES, MANIFEST, encode, open_capsule, write
 from cluster.capsule.contents import Ingredients
+from cluster.report import write_report
 from foundation.errors import ClusterError
 from job_records import make_record
 
@@ -125,3 +127,13 @@ def test_another_file_is_no_capsule(tmp_path: Path, data: bytes | None) -> None:
 def test_a_capsule_that_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises(ClusterError, match="cannot write"):
         make_capsule(tmp_path / "no" / "a.capsule")
+
+
+def test_a_device_or_a_pipe_is_not_replaced(tmp_path: Path) -> None:
+    """As root, `-o /dev/null` would leave a file there."""
+    pipe = tmp_path / "null"
+    os.mkfifo(pipe)
+    for write_to in (make_capsule, lambda path: write_report(path, [])):
+        with pytest.raises(ClusterError, match="not a regular file"):
+            write_to(pipe)
+    assert pipe.is_fifo()
