@@ -16,7 +16,6 @@ from node.protocol import (
     JobResult,
     JobState,
     Left,
-    LeftOnHost,
     LogStart,
     LogWanted,
     Order,
@@ -24,7 +23,7 @@ from node.protocol import (
     find_first_key,
     shorten,
 )
-from node.wire import Reply, StopAnswer, Submitted
+from node.wire import Remains, Reply, StopAnswer, Submitted
 from train.follow.events import Event, EventReader
 from train.follow.head import SILENCE_S, Head
 
@@ -374,7 +373,7 @@ def end_everywhere(ends: Mapping[str, Callable[[], str]]) -> Left:
 
     def end_on(node: str) -> None:
         try:
-            found = decode(ends[node]().encode() or b"[]", LeftOnHost)
+            found = decode(ends[node]().encode() or b"{}", Remains).left
         except (ClusterError, ValueError) as error:
             found = [(0, f"could not be searched: {error}")]
         if found:

@@ -35,7 +35,6 @@ ELSEWHERE = {  # pages that are typed by other tests, or that only show forms of
     "architecture.md": "for contributors",
     "how-to/notebooks.md": "test_notebook.py",
 }
-ENDS = "ends what the next blocks use: test_command.py"
 NOT_TYPED = {  # lines
     "make install": "test_installation.py",
     'export PATH="$PWD/.venv/bin:$PATH"': "test_installation.py",
@@ -47,9 +46,6 @@ NOT_TYPED = {  # lines
     "cluster data fetch cifar10 s3://bucket/cifar10/": "downloads from the Internet",
     "cluster init --cloud aws --instance-type g5.xlarge": "AWS",
     "cluster list": "AWS",
-    "cluster sandbox prune               # removes those that have crashed or whose folder is gone": "others', too",
-    "cluster sandbox stop                # ends it and deletes all instances and objects; asks if there are any": ENDS,
-    "cluster sandbox reset               # the same, whatever state it is in": ENDS,
     "ssh -i key ubuntu@<public or private address>": "with places to fill in",
     "cluster cp node-0:/shared/results/JOB .   # and results from it": "with a place to fill in",
     "cluster image rm NAME       # or its id": "with a place to fill in",

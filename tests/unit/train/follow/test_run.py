@@ -1,6 +1,6 @@
 """Submitting a job to the head, following it over broken connections, and the error for its end."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 from hypothesis import given
@@ -11,6 +11,7 @@ from foundation.decode import decode
 from foundation.errors import ClusterError, ConnectError, JobError, NotFoundError
 from job_channels import ALIVE, BROKEN, LOG, Channel, FakeHead, channel, encode, make_order
 from job_forms import make_record
+from node import wire
 from node.protocol import JobResult, LogWanted, Order, Process
 from node.wire import Submitted
 from train.follow import run
@@ -255,7 +256,10 @@ def test_nodes_that_cannot_be_searched_are_named() -> None:
     def fails() -> str:
         raise NO_ANSWER
 
-    ends = {"node-0": lambda: "[]", "node-1": fails, "node-2": lambda: '[[7, "python"]]', "node-3": lambda: ""}
+    def remaining(*left: tuple[int, str]) -> Callable[[], str]:
+        return lambda: wire.encode(wire.Remains(left=[*left])).decode()
+
+    ends = {"node-0": remaining(), "node-1": fails, "node-2": remaining((7, "python")), "node-3": lambda: ""}
     assert end_everywhere(ends) == {
         "node-1": [(0, "could not be searched: node-0: no answer on port 22")],
         "node-2": [(7, "python")],
