@@ -189,14 +189,15 @@ class Calls:
     made: list[str] = field(default_factory=list)
     kill_before: int | None = None
     kill_after: int | None = None
-    points: int = 0
+    begun: int = 0
+    points: int = 0  # those that have ended
     lock: Any = field(default_factory=threading.Lock)
 
     def before(self, name: str) -> None:
         with self.lock:
-            # >=: parallel reads may have been counted in between.
-            if self.kill_before is not None and self.points >= self.kill_before:
+            if self.kill_before is not None and self.begun >= self.kill_before:
                 raise Killed(f"before {name}")
+            self.begun += 1
             self.made.append(name)
 
     def after(self, name: str) -> None:
@@ -310,7 +311,7 @@ class World:
     @contextmanager
     def killed_at(self, point: int, *, before: bool) -> Iterator[None]:
         """Raises Killed just before, or just after, the API call or fsync number `point`."""
-        self.calls.points = 0
+        self.calls.begun = self.calls.points = 0
         self.calls.kill_before, self.calls.kill_after = (point, None) if before else (None, point)
         try:
             yield
