@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Callable
 from typing import IO
 
-from node import children, job_folder
+from node import children, job_folder, wire
 from node.protocol import JobHost, Order
 from node.setup import process_tree
 from node.supervisor import launching
@@ -109,5 +109,14 @@ class Replacement:
     async def _report_lines(self, stream: IO[bytes]) -> None:
         """Shows the user what the command prints."""
         output, _ = await children.open_output(stream)
-        async for line in output:
-            self._message(line.decode("utf-8", "replace").rstrip())
+        lines = wire.LineBuffer()  # a line has any length
+        while data := await output.read(1 << 16):
+            for line in lines.feed(data):
+                self._message(_show(line))
+        for line in lines.flush():
+            self._message(_show(line))
+
+
+def _show(line: bytes) -> str:
+    """Returns a line of output as a terminal would leave it: progress bars redraw with carriage returns."""
+    return line.rstrip().rpartition(b"\r")[2].decode("utf-8", "replace")

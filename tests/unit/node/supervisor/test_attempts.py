@@ -212,7 +212,7 @@ def test_a_job_that_fails_starts_again_only_as_often_as_it_may(job_host: LocalHe
 
 def test_while_the_heads_own_command_runs_nobody_else_replaces_the_node(job_host: LocalHead) -> None:
     go = job_host.home / "go"
-    script = f"while [ ! -e {go} ]; do sleep 0.05; done; echo no capacity; exit 3"
+    script = f"while [ ! -e {go} ]; do sleep 0.05; done; printf '%070000d'; printf '\\n90%%\\rno capacity\\n'; exit 3"
     submit(job_host, make_order(job_host, replace_command=["/bin/sh", "-c", script]))
     lose_node_1(job_host)
     wait_for_state(job_host, "waiting")
