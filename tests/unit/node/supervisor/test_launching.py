@@ -83,6 +83,12 @@ def test_mpiruns_daemon_gets_no_secret() -> None:
     assert order.env == {"PATH": "/e/bin:/usr/local/bin:/usr/bin:/bin"}
 
 
+def test_torchrun_gets_no_secret() -> None:
+    known = make_processes(launcher="torchrun", kv_store="none", secrets={"S": "hush"}, env={"A": "b"})
+    launched = dict.fromkeys(("GROUP_RANK", "GROUP_WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"), "1")
+    assert known.order_of(known.add("launcher", "10.0.0.4"), launched).env == {"A": "b", "CLUSTER_JOB_NAME": "mine"}
+
+
 def test_jobs_that_start_at_the_same_moment_get_different_ports() -> None:
     base = 10000 + os.getpid() % 500 * 20  # ports for this process alone: other test processes run jobs, too
     wanted = range(base, base + 20)
