@@ -70,7 +70,8 @@ _OF_MACHINE = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH")
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
 _OF_SHELLS = re.compile(r"[;&|<>$`(){}*?~#!\n\\]")
 _IN_LINE = re.compile(
-    r"(?:^|[;&|({\n]|\bexec|\btime|\b\w+=\S*)\s*(?:\S*/)?(torchrun|deepspeed|accelerate\s+launch|mpirun|mpiexec|horovodrun"
+    r"(?:^|[;&|({\n]|(?<![\w-])(?:exec|time|\w+=\S*)\s)\s*(?:\S*/)?"
+    r"(torchrun|deepspeed|accelerate\s+launch|mpirun|mpiexec|horovodrun"
     r"|python[0-9.]*(?:\s+-u)?\s+-m\s+torch\.distributed\.(?:run|launch))\s"
 )
 _NODE_RANK = re.compile(r"(node|machine)[_-]rank[= ]+[\"']?\$")

@@ -83,6 +83,8 @@ def test_words_without_an_equivalent_are_refused(command: str, message: str, hin
         ("exec torchrun x.py", "torchrun"),
         ("(python3 -m torch.distributed.run x.py)", "python3 -m torch.distributed.run"),
         ('torchrun --nnodes=2 --node_rank="$RANK" --master_addr=$MASTER_ADDR x.py', None),
+        ("python x.py --launcher=deepspeed --amp", None),
+        ("python x.py --exec mpirun a", None),
     ],
 )
 def test_launchers_in_shell_lines(line: str, name: str | None) -> None:
