@@ -132,6 +132,15 @@ def test_an_invalid_list_of_jobs_is_an_error(line: bytes, why: str) -> None:
         read_jobs(line)
 
 
+def test_a_command_that_is_not_utf_8_does_not_hide_the_jobs() -> None:
+    line = b'{"jobs": [' + but(name="caf\udce9") + b", " + but(id="20261121-000001-abcdef", name="other") + b"]}"
+    records, unhealthy = read_jobs(line[:-1] + b', "unhealthy": {"node-1": {"id": "i-1", "reasons": ["hot"]}}}')
+    assert [(record.name, record.state) for record in records] == [("caf\udce9", "running"), ("other", "running")]
+    assert list(unhealthy) == ["node-1"]
+    with pytest.raises(ValueError, match="not a list of jobs"):
+        read_jobs(b'["\\udce9"]')
+
+
 RESULTS = "s3://results/jobs/"
 
 
