@@ -157,6 +157,9 @@ GROUPS: Dict[str, Sequence[Tuple[str, Any, Any, str]]] = {
 }  # fmt: skip
 
 
+WAYS_TO_DATA = ("--data-train (RecordIO)", "--data-dir (MNIST's files)", "--benchmark 1")
+
+
 def make_parser(
     description: Optional[str], networks: Sequence[str], *, without: Sequence[str] = (), **defaults: Any
 ) -> argparse.ArgumentParser:
@@ -210,7 +213,9 @@ def parse(
     if environment.get("CLUSTER_RESUME") == "1" and options.model_prefix and not options.resume:
         # A later attempt. Its place may have checkpoints of earlier jobs, from which it must not continue.
         options.resume, options.only_job = True, environment.get(JOB_ID)
-    for wrong, message in _problems(options, environment):
+    usage = parser.format_usage()
+    ways = [way for way in WAYS_TO_DATA if way.split()[0] in usage]  # of this script
+    for wrong, message in _problems(options, environment, ways):
         if wrong:
             parser.error(message)
     return options
@@ -228,7 +233,9 @@ def _read_data_of_job(options: argparse.Namespace, url: str) -> None:
         options.data_val = url.rstrip("/") + "/val/"
 
 
-def _problems(options: argparse.Namespace, environment: Mapping[str, str]) -> List[Tuple[Any, str]]:
+def _problems(
+    options: argparse.Namespace, environment: Mapping[str, str], ways: Sequence[str]
+) -> List[Tuple[Any, str]]:
     """Whether each reason applies why the options cannot be used together, and its message."""
     data = [options.data_train, options.data_val]
     prefix, store = options.model_prefix or "", options.kv_store
@@ -242,10 +249,7 @@ def _problems(options: argparse.Namespace, environment: Mapping[str, str]) -> Li
         ),
         (
             not (options.benchmark or options.data_dir or options.data_train),
-            (
-                "no data: set [data] url in cluster.toml, or add --data-train (RecordIO), --data-dir (MNIST's files) "
-                "or --benchmark 1"
-            ),
+            "no data: set [data] url in cluster.toml, or add " + " or ".join(ways),
         ),
         (options.data_dir and any(data), "--data-dir excludes --data-train and --data-val"),
         (

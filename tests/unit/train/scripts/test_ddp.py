@@ -31,6 +31,8 @@ def test_options_need_no_torch() -> None:
     done = run_script(sys.executable, "--data-dir", "d", "--kv-store", "dist_sync")
     assert done.returncode == 2
     assert "unrecognized arguments" in done.stderr.splitlines()[-1]
+    done = run_script(sys.executable)
+    assert done.stderr.endswith("no data: set [data] url in cluster.toml, or add --data-dir (MNIST's files)\n")
 
 
 def test_a_rank_that_does_not_join_is_named() -> None:
