@@ -205,7 +205,7 @@ class LiveView:
         self._progress = progress
         self._title = title
         self._colour = has_colour(terminal)
-        self._lock = threading.RLock()  # of what follows, and of the terminal
+        self._lock = threading.RLock()  # of what follows, and of the terminal; Ctrl-Z may come while it is held
         self._waiting: list[str] = []
         self._shown = True
         self._draw_at = 0.0

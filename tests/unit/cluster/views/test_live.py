@@ -1,6 +1,7 @@
 """What a job looks like on a terminal, and without one."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -258,6 +259,16 @@ def test_after_ctrl_z_the_view_leaves_alone_what_the_shell_shows(terminal: Termi
     finally:
         child.kill()
         child.wait()
+
+
+@pytest.mark.timeout(20)
+def test_ctrl_z_in_the_middle_of_an_event(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The view is hidden by the thread that has its lock."""
+    stopped: list[int] = []
+    monkeypatch.setattr("cluster.views.live.signal.raise_signal", stopped.append)
+    monkeypatch.setattr("cluster.views.live.Progress.take", lambda *_: os.kill(os.getpid(), signal.SIGTSTP))
+    with display(terminal):
+        assert stopped == [signal.SIGTSTP]
 
 
 @pytest.mark.parametrize("plain", [False, True])
