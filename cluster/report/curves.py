@@ -5,6 +5,7 @@ from itertools import pairwise
 from statistics import fmean
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 MOST_POINTS = 200
 BINS = 120
@@ -12,13 +13,22 @@ MOST_TRIMMED = 6  # of the bins
 
 
 class Point(Struct, frozen=True, gc=False):
-    """The mean, the least and the greatest of some values. at: the time of the last one, in seconds since the epoch."""
+    """The mean, the least and the greatest of some values.
+
+    at, begin: the times of the last and the first one, in seconds since the epoch. begin is None if it is unknown.
+    """
 
     at: float
     value: float
     low: float
     high: float
     count: int = 1
+    begin: float | None = None
+
+
+def since(start: float, point: Point) -> Point:
+    """The point with its times after `start`. Pure."""
+    return replace(point, at=point.at - start, begin=None if point.begin is None else point.begin - start)
 
 
 class Curve:
@@ -31,7 +41,8 @@ class Curve:
 
     def add(self, at: float, value: float) -> None:
         """Adds a finite value. A time before that of the last one, by a clock that was set back, counts as the last."""
-        self._add(Point(max(at, self.points[-1].at) if self.points else at, value, value, value))
+        at = max(at, self.points[-1].at) if self.points else at
+        self._add(Point(at, value, value, value, begin=at))
 
     def _add(self, point: Point) -> None:
         if len(self.points) == 2 * MOST_POINTS:  # before the new one, so that the last point is the newest value
@@ -47,7 +58,10 @@ class Curve:
         if not self.points:
             return None
         first, whole = self.points[0], merge(self.points)
-        begin = first.at - (whole.at - first.at) / max(whole.count - first.count, 1) * first.count
+        if first.begin is not None and first.count > 1:
+            begin = first.begin - (first.at - first.begin) / (first.count - 1)
+        else:
+            begin = first.at - (whole.at - first.at) / max(whole.count - first.count, 1) * first.count
         weights = [after - at for at, after in pairwise([begin, *(point.at for point in self.points)])]
         return fmean((point.value for point in self.points), weights) if any(weights) else whole.value
 
@@ -86,6 +100,7 @@ def merge(points: Sequence[Point]) -> Point:
         min(point.low for point in points),
         max(point.high for point in points),
         count,
+        points[0].begin,
     )
 
 

@@ -10,7 +10,6 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from msgspec import to_builtins
-from msgspec.structs import replace
 
 from cluster.report.analysis import (
     NODE_NUMBERS,
@@ -32,7 +31,7 @@ from cluster.report.blocks import (
     render_number,
 )
 from cluster.report.charts import render_clock
-from cluster.report.curves import Curve, combine
+from cluster.report.curves import Curve, combine, since
 from cluster.report.history import LARGEST, History, RankHistory
 from cluster.report.job import JobData
 from cluster.views.results import render_files
@@ -334,7 +333,7 @@ def _compare_curves(
     for label, job, found in zip(labels, jobs, metrics, strict=True):
         for metric in found:
             of_all = curves.setdefault(metric.name, {one: Curve() for one in labels})  # each job keeps its colour
-            of_all[label] = Curve(replace(point, at=point.at - job.start) for point in metric.together)
+            of_all[label] = Curve(since(job.start, point) for point in metric.together)
     return [make_curves_figure(name, of_all, span=span, what="job") for name, of_all in curves.items()]
 
 
