@@ -74,7 +74,7 @@ def render_end(lease: Lease | None, *, now: float) -> str:
         return "-"
     end = find_end(lease)
     if lease.until is not None and end is not None:  # a budget may be spent earlier
-        return render_age(end.at - now)
+        return render_age(end.at - now) if end.at - now >= 1 else "now"
     return f"idle {render_duration(lease.idle_s)}" if lease.idle_s is not None else f"${lease.budget_usd:g}"
 
 

@@ -222,7 +222,7 @@ class CreateSharedVolume(Step):
 
         Raises ClientError, AwsError.
         """
-        head = describe_now(context).head
+        head = poll(lambda: describe_now(context).head, timeout_s=NOT_FOUND_TIMEOUT_S)  # EC2's lists may lag
         if head is None:
             raise AwsError("the head has ended", hint="cluster up")
         request = create_request(

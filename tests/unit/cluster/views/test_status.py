@@ -208,6 +208,7 @@ def test_a_list_as_text() -> None:
         (Lease(set_at=0.0), "-"),
         (Lease(until=3600.0), "1h00m"),
         (Lease(until=3600.0, budget_usd=1.0, budget_until=600.0), "10m00s"),
+        (Lease(until=-60.0), "now"),
         (Lease(budget_usd=200.0, budget_until=600.0), "$200"),
         (Lease(idle_s=3600.0, budget_usd=200.0), "idle 1h"),
     ],
