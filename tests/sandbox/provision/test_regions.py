@@ -11,7 +11,7 @@ import pytest
 
 from ec2_sandbox import control
 from foundation.progress import silent
-from job_steps import ec2_of, hosts_of
+from job_steps import ec2_of
 from project import Project, shipped
 from waits import until
 
@@ -71,7 +71,7 @@ def test_a_cluster_where_there_is_room_ends_when_idle(project: Project) -> None:
     assert [node["answered"] for node in changed["nodes"]] == [True]
     assert 7000 < changed["lease"]["remaining_s"] <= 7200
     # Not with `status`, whose ssh session is a login.
-    until(lambda: not hosts_of(project), "the end of the lease", timeout_s=130)
+    until(lambda: count_resources(THERE)["instances"] == 0, "the end of the lease", timeout_s=130)
     ended = json.loads(project.run("status", "--json").stdout)
     assert (ended["state"], ended["lease_ended"]) == ("ended", "its lease ended it (idle = 6s)")
     receipt = json.loads(project.run("down", "--yes", "--json").stdout)
