@@ -82,8 +82,8 @@ def missing_key(name: str, local_key: str | None) -> ClusterError:
     what = "is not on this machine" if local_key is None else "is not the one on this machine"
     return ClusterError(
         f"the private key of cluster {name} {what}; without it this machine cannot reach the nodes",
-        hint="restore the key, or use the machine that made the cluster; if somebody else made it, set another name in "
-        "cluster.toml; cluster down deletes it, whoever made it",
+        hint="restore the key, or use the machine that made the cluster; if it is somebody else's, set another name in "
+        "cluster.toml: cluster down would delete their cluster",
     )
 
 
