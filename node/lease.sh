@@ -202,12 +202,19 @@ warn() {
 }
 
 # EC2 terminates or stops the instance, by its InstanceInitiatedShutdownBehavior.
+power_off() {
+    sync &  # not waited for: a file system may hang
+    sleep 3
+    poweroff -ff >/dev/null 2>&1
+}
+
 end_node() {
     say "the lease has ended ($why): switching this node off"
+    trap power_off TERM  # all services have stopped; systemd now waits 90 s for processes that ignore this signal
     while :; do
         shutdown -P now >/dev/null 2>&1 &
         sleep 20
-        poweroff -ff >/dev/null 2>&1  # shutdown waits for a service, or is broken
+        power_off  # shutdown waits for a service, or is broken
     done
 }
 
@@ -234,7 +241,6 @@ find_end() {
 
 # Waits for the end.
 loop() {
-    trap '' HUP INT TERM
     began=$(now) tagged=0 looked=0
     while :; do
         if [ $(($(now) - tagged)) -ge $tag_every_s ]; then read_tag; tagged=$(now); fi

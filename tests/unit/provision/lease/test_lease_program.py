@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -120,7 +121,8 @@ def nodes(tmp_path: Path) -> Iterator[Nodes]:
     made = Nodes(tmp_path)
     yield made
     for loop in made.loops:
-        os.killpg(loop.pid, 9)
+        if loop.poll() is None:
+            os.killpg(loop.pid, 9)
         loop.wait()
 
 
@@ -182,6 +184,23 @@ def test_the_deadline_ends_the_node(nodes: Nodes, shell: str, lease: Callable[[]
     node = nodes.make(shell)
     nodes.start(node, lease())
     until(node.is_off, "the end")
+
+
+def test_a_shutdown_does_not_wait_for_the_program(nodes: Nodes) -> None:
+    """systemd sends SIGTERM to all processes, and waits 90 s for those that ignore it."""
+    node = nodes.make(curl='touch "$ROOT/asked"; exit 7')
+    nodes.start(node, lease_in(3600))
+    until((node.root / "asked").exists)
+    os.killpg(nodes.loops[0].pid, signal.SIGTERM)
+    assert nodes.loops[0].wait(60) == -signal.SIGTERM
+
+
+def test_at_the_deadline_a_shutdown_ends_with_the_files_on_the_disk(nodes: Nodes) -> None:
+    node = nodes.make(sync='touch "$ROOT/synced"', poweroff='[ -e "$ROOT/synced" ] && touch "$ROOT/forced"')
+    nodes.start(node, lease_in(0))
+    until(node.is_off)
+    os.killpg(nodes.loops[0].pid, signal.SIGTERM)
+    until((node.root / "forced").exists)
 
 
 def test_a_later_lease_in_the_tag_counts_at_the_deadline(nodes: Nodes) -> None:
