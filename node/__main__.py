@@ -19,6 +19,7 @@ PROGRAMS = {
     "results": "node.job.results",
     "health": "node.setup.health_report",
     "verify": "node.setup.verify",
+    "verify_s3": "node.staging.verify_s3",
     "exec": "node.setup.exec_command",
     "notify": "node.setup.notify",
     "containers": "node.setup.containers.prepare",

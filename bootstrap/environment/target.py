@@ -15,8 +15,6 @@ MANAGED_PYTHON = (3, 11)
 """The Python for a node that has none that fits: the newest that all frameworks support unchanged."""
 MANAGED_GLIBC = (2, 17)
 """The oldest that uv's Pythons for Linux run on: https://gregoryszorc.com/docs/python-build-standalone/main/running.html"""
-NODE_PROGRAMS = ("obstore>=0.8", "msgspec>=0.18")
-"""The packages that our programs on the nodes import: S3 and typed messages. obstore 0.8 is the last for Python 3.9."""
 MXNET_CHOICE = FrameworkChoice()
 NO_REQUIREMENTS = Requirements()
 NEWER_PYTHONS = ((3, 12), (3, 13), (3, 14), (3, 10), (3, 9))
@@ -179,15 +177,15 @@ def choose_wheels(
 def _choose_own(
     facts: NodeFacts, *, python: ChosenPython, mxnet: str, node: str, choice: FrameworkChoice, packages: Requirements
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The requirements of the framework and of the node's programs, and the limits that the image's framework sets."""
+    """The requirements of the framework, and the limits that the image's framework sets."""
     if choice.base is not None:
         # Another NumPy would hide the one that the framework of the image was built with.
         limits = (f"numpy=={choice.base.numpy}",) if choice.base.numpy else ()
-        return NODE_PROGRAMS, limits
+        return (), limits
     if choice.framework == "none":
-        return NODE_PROGRAMS, ()
+        return (), ()
     if choice.wheel is not None:
-        return (choice.wheel, choose_numpy(choice.wheel), *NODE_PROGRAMS), ()
+        return (choice.wheel, choose_numpy(choice.wheel)), ()
     return _choose_mxnet(facts, python=python, mxnet=mxnet, node=node, packages=packages), ()
 
 
@@ -215,7 +213,7 @@ def _choose_mxnet(
     libraries = wheel.packages if wheel is not None else ()
     # MXNet imports distutils, which Python 3.12 dropped and setuptools has.
     numpy = ("numpy<1.24",) if python.version < (3, 12) else ("numpy<2", "setuptools<81")
-    return (mxnet, *numpy, *NODE_PROGRAMS, *libraries)
+    return (mxnet, *numpy, *libraries)
 
 
 def choose_mxnet(facts: NodeFacts, *, node: str) -> str:

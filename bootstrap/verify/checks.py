@@ -109,14 +109,16 @@ class ProbeResult(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Probe:
-    """A program that the environment's Python runs on every node, in its own process.
+    """A program that runs on every node, in its own process.
 
-    modules: (name, source) in the order in which they are imported; `main` of the last is the program. order: a JSON
-    value for its stdin, which may hold secrets. to_checks: turns a node's result into checks, pure.
+    program: of node/__main__.py. modules: if it runs in the environment's Python, (name, source) in the order in which
+    they are imported; `main` of the last is the program. order: a JSON value for its stdin, which may hold secrets.
+    to_checks: turns a node's result into checks, pure.
     """
 
     check: Kind
-    modules: tuple[tuple[str, str], ...]
+    program: str = ""
+    modules: tuple[tuple[str, str], ...] = ()
     order: Mapping[str, Any] = field(repr=False)
     timeout_s: float
     to_checks: Callable[[ReadyNode, ProbeResult], tuple[Check, ...]]

@@ -196,5 +196,10 @@ class _Talk(NodeProgram):
 
     def run(self, probe: Probe) -> ProbeResult:
         """Has the node run a probe. Returns its result."""
-        message = {"modules": probe.modules, "order": dict(probe.order), "timeout_s": probe.timeout_s}
+        message = {
+            "program": probe.program,
+            "modules": probe.modules,
+            "order": dict(probe.order),
+            "timeout_s": probe.timeout_s,
+        }
         return self.call(message, ProbeResult, timeout_s=probe.timeout_s + ANSWER_TIMEOUT_S)

