@@ -290,15 +290,16 @@ def describe_clusters(ec2: EC2Client, *, known: Callable[[str], KnownInstances])
     """Returns every cluster that has instances, a security group or a key pair, by name, with its owner.
 
     known: returns the instances that this machine knows, for a cluster's name. Ignores tags whose value is not a valid
-    name of a cluster. Makes three calls, plus one per 1000 instances or groups. Raises AwsError.
+    name of a cluster. Makes three parallel calls, plus one per 1000 instances or groups. Raises AwsError.
     """
     carriers: FilterTypeDef = {"Name": "tag-key", "Values": [TAG_NAME]}
-    with aws_errors("looking for clusters"):
-        found = find_instances(ec2, carriers)
-        pages = ec2.get_paginator("describe_security_groups")
-        pages_of_groups = pages.paginate(Filters=[carriers], PaginationConfig={"PageSize": _PAGE_SIZE})
+    pages = ec2.get_paginator("describe_security_groups")
+    pages_of_groups = pages.paginate(Filters=[carriers], PaginationConfig={"PageSize": _PAGE_SIZE})
+    with aws_errors("looking for clusters"), bounded_pool() as pool:
+        reading = pool.submit(find_instances, ec2, carriers)
+        reading_keys = pool.submit(ec2.describe_key_pairs, Filters=[carriers], IncludePublicKey=True)
         groups = [group for page in pages_of_groups for group in page["SecurityGroups"]]
-        keys = ec2.describe_key_pairs(Filters=[carriers], IncludePublicKey=True)["KeyPairs"]
+        found, keys = reading.result(), reading_keys.result()["KeyPairs"]
     instances = [each for each in found if each.instance["State"]["Name"] != "terminated"]
     owners: dict[str, str | None] = {}
     # The owner tag of the key pair takes precedence: the head may have launched an instance.

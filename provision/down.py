@@ -12,6 +12,7 @@ from msgspec.structs import asdict, replace
 
 from foundation.errors import AwsError
 from foundation.progress import Event, Report
+from foundation.thread_pool import bounded_pool
 from foundation.waiting import poll
 from provision.apply import apply
 from provision.aws.clients import Clients
@@ -156,15 +157,19 @@ def down(prepared: DownPlan, *, clients: Clients, files: ClusterFiles, report: R
 
 def _describe(clients: Clients, request: Request, files: ClusterFiles) -> ClusterState:
     """Returns the cluster with all its resources. Raises AwsError."""
-    state = describe_cluster(clients.ec2, name=request.name, known=files.known_instances())
-    found = {}
-    for kind in reversed(KINDS):
-        if kind.find is not None:
-            try:
-                found[kind.kind] = kind.find(clients, request)
-            except AwsError:
-                if not kind.may_be_unseen:  # the receipt lists it
-                    raise
+    finding = {}
+    with bounded_pool() as pool:
+        reading = pool.submit(describe_cluster, clients.ec2, name=request.name, known=files.known_instances())
+        for kind in reversed(KINDS):
+            if kind.find is not None:
+                finding[kind] = pool.submit(kind.find, clients, request)
+    state, found = reading.result(), {}
+    for kind, one in finding.items():
+        try:
+            found[kind.kind] = one.result()
+        except AwsError:
+            if not kind.may_be_unseen:  # the receipt lists it
+                raise
     return replace(state, found=found)
 
 
@@ -176,9 +181,10 @@ def _find_leftovers(clients: Clients, request: Request, *, timeout_s: float) -> 
     found: dict[str, Leftovers] = {}
 
     def check() -> bool | None:
-        for kind in reversed(KINDS):
-            if kind.kind not in found or found[kind.kind].left:
-                found[kind.kind] = kind.find_left(clients, request)
+        kinds = [kind for kind in reversed(KINDS) if kind.kind not in found or found[kind.kind].left]
+        with bounded_pool() as pool:
+            looking = [pool.submit(kind.find_left, clients, request) for kind in kinds]
+        found.update((kind.kind, one.result()) for kind, one in zip(kinds, looking, strict=True))
         return None if any(each.left for each in found.values()) else True
 
     poll(check, timeout_s=timeout_s)
