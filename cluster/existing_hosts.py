@@ -140,7 +140,7 @@ def down(app: App, *, yes: bool, as_json: bool) -> None:
     }
     app.show(text, document, as_json=as_json)
     if left:
-        raise ClusterError(f"{len(left)} of {len(known)} hosts could not be cleaned", hint="cluster down, again")
+        raise ClusterError(f"{len(left)} of {len(known)} hosts could not be cleaned", hint="run cluster down again")
 
 
 def _find_nodes(app: App) -> HostNodes | None:

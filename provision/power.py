@@ -192,7 +192,7 @@ class StopInstances(Step):
         if running is None:
             raise AwsError(
                 f"nodes are still starting after {START_TIMEOUT_S:.0f} s, and cannot be stopped",
-                hint="cluster stop --nodes again; or delete everything: cluster down",
+                hint="run cluster stop --nodes again; or delete everything: cluster down",
             )
         if running:
             stop = partial(context.clients.ec2.stop_instances, InstanceIds=running)

@@ -31,7 +31,7 @@ INSTALL = (
     'cluster exec -- sudo apt-get install -y podman, once; or [bootstrap] setup = ["sudo apt-get install -y podman"]'
 )
 _SHOWN_LINES = 3
-_ROOM_HINT = "set a larger [provision] volume_size_gib, or remove images: cluster exec -- podman system prune -a"
+_ROOM_HINT = "set a larger [provision] volume_size_gib, or remove images: cluster exec -- podman image prune -af"
 
 
 @dataclass(frozen=True, slots=True)

@@ -165,7 +165,7 @@ def _parse_facts(text: str, *, node: str) -> NodeFacts:
         raise ClusterError(
             f"{node}: found no working Python 3; setting up a node needs 3.6 or later",
             hint="use an image that has one ([provision] ami), or install it: "
-            f"cluster ssh {node}, sudo apt-get install -y python3",
+            f"cluster ssh {node} sudo apt-get install -y python3",
         )
     known_hosts = "".join(f"{line}\n" for line in several.get("known_host", ()))
     cuda_dirs = (line.split(" ") for line in several.get("cuda", ()))

@@ -33,7 +33,7 @@ def find_own_wheel(
     if not WHEEL_NAME.fullmatch(name):
         raise ConfigError(
             f'[bootstrap] mxnet = "{setting}": {name} is not the name of an MXNet wheel',
-            hint="such as mxnet-1.7.0-1_cu112-py3-none-linux_x86_64.whl",
+            hint="rename it, such as to mxnet-1.7.0-1_cu112-py3-none-linux_x86_64.whl",
         )
     inputs: Sequence[object] = [setting]
     path = folder / Path(setting).expanduser()

@@ -96,7 +96,7 @@ def _compare(check: Check, values: Sequence[float]) -> Check:
         check,
         status="failed",
         cause=f"it is far from the others: {value / median:.0%} of their median",
-        hint=f"cluster verify --deep again; if it stays, terminate {check.node}'s instance, and cluster up replaces it",
+        hint=f"run cluster verify --deep again; if it fails again, terminate {check.node}'s instance, then cluster up",
     )
 
 

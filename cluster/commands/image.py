@@ -46,7 +46,7 @@ def bake(app: App, *, name: str | None, yes: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print the images as JSON.")
 @pass_app
 def ls(app: App, *, as_json: bool) -> None:
-    """List the baked images of the account and region, newest first, and what they cost."""
+    """List the baked images in the region, newest first, with their cost."""
     _enter(app)
     images = describe_baked(app.clients.ec2)
     price = find_volume_price(app.clients, SNAPSHOT) if images else None

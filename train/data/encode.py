@@ -44,13 +44,14 @@ class Picture(Struct, frozen=True, kw_only=True):
 
 def check_library() -> None:
     """Raises ClusterError, with the command to install it, if OpenCV is missing."""
+    own = sys.executable
     try:
         import cv2  # noqa: F401, PLC0415 - an extra: the rest of the program runs without it
     except ImportError as error:
         raise ClusterError(
-            f"packing pictures needs OpenCV: {error}",
-            # Not this project's extra: the project may not be in a package index.
-            hint=f"{shlex.join([sys.executable, '-m', 'pip', 'install', REQUIREMENT])}, or --pass-through",
+            f"packing images needs OpenCV: {error}",
+            # Not this project's extra: the project may not be in a package index. Environments of uv have no pip.
+            hint=f"{shlex.join([own, '-m', 'uv', 'pip', 'install', '--python', own, REQUIREMENT])}, or --pass-through",
         ) from error
 
 
@@ -99,7 +100,7 @@ def _transform(content: bytes, options: ImageOptions) -> bytes:
     try:
         image: Any = cv2.imdecode(np.frombuffer(content, np.uint8), flags[options.color])
         if image is None:
-            raise PictureError("not a picture that OpenCV can read")
+            raise PictureError("not an image that OpenCV can read")
         if options.center_crop:
             image = _crop(image)
         if options.resize:

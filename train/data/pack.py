@@ -97,7 +97,7 @@ def apply_pack(
             done.shards.extend(writer.written)
     if done.broken and (not skip_broken or not done.shards):
         raise ClusterError(
-            f"{len(done.broken)} of {len(images)} pictures cannot be packed:{list_lines(done.broken)}",
+            f"{len(done.broken)} of {len(images)} images cannot be packed:{list_lines(done.broken)}",
             hint="repair or remove them, or add --skip-broken to leave them out; then run the command again",
         )
     if listed.label_names:
@@ -150,7 +150,7 @@ def map_in_order(work: Callable[[Task], Result], tasks: Iterable[Task], *, proce
         while waiting:
             yield waiting.popleft().result()
     except BrokenProcessPool as error:
-        raise ClusterError("a process of this command was killed", hint="is there enough memory?") from error
+        raise ClusterError("a process of this command was killed", hint="fewer --processes need less memory") from error
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 

@@ -38,7 +38,7 @@ def check_framework(launcher: str, framework: Framework, *, has_image: bool = Fa
     fitting = [name for name, engine in ENGINES.items() if framework in engine.frameworks]
     raise ConfigError(
         f'train.launcher = "{launcher}" does not start programs of [bootstrap] framework = "{framework}"',
-        hint=f"cluster train --launcher {' or '.join(fitting)}, or change [bootstrap] framework",
+        hint=f"cluster train --launcher auto (or {', '.join(fitting)}), or change [bootstrap] framework",
     )
 
 
@@ -138,7 +138,7 @@ def _kv_store(job: ProposedJob) -> Iterator[Problem]:
     if job.config.kv_store == "none" and not engine.uses_slots:
         yield Problem(
             f'{setting}: train.launcher = "{job.config.launcher}" starts nothing else than workers of a kv-store',
-            "cluster train --launcher env or mpi, or --kv-store dist_sync",
+            "cluster train --launcher env, or --launcher mpi, or --kv-store dist_sync",
         )
     if job.distributed and job.workers == 1 and not job.command:
         yield Problem(

@@ -122,7 +122,8 @@ def pack(app: App, /, *, source: Path, destination: str, replace: bool, create_b
     for words in done.broken:
         app.message(f"left out: {words}")
     left_out = f", {len(done.broken)} left out" if done.broken else ""
-    app.message(f"packed {images - len(done.broken)} images{left_out} into {_describe(done.shards)}, in {destination}")
+    packed = count(images - len(done.broken), "image")
+    app.message(f"packed {packed}{left_out} into {_describe(done.shards)}, in {destination}")
 
 
 def _plan(app: App, source: Path, options: dict[str, Any]) -> tuple[image_list.ImageList, tuple[PackPart, ...]]:
@@ -214,8 +215,8 @@ def split(
         ) as target,
     ):
         written = split_shards(sources, found, target, shards=shards, shard_bytes=shard_size, watch=watch)
-    records = sum(shard.records for shard in written)
-    app.message(f"split {len(found)} files, {records} records, into {_describe(written)}, in {destination}")
+    what = f"{count(len(found), 'file')}, {count(sum(shard.records for shard in written), 'record')}"
+    app.message(f"split {what}, into {_describe(written)}, in {destination}")
 
 
 @click.command("info")

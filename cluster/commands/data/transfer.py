@@ -223,7 +223,7 @@ def verify(app: App, *, url: str, local: str, exclude: tuple[str, ...], as_json:
     if rows:
         app.message(f"{len(rows)} of {verdict.compared} differ between {url} and {local}")
         raise click.exceptions.Exit(1)
-    app.message(f"{url} and {local} are the same: {verdict.compared} objects")
+    app.message(f"{url} and {local} are the same: {count(verdict.compared, 'object')}")
 
 
 def _decide(app: App, plan: TransferPlan, destination: str, *, dry_run: bool, yes: bool) -> bool:

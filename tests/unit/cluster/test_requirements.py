@@ -20,7 +20,8 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cv2", None)
     with pytest.raises(ClusterError, match="cv2") as caught:
         encode.check_library()
-    assert caught.value.hint == (f"{sys.executable} -m pip install 'opencv-python-headless>=4.11', or --pass-through")
+    own = sys.executable  # uv's environments have no pip
+    assert caught.value.hint == f"{own} -m uv pip install --python {own} '{encode.REQUIREMENT}', or --pass-through"
 
 
 def test_no_requirement_repeats_a_pin_of_s3fs() -> None:

@@ -98,9 +98,9 @@ def test_unreadable_images_are_named(run_here: Run, tmp_path: Path, photos: Path
     (photos / "dog" / "2.jpg").write_bytes(b"")
     (photos / "dog" / "4.jpg").write_bytes(b"not an image")
     words = ("pack", "photos", "out", "--shards", "2", "--resize", "16", "--processes", "1")
-    with pytest.raises(ClusterError, match="3 of 40 pictures cannot be packed") as raised:
+    with pytest.raises(ClusterError, match="3 of 40 images cannot be packed") as raised:
         run_here(*words)
-    for words_of_one in ("cat/1.jpg: the JPEG ends", "dog/2.jpg: the file is empty", "dog/4.jpg: not a picture"):
+    for words_of_one in ("cat/1.jpg: the JPEG ends", "dog/2.jpg: the file is empty", "dog/4.jpg: not an image"):
         assert words_of_one in str(raised.value)
     assert not (tmp_path / "out").exists() or not read_files(tmp_path / "out")
     output = run_here(*words, "--skip-broken")
