@@ -7,9 +7,8 @@ from typing import Literal
 
 from msgspec import Struct
 
-from foundation.durations import render_duration
+from foundation.durations import render_duration, render_time
 from provision.config import ProvisionConfig, all_types
-from provision.lease.terms import render_moment
 from provision.model import ClusterState, Instance, Node, format_indices
 from provision.power import STOPPED_BY_CALL
 
@@ -121,7 +120,7 @@ def find_lease_end(state: ClusterState, *, now: float) -> str | None:
     reasons = [*(node.state_reason for node in state.nodes), *state.ended.values()]
     off = [reason is not None and reason.startswith(SWITCHED_OFF) for reason in reasons]
     if lease.until is not None and lease.until <= now and (all(off) or any(off)):
-        return f"its lifetime ended at {render_moment(lease.until)}"
+        return f"its lifetime ended at {render_time(lease.until)}"
     if off and all(off):
         limits = [
             *((f"idle = {render_duration(lease.idle_s)}",) if lease.idle_s is not None else ()),
@@ -129,7 +128,7 @@ def find_lease_end(state: ClusterState, *, now: float) -> str | None:
         ]
         return f"its lease ended it ({' or '.join(limits)})" if limits else None
     if not reasons:
-        at = "" if lease.until is None or lease.until > now else f" at {render_moment(lease.until)}"
+        at = "" if lease.until is None or lease.until > now else f" at {render_time(lease.until)}"
         return f"its lease ended{at}"
     return None
 

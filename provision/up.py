@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from msgspec.structs import replace
 
+from foundation.durations import render_time
 from foundation.errors import CapacityError, ClusterError, ConfigError, NoCapacityError, NotFoundError, StalePlanError
 from foundation.progress import Event, Report, silent
 from provision.apply import apply
@@ -14,7 +15,7 @@ from provision.config import ProvisionConfig, all_types
 from provision.describe import describe_cluster
 from provision.files import ClusterFiles
 from provision.lease.arm import SetLease, plan_repair
-from provision.lease.terms import Lease, find_end, render_moment
+from provision.lease.terms import Lease, find_end
 from provision.model import ClusterState, Node, Preflight, format_indices
 from provision.plan import Plan, Request, Step, World
 from provision.preflight.caller import describe_caller
@@ -284,7 +285,7 @@ def _refuse_ended(state: ClusterState) -> None:
     if state.nodes and end is not None and end.at <= time.time():
         longer = "--budget USD" if end.why == "budget" else "+4h"
         raise ClusterError(
-            f"the {end.why} of cluster {state.name} ended at {render_moment(end.at)}: its nodes are ending",
+            f"the {end.why} of cluster {state.name} ended at {render_time(end.at)}: its nodes are ending",
             hint=f"cluster down, then cluster up; or cluster lease {longer}, if its nodes still run",
         )
 

@@ -70,7 +70,7 @@ def _find_machine(instance_type: str) -> Machine:
         nearest = difflib.get_close_matches(instance_type.partition(".")[0], families, n=3, cutoff=0.4)
         raise NotFoundError(
             f"{instance_type} is not in the table of instance types",
-            hint="cluster oracle lists it" + (f"; the nearest are {', '.join(nearest)}" if nearest else ""),
+            hint="cluster oracle" + (f"; the nearest are {', '.join(nearest)}" if nearest else ""),
         )
     return machine
 

@@ -87,6 +87,6 @@ def name_instances(words: Sequence[str], ids: Mapping[str, str]) -> Sequence[str
     for word in words:
         of_node = _OF_NODE.fullmatch(word)
         if of_node is not None and of_node[2] not in ids:
-            raise NotFoundError(f"there is no {of_node[2]}", hint="cluster status shows the nodes")
+            raise NotFoundError(f"there is no {of_node[2]}", hint="cluster status")
         named.append(word if of_node is None else f"{of_node[1]}={ids[of_node[2]]}")
     return tuple(named)

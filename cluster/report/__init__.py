@@ -22,7 +22,7 @@ def load_jobs(app: App, *words: str, newest: int = 1) -> list[JobData]:
             return [read_job(app, sources, one) for one in words or (None,)]
         records = [record for record in sources.find_records() if not record.is_damaged][:newest]
         if len(records) < newest:
-            raise NotFoundError("there are no two jobs to compare", hint="cluster jobs lists them")
+            raise NotFoundError("there are no two jobs to compare", hint="cluster jobs")
         return [read_job(app, sources, record.id) for record in records]
 
 

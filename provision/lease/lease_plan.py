@@ -4,10 +4,10 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from foundation.durations import render_age, render_duration
+from foundation.durations import render_age, render_duration, render_time
 from foundation.errors import ConfigError, UsageError
 from provision.lease.config import LeaseConfig
-from provision.lease.terms import LAST_MOMENT, End, Lease, find_end, render_moment
+from provision.lease.terms import LAST_MOMENT, End, Lease, find_end
 
 _SAME_S = 60.0
 """The largest difference between two calculations of the same end of a budget."""
@@ -151,12 +151,12 @@ def update_budget(lease: Lease, spending: Spending, *, now: float) -> Lease:
 
 
 def describe_lease(lease: Lease | None, *, now: float) -> str:
-    """Describes when the cluster ends, without a subject: "ends in 11h59m (2026-11-26T03:00:00Z), ..."."""
+    """Describes when the cluster ends, without a subject: "ends in 11h59m (2026-11-26 03:00 UTC), ..."."""
     if lease is None or not lease.limits:
         return "none: only cluster down ends the nodes"
     parts = []
     if lease.until is not None:
-        parts.append(f"{_render_when(lease.until, now=now)} ({render_moment(lease.until)})")
+        parts.append(f"{_render_when(lease.until, now=now)} ({render_time(lease.until)})")
     if lease.idle_s is not None:
         parts.append(f"after {render_duration(lease.idle_s)} without use")
     if lease.budget_usd is not None:

@@ -92,7 +92,7 @@ class Head:
 
     def not_understood(self, error: ValueError) -> AnswerError:
         """The error for an invalid answer."""
-        return AnswerError(f"{self.name} sent an invalid answer: {error}", hint="cluster verify checks the nodes")
+        return AnswerError(f"{self.name} sent an invalid answer: {error}", hint="cluster verify")
 
 
 def run_jobs(connection: NodeConnection, *words: str) -> NodeProgram:

@@ -70,7 +70,7 @@ class DamagedRecordError(ClusterError):
     def __init__(self, record: JobRecord) -> None:
         super().__init__(
             f"the record of job {record.id} is damaged: {record.error}",
-            hint="cluster jobs lists the others" if record.id == UNKNOWN_ID else f"cluster stop {record.id} ends it",
+            hint="cluster jobs" if record.id == UNKNOWN_ID else f"cluster stop {record.id} ends it",
         )
         self.job = record.id
 
@@ -171,7 +171,7 @@ def _choose(records: Sequence[JobRecord], words: str | None) -> JobRecord:
         listed = ", ".join(record.id for record in found[:5])
         raise UsageError(f'"{words}" matches {len(found)} jobs: {listed}', hint="cluster jobs")
     if not found:
-        raise NotFoundError(f'there is no job "{words}"', hint="cluster jobs lists them")
+        raise NotFoundError(f'there is no job "{words}"', hint="cluster jobs")
     return found[0]
 
 

@@ -49,7 +49,7 @@ def plan_hosts(
     if missing:
         raise ClusterError(
             f"job {record.id} still waits for {', '.join(missing)}: there was no capacity for a new node",
-            hint="cluster up tries again",
+            hint="cluster up",
         )
     return tuple(describe_host(found[name], prices) for name in names)
 

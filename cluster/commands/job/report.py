@@ -25,7 +25,7 @@ def report(app: App, *, jobs: tuple[str, ...], output: str | None, compare: bool
     from cluster.report import load_jobs, render_report, report_document, write_report  # noqa: PLC0415 - slow
 
     if compare and len(jobs) == 1:
-        raise UsageError("--compare needs two jobs or more", hint="cluster jobs lists them")
+        raise UsageError("--compare needs two jobs or more", hint="cluster jobs")
     if output == "-" and opens:
         raise UsageError("--open needs a file: -o FILE")
     if as_json and (output or opens):

@@ -39,7 +39,7 @@ def find_job(sources: JobSources, words: str | None) -> tuple[JobRecord, Head]:
     """Returns a job that runs, and its head. Raises ClusterError or a subclass."""
     record = find_running(sources.find_records()) if words is None else sources.find_job(words)
     if record is None:
-        raise NotFoundError("no job is running on this cluster", hint="cluster jobs lists them")
+        raise NotFoundError("no job is running on this cluster", hint="cluster jobs")
     if record.has_ended:
         shows = f"cluster jobs {record.id} shows them, if it hung"
         raise ClusterError(f"job {record.id} has ended: it has no stacks any longer", hint=shows)

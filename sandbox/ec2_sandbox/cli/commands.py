@@ -284,7 +284,7 @@ def render_fault(fault: Mapping[str, Any]) -> str:
     """Renders a fault as one line. Pure."""
     words = " ".join([fault["kind"], *(f"{name}={value}" for name, value in fault["parameters"].items())])
     left = "until disarmed" if fault["left"] is None else f"{fault['left']} left"
-    return f"{fault['id']:<10} {words}  ({left}, took effect {fault['struck']} times)"
+    return f"{fault['id']:<10} {words}  ({left}; took effect: {fault['struck']})"
 
 
 def render_call(call: Mapping[str, Any]) -> str:
@@ -325,7 +325,8 @@ def render_status(status: SandboxStatus) -> str:
         return "the sandbox of this folder has crashed; to remove what is left of it, run: ec2-sandbox reset"
     lines = [
         f"running  {status.endpoint_url}  region {status.region}  pid {status.pid}",
-        f"private addresses {status.private_cidr}, public {status.public_cidr}, files {status.state_dir}",
+        f"private addresses {status.private_cidr}, public {status.public_cidr}",
+        f"files {status.state_dir}",
     ]
     for host in status.hosts:
         pid = f"pid {host.pid}" if host.pid is not None else ""

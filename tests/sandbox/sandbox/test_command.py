@@ -94,7 +94,7 @@ def test_faults_from_the_file_and_from_the_command_line(running: Project) -> Non
     armed = running.run("sandbox", "fault", "throttle", "action=DescribeVpcs", "--count", "2").stdout.strip()
     listed = json.loads(running.run("sandbox", "faults", "--json").stdout)
     assert [(fault["kind"], fault["left"]) for fault in listed] == [("no-boot", 1), ("throttle", 2)]
-    assert "throttle action=DescribeVpcs  (2 left, took effect 0 times)" in running.run("sandbox", "faults").stdout
+    assert "throttle action=DescribeVpcs  (2 left; took effect: 0)" in running.run("sandbox", "faults").stdout
     assert armed in running.run("sandbox", "disarm", armed).stdout
     refused = running.run("sandbox", "fault", "throtle", code=2).stderr
     assert 'did you mean "throttle"?' in refused

@@ -195,6 +195,7 @@ def test_a_list_as_text() -> None:
         "demo  1 running, 1 stopped        c5.xlarge  10h00m  -     $0.17    ada      here",
         "lab   1 running, 2 shutting-down  p9.huge    10h00m  -     unknown  unknown  -",
         "rest  none                        -          -       -     $0.00    eve      -",
+        "(without disks and addresses)",
     ]
     assert render_clusters(replace(LISTED, clusters=())) == "no clusters in us-east-1"
     block = ClusterState(name="block", nodes=(make_node(0, is_block=True),))  # paid in advance

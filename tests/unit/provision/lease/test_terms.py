@@ -1,5 +1,6 @@
 import pytest
 
+from foundation.durations import render_time
 from foundation.errors import ClusterError, ConfigError, UsageError
 from provision.lease.config import find_conflicts
 from provision.lease.lease_plan import (
@@ -146,7 +147,7 @@ def test_a_budget_lasts_less_long_with_more_nodes() -> None:
 def test_a_lease_in_words() -> None:
     assert describe_lease(None, now=NOW).startswith("none")
     assert describe_lease(Lease(set_at=NOW, until=NOW + 3660, idle_s=3600.0), now=NOW) == (
-        "ends in 1h01m (2027-01-15T09:01:00Z), or after 1h without use"
+        f"ends in 1h01m ({render_time(NOW + 3660)}), or after 1h without use"
     )
     assert describe_lease(FULL._replace(until=None, idle_s=None), now=NOW) == "stops at $123457 (in 2h00m)"
     assert describe_lease(FULL._replace(until=None, idle_s=None), now=LATER + 7200) == "stops at $123457 (now)"
