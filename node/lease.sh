@@ -97,10 +97,11 @@ find_use() {
     find_load
 }
 
-# proc(5): after the name, fields 12 to 15 are the CPU time of a process and of its children that have ended.
+# proc(5): after the name, fields 12 to 15 are the CPU time of a process and of its children that have ended. Ubuntu's
+# awk prints numbers from 2^31 on as 2.14748e+09, which the shell cannot read.
 find_load() {
     read -r before at 2>/dev/null <$run/ticks
-    ticks=$(cat /proc/[0-9]*/stat 2>/dev/null | sed 's/.*) //' | awk '{ n += $12 + $13 + $14 + $15 } END { print n }')
+    ticks=$(cat /proc/[0-9]*/stat 2>/dev/null | sed 's/.*) //' | awk '{ n += $12 + $13 + $14 + $15 } END { printf "%.0f", n }')
     echo "$ticks $(now)" >$run/ticks
     passed_s=$(($(now) - ${at:-0}))
     if [ -z "$before" ]; then

@@ -297,10 +297,11 @@ def test_the_end_of_a_job_is_a_use(nodes: Nodes) -> None:
 
 
 @pytest.mark.parametrize(("ticks", "why"), [(100, ""), (1000, r"the CPU is busy: \d+ % of a core")])
-def test_cpu_use(nodes: Nodes, ticks: int, why: str) -> None:
+@pytest.mark.parametrize("before", [0, 1 << 31], ids=["new", "old"])  # 192 cores take a day for so many ticks
+def test_cpu_use(nodes: Nodes, before: int, ticks: int, why: str) -> None:
     node = nodes.make()
-    (node.root / "run/ticks").write_text(f"0 {time.time() - 10:.0f}\n")
-    node.add_process(20, "python", ticks=ticks)
+    (node.root / "run/ticks").write_text(f"{before} {time.time() - 10:.0f}\n")
+    node.add_process(20, "python", ticks=before + ticks)
     node.call("idle")
     assert re.fullmatch(why, (node.root / "run/why").read_text().strip())
 
