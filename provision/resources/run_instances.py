@@ -186,8 +186,8 @@ def call_run_instances(
 def _is_worth_repeating(error: ClientError | BotoCoreError, *, attempt: int, waiting: bool) -> bool:
     if isinstance(error, ClientError):
         code = error_code(error)
-        # EC2 may not know a new resource yet. For an instance profile, only the message tells.
-        is_profile = code == "InvalidParameterValue" and "iaminstanceprofile" in str(error).lower()
+        # EC2 may not know a new resource yet. For an instance profile, or its role, only the message tells.
+        is_profile = code == "InvalidParameterValue" and "IAM Instance Profile" in str(error)
         if is_profile or code in _NOT_YET_KNOWN:
             return waiting
         if code not in RETRY_CODES:

@@ -83,13 +83,15 @@ def test_the_request() -> None:
     assert len(digests) == 3
 
 
-UNKNOWN_PROFILE = "Value (x) for parameter iamInstanceProfile.name is invalid."
+UNKNOWN_PROFILE = "Value (x) for parameter iamInstanceProfile.name is invalid. Invalid IAM Instance Profile name"
+EMPTY_PROFILE = 'IAM Instance Profile "arn:aws:iam::1:instance-profile/x" has no associated IAM Roles'
 
 
 @pytest.mark.parametrize(
     ("error", "attempts"),
     [
         (aws_error("InvalidParameterValue", words=UNKNOWN_PROFILE), 3),
+        (aws_error("InvalidParameterValue", words=EMPTY_PROFILE), 3),
         (ReadTimeoutError(endpoint_url="https://ec2"), 3),
         (EndpointConnectionError(endpoint_url="https://ec2"), 3),
         (aws_error("UnauthorizedOperation"), 1),
