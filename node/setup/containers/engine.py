@@ -27,15 +27,18 @@ MOUNT_FOLDERS = ("data", "env", "jobs", "tree")
 SEARCH_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 ANSWER_TIMEOUT_S = 30
 AUTH_FILE = "REGISTRY_AUTH_FILE"  # podman does not run without the file that it names
-# Variables that change how the engine itself works. The engine gets the node's values; the container's values are words
-# of the command line. All other variables, and those that are named like secrets, such as LD_SDK_KEY, go through the
-# environment.
+# Variables that change how the engine itself works, and those that `sudo -E` removes (`sudo -V` lists them). The engine
+# gets the node's values; the container's values are words of the command line. All other variables, and those that are
+# named like secrets, such as LD_SDK_KEY, go through the environment.
 _OF_ENGINE = re.compile(
     "PATH|HOME|USER|LOGNAME|SHELL|TMPDIR|TZ|SUDO_(USER|UID|GID|COMMAND)|LD_[A-Z_]+|XDG_[A-Z_]+|SSL_CERT_(FILE|DIR)|"
     "DOCKER_(HOST|CONFIG|CONTEXT|CERT_PATH|TLS|TLS_VERIFY|API_VERSION|DEFAULT_PLATFORM|CONTENT_TRUST|BUILDKIT)|"
     "CONTAINER_(HOST|CONNECTION|SSHKEY|PROXY)|CONTAINERS_[A-Z_]+|_CONTAINERS_[A-Z_]+|PODMAN_(USERNS|CONNECTIONS_CONF)|"
     "STORAGE_(DRIVER|OPTS)|REGISTR(Y_AUTH_FILE|IES_CONFIG_PATH)|BUILDAH_[A-Z_]+|DBUS_SESSION_BUS_ADDRESS|"
-    "GO(DEBUG|GC|MAXPROCS|MEMLIMIT|TRACEBACK)|NOTIFY_SOCKET|LISTEN_(FDS|PID|FDNAMES)"
+    "GO(DEBUG|GC|MAXPROCS|MEMLIMIT|TRACEBACK)|NOTIFY_SOCKET|LISTEN_(FDS|PID|FDNAMES)|"
+    "PYTHON(HOME|INSPECT|PATH|USERBASE)|PERL(5DB|5LIB|5OPT|IO_DEBUG|LIB)|RUBY(LIB|OPT)|JAVA_TOOL_OPTIONS|ENV|BASH_ENV|"
+    "BASHOPTS|SHELLOPTS|GLOBIGNORE|IFS|PS4|CDPATH|FPATH|ZDOTDIR|TMPPREFIX|(READ)?NULLCMD|TERM(CAP|PATH|INFO|INFO_DIRS)|"
+    "LOCALDOMAIN|RES_OPTIONS|HOSTALIASES|NLSPATH|PATH_LOCALE"
 )
 
 

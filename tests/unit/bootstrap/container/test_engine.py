@@ -80,6 +80,7 @@ def test_no_secret_is_on_a_command_line_and_the_engine_keeps_its_own_settings(wo
         "XDG_RUNTIME_DIR": "/elsewhere",
         "CONTAINERS_CONF": "/elsewhere",
         "REGISTRY_AUTH_FILE": "/elsewhere",  # podman ends if it does not exist
+        "PYTHONPATH": "/elsewhere",  # sudo removes it
     }
     line, passed = run(words, secrets | obeyed)
     assert "hunter2" not in " ".join(line)
