@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 KIND = "instance"
 RUNNING_TIMEOUT_S = 600.0
-ENDED_TIMEOUT_S = 900.0
-"""Large GPU instances take minutes to shut down."""
+ENDED_TIMEOUT_S = 2400.0
+"""Large GPU instances take minutes to shut down, bare-metal ones more than 20."""
 _UNKNOWN = "InvalidInstanceID.NotFound"
 _PROTECTED = "OperationNotPermitted"
 _NO_ROOM = "InsufficientInstanceCapacity"

@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 
 KIND = "shared volume"
 ATTACH_TIMEOUT_S = 300.0
-RELEASE_TIMEOUT_S = 900.0
-"""An instance that shuts down releases its volumes last; large ones take minutes."""
+RELEASE_TIMEOUT_S = 2400.0
+"""An instance that shuts down releases its volumes last; large ones take minutes, bare-metal ones more than 20."""
 DEVICES = tuple(f"/dev/sd{letter}" for letter in "fghijklmnop")
 """Names that AWS recommends for additional volumes; the system gives other names to NVMe devices
 (https://docs.aws.amazon.com/ebs/latest/userguide/device_naming.html)."""
