@@ -200,9 +200,9 @@ class Node:
         return self._child.returncode, out, err
 
     def end(self) -> None:
-        """Kills the running command, if any."""
+        """Kills the running command, if any. What sudo has started survives it."""
         if self._child is not None and self._child.poll() is None:
-            os.killpg(self._child.pid, signal.SIGKILL)
+            process_tree.signal_all([pid for pid, _, _ in process_tree.find_descendants()], signal.SIGKILL)
             self._child.communicate()
 
 

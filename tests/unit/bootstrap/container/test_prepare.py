@@ -202,8 +202,8 @@ def test_a_failed_check_of_verify(monkeypatch: pytest.MonkeyPatch) -> None:
 # -- the program on the node -------------------------------------------------------------------------------------------
 
 PULLS = """
-case "$1" in
-pull) echo "$4" >"$HOME/path"; cat "$4"; mv "$HOME/path" "$HOME/reads"; sleep 20 ;;
+case "$1" in  # setsid: what sudo has started survives a kill of sudo, too
+pull) echo "$4" >"$HOME/path"; cat "$4"; setsid sh -c 'mv "$HOME/path" "$HOME/reads"; sleep 30' ;;
 esac
 """
 NODE_SIDE = """
