@@ -252,7 +252,7 @@ def _start(ids: list[str], context: Context) -> None:
     try:
         context.clients.ec2.start_instances(InstanceIds=ids)
     except ClientError as error:
-        if error_code(error) not in {"InsufficientInstanceCapacity", "InsufficientHostCapacity"}:
+        if error_code(error) != "InsufficientInstanceCapacity":
             raise
         raise AwsError(translate_refusal(error, "starting the nodes").message, hint=_NO_START) from error
 

@@ -41,9 +41,7 @@ NO_CAPACITY_CODES = frozenset(
     {
         "InsufficientCapacity",
         "InsufficientFreeAddressesInSubnet",
-        "InsufficientHostCapacity",
         "InsufficientInstanceCapacity",
-        "InsufficientReservedInstanceCapacity",
         "ReservationCapacityExceeded",
         "SpotMaxPriceTooLow",
         "Unsupported",
