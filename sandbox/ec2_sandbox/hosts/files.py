@@ -30,9 +30,6 @@ PermitRootLogin prohibit-password
 UseDNS no
 # The last one has the keys of EC2 Instance Connect.
 AuthorizedKeysFile .ssh/authorized_keys .ssh/authorized_keys2 /run/ec2-instance-connect/%u
-# A cluster's tools open many connections at once.
-MaxStartups 100
-MaxSessions 100
 PrintMotd no
 AcceptEnv LANG LC_*
 SetEnv PATH={PATH} LANG=C.UTF-8
