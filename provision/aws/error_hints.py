@@ -79,7 +79,6 @@ _HINTS = {
     "InstanceLimitExceeded": _QUOTA,
     "VcpuLimitExceeded": _QUOTA,
     "MaxSpotInstanceCountExceeded": _QUOTA,
-    "SpotInstanceLimitExceeded": _QUOTA,
     "VolumeLimitExceeded": "reduce [[volumes]] size_gib in cluster.toml, delete volumes that you do not need, or "
     "request a higher limit: aws service-quotas list-service-quotas --service-code ebs",
     "DependencyViolation": "something outside this cluster uses it: aws ec2 describe-network-interfaces",

@@ -50,9 +50,7 @@ NO_CAPACITY_CODES = frozenset(
 """Codes that mean "not this type in this zone and market": other places may have capacity
 (https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html)."""
 
-QUOTA_CODES = frozenset(
-    {"InstanceLimitExceeded", "MaxSpotInstanceCountExceeded", "VcpuLimitExceeded", "SpotInstanceLimitExceeded"}
-)
+QUOTA_CODES = frozenset({"InstanceLimitExceeded", "MaxSpotInstanceCountExceeded", "VcpuLimitExceeded"})
 _GROUP_NOT_YET_KNOWN = frozenset({"InvalidGroup.NotFound", "InvalidID"})
 ROUND_TIMEOUT_S = 900.0
 """After this many seconds, no further place is tried."""
