@@ -216,13 +216,18 @@ def render_let_in(line: str, *, mark: str) -> RemoteCommand:
         f"    echo {UNCHANGED}",
         "    exit 0",
         "fi",
-        f'{{ {without(mark)}; echo {shlex.quote(line)}; }} >"$keys.{mark}"',
-        f'mv "$keys.{mark}" "$keys"',
+        rewrite_keys(mark, line),
         f"echo {CHANGED}",
     )
     return RemoteCommand("\n".join(lines))
 
 
-def without(mark: str) -> str:
-    """The shell command that prints authorized_keys without a cluster's line. The last line gets its newline. Pure."""
-    return f'{{ grep -v -e {shlex.quote(f" {mark}$")} "$keys" || :; }}'
+def rewrite_keys(mark: str, line: str = "") -> str:
+    """The shell command that removes a cluster's line from authorized_keys, and adds `line`. Pure.
+
+    On a full disk, it fails, and the file stays as it was: without its other lines, nobody could log in.
+    """
+    new, add = f'"$keys.{mark}"', f" && echo {shlex.quote(line)}" if line else ""
+    # The last of the other lines gets its newline. grep ends with 1 if there are none, with 2 if it cannot write.
+    others = f'{{ grep -v -e {shlex.quote(f" {mark}$")} "$keys" || [ $? = 1 ]; }}'
+    return f'{{ {others}{add}; }} >{new} && mv {new} "$keys" || {{ rm -f {new}; exit 1; }}'

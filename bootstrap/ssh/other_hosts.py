@@ -16,7 +16,7 @@ from msgspec.json import encode
 
 from bootstrap.apply import ReadyNode, find_cluster_key, let_in, write_known_hosts
 from bootstrap.ssh.host import Host, Spec
-from bootstrap.ssh.keys import LOCK, MARK, authorized_line, known_hosts_text, without
+from bootstrap.ssh.keys import LOCK, MARK, authorized_line, known_hosts_text, rewrite_keys
 from bootstrap.ssh.user_ssh import known_name
 from foundation.decode import decode
 from foundation.errors import ClusterError, ConfigError
@@ -198,25 +198,22 @@ def render_release(mark: str) -> RemoteCommand:
 
     Clusters share the files. The script keeps them if another cluster still has a line in authorized_keys.
     """
+    own = shlex.quote(f" {mark}$")
     lines = (
         "set -eu",
         "umask 077",
         f'[ ! -d "$HOME/.cluster" ] || {{ {LOCK}; }}',
         'keys=$(readlink -f "$HOME/.ssh/authorized_keys") || :',  # without ~/.ssh, it fails
-        f'if grep -q -e {shlex.quote(f" {mark}$")} "$keys" 2>/dev/null; then',
-        f'    {without(mark)} >"$keys.{mark}"',
-        f'    mv "$keys.{mark}" "$keys"',
-        "fi",
-        f'if grep -q -E -e {shlex.quote(f" {MARK}(-[a-z0-9-]+)?$")} "$keys" 2>/dev/null; then',
-        f"    echo {KEPT}",
-        "    exit 0",
-        "fi",
-        'if [ -d "$HOME/.cluster" ]; then',
+        f"answer={REMOVED}",
+        f'if grep -E -e {shlex.quote(f" {MARK}(-[a-z0-9-]+)?$")} "$keys" 2>/dev/null | grep -q -v -e {own}; then',
+        f"    answer={KEPT}",
+        'elif [ -d "$HOME/.cluster" ]; then',  # first, as it may be what fills the disk
         '    chmod -R u+w "$HOME/.cluster" 2>/dev/null || :',
         # Files of set-up commands may belong to root.
         '    rm -rf "$HOME/.cluster" 2>/dev/null || sudo -n rm -rf "$HOME/.cluster"',
         "fi",
-        f"echo {REMOVED}",
+        f'if grep -q -e {own} "$keys" 2>/dev/null; then {rewrite_keys(mark)}; fi',
+        "echo $answer",
     )
     return RemoteCommand("\n".join(lines))
 

@@ -131,6 +131,15 @@ def test_the_head_is_authorized_once_and_other_lines_stay(home: Path, before: st
     assert run(render_release(MARK), home) == "removed\n"
 
 
+@pytest.mark.parametrize("script", [render_let_in(f"{LINE}x", mark=MARK), render_release(MARK)])
+def test_a_full_disk_keeps_authorized_keys(home: Path, script: RemoteCommand) -> None:
+    keys = write_keys(home, f"{MINE}\n{LINE}\n")
+    with pytest.raises(subprocess.CalledProcessError):
+        run(RemoteCommand("trap '' XFSZ; ulimit -f 0; ", script), home)
+    assert keys.read_text() == f"{MINE}\n{LINE}\n"
+    assert [*keys.parent.iterdir()] == [keys]
+
+
 def test_release_of_a_host_where_logins_need_no_file(home: Path) -> None:
     """Such as one whose keys are in a directory service, if the head was never let in."""
     assert run(render_release(MARK), home) == "removed\n"
