@@ -78,19 +78,37 @@ class RefuseUnknown(MissingHostKeyPolicy):  # type: ignore[misc] # paramiko has 
             raise UnknownHostKey(hostname, key, is_kept=self._is_kept)
 
 
-class NamedAgent(paramiko.agent.AgentSSH):  # type: ignore[misc] # paramiko has no types
-    """The agent at a path, such as 1Password's: paramiko itself asks only that of $SSH_AUTH_SOCK."""
+class Agent(paramiko.agent.AgentSSH):  # type: ignore[misc] # paramiko has no types
+    """The user's agent, which gives its keys in ssh's order: a host refuses a client after some wrong ones.
 
-    def __init__(self, path: str) -> None:
+    path: its socket. identities: the paths of IdentityFile, whose keys come first. alone: the value of IdentitiesOnly.
+    """
+
+    def __init__(self, path: str, identities: Sequence[str], *, alone: bool) -> None:
         super().__init__()
-        sock = socket.socket(socket.AF_UNIX)
-        with suppress(OSError, paramiko.SSHException):  # without it, there are still the user's files of keys
-            sock.connect(path)
-            self._connect(sock)
+        self._path, self._identities, self._alone = path, identities, alone
+
+    def get_keys(self) -> tuple[paramiko.AgentKey, ...]:
+        """The keys, for paramiko."""
+        if self._conn is None:
+            sock = socket.socket(socket.AF_UNIX)
+            with suppress(OSError, paramiko.SSHException):  # without it, there are still the user's files of keys
+                sock.connect(self._path)
+                self._connect(sock)
+        known = find_fingerprints(self._identities) if self._keys else set()
+        others = [] if self._alone else [key for key in self._keys if key.fingerprint not in known]
+        return (*(key for key in self._keys if key.fingerprint in known), *others)
 
     def close(self) -> None:
         """Closes the connection to it."""
         self._close()
+
+
+def find_fingerprints(identities: Sequence[str]) -> set[str]:
+    """The fingerprints of keys, whose private or public halves are at these paths. Raises ClusterError."""
+    files = [next(filter(os.path.isfile, (f"{path}.pub", path)), None) for path in identities]
+    shown = [_run(["ssh-keygen", "-l", "-f", path]).stdout.split() for path in files if path is not None]
+    return {words[1] for words in shown if len(words) > 1}
 
 
 def read_ssh_config(spec: Spec) -> paramiko.SSHConfig:
@@ -205,13 +223,14 @@ def _prepare(connection: fabric.Connection) -> None:
     for key in find_known_keys(paths, alias or name):
         connection.client.get_host_keys().add(name, key.get_name(), key)
     connection.connect_timeout = CONNECT_TIMEOUT_S
-    agent = options.get("identityagent", "")
-    if agent.startswith("/"):
-        connection.client._agent = NamedAgent(agent)  # noqa: SLF001 - it takes no other
-    identities = [path for path in connection.connect_kwargs.get("key_filename", ()) if Path(path).is_file()]
+    identities = connection.connect_kwargs.get("key_filename", ())
+    agent = options.get("identityagent", "SSH_AUTH_SOCK").removeprefix("$")
+    path = agent if agent.startswith("/") else os.environ.get(agent, "")
+    alone = options.get("identitiesonly", "no") == "yes"
+    connection.client._agent = Agent(path, identities, alone=alone)  # noqa: SLF001 - it takes no other
     connection.connect_kwargs = {
-        "key_filename": identities,
-        "look_for_keys": options.get("identitiesonly", "no") != "yes",
+        "key_filename": [path for path in identities if Path(path).is_file()],
+        "look_for_keys": False,  # `ssh -G` has named the default ones
         "allow_agent": agent != "none",
         **LOGIN_OPTIONS,
     }

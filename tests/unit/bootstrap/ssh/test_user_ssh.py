@@ -89,21 +89,26 @@ def test_jump_hosts_are_visited_in_their_order(ssh_folder: Path, connections: li
 
 
 def test_the_agent_of_ssh_config(ssh_folder: Path, connections: list[fabric.Connection]) -> None:
-    """Which is not that of $SSH_AUTH_SOCK, such as 1Password's."""
-    sock, key = ssh_folder / "sock", ssh_folder / "key"
-    (ssh_folder / "config").write_text(f"Host lab\n IdentityAgent {sock}\nHost none\n IdentityAgent none\n")
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
+    """Which is not that of $SSH_AUTH_SOCK, such as 1Password's. Its keys come in ssh's order."""
+    sock, key, other = ssh_folder / "sock", ssh_folder / "key", ssh_folder / "other"
+    agent_of = f" IdentityAgent {sock}\n IdentityFile {key}\n"
+    (ssh_folder / "config").write_text(
+        f"Host lab\n{agent_of}Host alone\n{agent_of} IdentitiesOnly yes\nHost none\n IdentityAgent none\n"
+    )
     with subprocess.Popen(["ssh-agent", "-D", "-a", str(sock)], stdout=subprocess.DEVNULL) as agent:
         until(sock.exists, "the agent listens")
-        subprocess.run(["ssh-add", "-q", str(key)], env={**os.environ, "SSH_AUTH_SOCK": str(sock)}, check=True)
-        connect(LAB, spec=Spec(host="lab"))
-        [found] = connections[0].client._agent.get_keys()
+        for path in (other, key):
+            subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", path.name, "-f", path], check=True)
+            subprocess.run(["ssh-add", "-q", path], env={**os.environ, "SSH_AUTH_SOCK": str(sock)}, check=True)
+        key.unlink()  # the public half is enough
+        for host, names in (("lab", ["key", "other"]), ("alone", ["key"])):
+            connect(LAB, spec=Spec(host=host))
+            assert [found.comment for found in connections[-1].client._agent.get_keys()] == names
         agent.terminate()
-    assert found.get_base64() == key.with_suffix(".pub").read_text().split()[1]
     for host in ("lab", "none"):  # the first one's agent is gone
         connect(LAB, spec=Spec(host=host))
-    assert connections[1].client._agent.get_keys() == ()
-    assert connections[2].connect_kwargs["allow_agent"] is False
+    assert connections[2].client._agent.get_keys() == ()
+    assert connections[3].connect_kwargs["allow_agent"] is False
 
 
 @pytest.mark.parametrize(
