@@ -12,13 +12,13 @@ import socket
 import subprocess
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
-from functools import partial
 from itertools import product
 from pathlib import Path
 
 import fabric
 import paramiko
 from msgspec import Struct
+from msgspec.structs import replace
 from paramiko.client import MissingHostKeyPolicy, SSHClient
 
 from bootstrap.ssh.connection import LOGIN_OPTIONS, NodeConnection, find_hops, open_connection
@@ -36,6 +36,8 @@ OPTIONS = frozenset(
     )
 )
 """The options of OpenSSH that decide how we connect."""
+_KEY_ALONE = ("ssh", "-o", "PreferredAuthentications=publickey", "-o", "ControlPath=none")
+"""How ssh logs in with a key alone: not with a password, Kerberos, a second factor or a shared connection."""
 ANSWER_TIMEOUT_S = 20.0  # `Match exec` runs the user's commands
 
 
@@ -195,9 +197,20 @@ def find_known_keys(paths: Iterable[Path], *names: str) -> tuple[paramiko.PKey, 
 def connect(host: Host, *, spec: Spec) -> NodeConnection:
     """Connects as `ssh` does. Raises ClusterError, and ConnectError with the reason and the next command."""
     connection = _make_connection(spec)
-    for hop in find_hops(connection):
+    hops = [*find_hops(connection)]
+    for hop in hops:
         _prepare(hop)
-    return open_connection(host, connection, partial(explain, host, spec))
+
+    def explain_hop(error: BaseException) -> tuple[str, str]:
+        failed = next((hop for hop in reversed(hops) if not hop.is_connected), connection)
+        if failed is connection:
+            return explain(host, spec, error)
+        name, port = failed.original_host, failed.port
+        jump = replace(host, name=name, address=failed.host, user=failed.user, port=port, spec=name)
+        way = Spec(host=name, user=failed.user, port=port if port != 22 else None)
+        return explain(jump, way, error, towards=f", on the way to {host.name}")
+
+    return open_connection(host, connection, explain_hop)
 
 
 def _make_connection(spec: Spec) -> fabric.Connection:
@@ -241,24 +254,25 @@ def known_name(host: str, port: int) -> str:
     return host if port == 22 else f"[{host}]:{port}"
 
 
-def explain(host: Host, spec: Spec, error: BaseException) -> tuple[str, str]:
-    """The reason why one of the user's own hosts cannot be reached, and the next command. Pure."""
+def explain(host: Host, spec: Spec, error: BaseException, *, towards: str = "") -> tuple[str, str]:
+    """The reason why one of the user's own hosts cannot be reached, and the next command. Pure.
+
+    towards: of a jump host, where it leads.
+    """
     message, hint = _cause(spec, host, innermost(error))
-    return f"{host.name} ({where(host)}): {message}", hint
+    return f"{host.name} ({where(host)}){towards}: {message}", hint
 
 
 def _cause(spec: Spec, host: Host, error: BaseException) -> tuple[str, str]:
     command = spec.command
-    again = f"{command} true must work without a prompt; then run the command again"
+    again = "then run the command again"
     match error:
         case UnknownHostKey():
-            is_its = error.hostname == known_name(host.address, host.port)
-            whose = "its host key" if is_its else f"the host key of {error.hostname}, on the way to it,"
             keep = "" if error.is_kept else "remove UserKnownHostsFile /dev/null from your ssh_config; then "
             return (
-                f"{whose} is not in your known_hosts; nothing was sent to it\n"
+                "its host key is not in your known_hosts; nothing was sent to it\n"
                 f"  presented: {error.key.get_name()} {error.key.fingerprint}"
-            ), f"{keep}{command}, once, to check and accept its key; then run the command again"
+            ), f"{keep}{command}, once, to check and accept its key; {again}"
         case paramiko.BadHostKeyException():
             return (
                 f"the host key of {error.hostname} differs from the one in your known_hosts, so this may not be the "
@@ -267,10 +281,16 @@ def _cause(spec: Spec, host: Host, error: BaseException) -> tuple[str, str]:
                 f"  presented: {error.key.get_name()} {error.key.fingerprint}"
             ), f"only if you know why: ssh-keygen -R {shlex.quote(error.hostname)}, then {command}, once"
         case paramiko.PasswordRequiredException():
-            return "your key for it has a passphrase, and no agent has the key", f"ssh-add, with that key; then {again}"
+            reason = "your key for it has a passphrase, and no agent has the key"
+            return reason, f"ssh-add, with that key; then {command} true must work without a prompt; {again}"
         case paramiko.AuthenticationException() if is_refused_key(error):
-            return f"ssh answers, but accepts none of your keys for user {host.user}", again
+            reason = f"ssh answers, but accepts none of your keys for user {host.user}"
+            return reason, f"{shlex.join([*_KEY_ALONE, *spec.words[1:]])} true must work without a prompt; {again}"
         case TimeoutError():
-            return f"no answer on port {host.port} within {CONNECT_TIMEOUT_S} s", again
-    words = error.strerror if isinstance(error, OSError) else str(error)
-    return f"ssh failed: {words or type(error).__name__}", again
+            reason = f"no answer on port {host.port} within {CONNECT_TIMEOUT_S} s"
+        case paramiko.ChannelException():
+            reason = f"its jump host does not reach it: {error.text}"
+        case _:
+            words = error.strerror if isinstance(error, OSError) else str(error)
+            reason = f"ssh failed: {words or type(error).__name__}"
+    return reason, f"{command} true must work without a prompt, or take {spec.host} out of the list of hosts; {again}"

@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -11,9 +12,9 @@ import pytest
 
 from bootstrap.ssh import user_ssh
 from bootstrap.ssh.connection import find_hops
-from bootstrap.ssh.host import Spec, parse_spec
+from bootstrap.ssh.host import Host, Spec, parse_spec
 from bootstrap.ssh.user_ssh import Route, UnknownHostKey, connect, explain, find_known_keys, find_route
-from foundation.errors import ClusterError
+from foundation.errors import ClusterError, ConnectError
 from node_facts import LAB
 from waits import until
 
@@ -175,13 +176,15 @@ def test_find_known_keys(lines: list[str], name: str, tmp_path: Path, *, known: 
         (UnknownHostKey("[lab.example.org]:2222", KEY), "its host key is not in your known_hosts", "ssh lab, once"),
         (UnknownHostKey("[lab.example.org]:2222", KEY, is_kept=False), "its host key is not in your known_hosts",
          "remove UserKnownHostsFile /dev/null from your ssh_config; then ssh lab, once"),
-        (UnknownHostKey("jump", KEY), "the host key of jump, on the way to it, is not in", "ssh lab, once"),
         (paramiko.BadHostKeyException("[lab.example.org]:2222", OTHER, KEY), "differs from the one in your known_hosts",
          "ssh-keygen -R '[lab.example.org]:2222'"),
         (paramiko.PasswordRequiredException("x"), "has a passphrase", "ssh-add"),
-        (paramiko.AuthenticationException("x"), "accepts none of your keys for user alice", "ssh lab true"),
+        (paramiko.AuthenticationException("x"), "accepts none of your keys for user alice",
+         "ssh -o PreferredAuthentications=publickey -o ControlPath=none lab true"),
         (TimeoutError("x"), "no answer on port 2222 within", "ssh lab true"),
         (OSError(113, "No route to host"), "ssh failed: No route to host", "ssh lab true"),
+        (paramiko.ChannelException(2, "Connect failed"), "its jump host does not reach it: Connect failed",
+         "take lab out of the list"),
         (EOFError(), "ssh failed: EOFError", "ssh lab true"),
     ],
 )  # fmt: skip
@@ -190,3 +193,13 @@ def test_failed_connections_to_own_hosts_are_explained(error: Exception, message
     assert told.startswith("lab (alice@lab.example.org port 2222): ")
     assert message in told
     assert hint in what_to_type
+
+
+def test_a_jump_host_that_refuses_is_named(ssh_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: Host, __: fabric.Connection, explain_error: Callable[[BaseException], tuple[str, str]]) -> None:
+        raise ConnectError(explain_error(paramiko.AuthenticationException("x"))[0])
+
+    monkeypatch.setattr(user_ssh, "open_connection", refuse)
+    (ssh_folder / "config").write_text("Host lab\n ProxyJump gate,inner\nHost gate\n HostName 10.9.0.9\n Port 2222\n")
+    with pytest.raises(ConnectError, match=r"gate \(\w+@10\.9\.0\.9 port 2222\), on the way to lab: ssh answers"):
+        connect(LAB, spec=Spec(host="lab"))
