@@ -4,6 +4,8 @@ import json
 import os
 import re
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from msgspec import to_builtins
 
@@ -36,6 +38,17 @@ def root() -> str:
 def path(job: str, *names: str) -> str:
     """The path of a job's folder, or of a file in it."""
     return os.path.join(root(), job, *names)
+
+
+@contextmanager
+def short_path(socket: str) -> Iterator[str]:
+    """The path of a socket in a form that has room in the kernel's 107 bytes, however long that of the home folder."""
+    folder, name = os.path.split(socket)
+    descriptor = os.open(folder, os.O_PATH)
+    try:
+        yield f"/proc/self/fd/{descriptor}/{name}"
+    finally:
+        os.close(descriptor)
 
 
 def mask(name: str, value: str) -> str:

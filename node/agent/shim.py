@@ -31,7 +31,8 @@ def main() -> None:
         address = os.environ["CLUSTER_AGENT"]
     connection = socket.socket(socket.AF_UNIX)
     try:
-        connection.connect(address)
+        os.chdir(os.path.dirname(address))  # its path may be longer than the kernel's 107 bytes
+        connection.connect(os.path.basename(address))
         connection.sendall(json.dumps(message).encode("ascii") + b"\n")
     except OSError as error:
         sys.exit("the program of this job that starts processes has ended: {}".format(error))

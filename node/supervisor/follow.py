@@ -186,7 +186,8 @@ def connect(job: str) -> socket.socket | None:
     """Connects to a job's supervisor. Returns None if there is none."""
     plug = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        plug.connect(job_folder.path(job, "socket"))
+        with job_folder.short_path(job_folder.path(job, "socket")) as path:
+            plug.connect(path)
     except OSError:
         plug.close()
         return None

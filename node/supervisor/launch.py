@@ -21,7 +21,7 @@ import sys
 import threading
 from typing import Any
 
-from node import ports, wire
+from node import job_folder, ports, wire
 from node.engines.launch_py import LAUNCHER_FOLDER
 from node.setup import process_tree
 from node.wire import Launch, NotStarted
@@ -71,8 +71,8 @@ def parse_ssh(arguments: list[str]) -> Launch:
 def ask(message: Any) -> bytes:
     """Sends a message to the supervisor, and waits for its answer. Returns it; b"" if the supervisor has ended."""
     try:
-        with socket.socket(socket.AF_UNIX) as connection:
-            connection.connect(os.environ["CLUSTER_SOCKET"])
+        with socket.socket(socket.AF_UNIX) as connection, job_folder.short_path(os.environ["CLUSTER_SOCKET"]) as path:
+            connection.connect(path)
             connection.sendall(wire.encode(message))
             return wire.read_line(connection.fileno())[0]
     except OSError:  # its end, which ends this program too

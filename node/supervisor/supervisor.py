@@ -90,7 +90,8 @@ class Supervisor:
         """Opens the socket. Raises OSError."""
         self.loop.add_signal_handler(signal.SIGTERM, self.leave_host)
         self.loop.add_signal_handler(signal.SIGINT, self.stop)
-        await self.clients.open(job_folder.path(self.job, "socket"))
+        with job_folder.short_path(job_folder.path(self.job, "socket")) as path:
+            await self.clients.open(path)
 
     async def run(self) -> None:
         """Runs the job to its end: one attempt after another."""

@@ -9,12 +9,10 @@ import json
 import multiprocessing
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
 import sysconfig
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -377,8 +375,7 @@ def job_host(tmp_path: Path) -> Iterator[LocalHead]:
     (packages / "torch" / "distributed" / "elastic").mkdir(parents=True)
     (packages / "torch" / "distributed" / "run.py").write_text(TORCHRUN)
     (packages / "torch" / "distributed" / "elastic" / "multiprocessing.py").write_text(STD)
-    # Short, as homes are, because the path of a Unix socket below it may have at most 107 bytes.
-    home = Path(tempfile.mkdtemp(prefix="home-"))
+    home = tmp_path / "a-home-with-a-path-that-is-longer-than-the-107-bytes-of-a-socket"
     environment = make_environment(tmp_path / "environment", packages)
     for path, text in (
         (home / "ssh", SSH),
@@ -392,4 +389,3 @@ def job_host(tmp_path: Path) -> Iterator[LocalHead]:
     host = LocalHead(home=home, python=str(tmp_path / "bin" / "python"))
     yield host
     host.clean_up()
-    shutil.rmtree(home)
