@@ -14,6 +14,7 @@ from bootstrap.environment.cuda import find_cuda
 from bootstrap.environment.facts import NodeFacts
 from bootstrap.environment.file_cache import BundleFile
 from bootstrap.environment.target import ChosenPython
+from bootstrap.ssh.explain import SPACE_HINT
 from bootstrap.ssh.node_program import read_program
 from bootstrap.transfer.tree import Tree
 from foundation.errors import ClusterError
@@ -327,7 +328,7 @@ def _check_disk(facts: NodeFacts, needed_bytes: float, *, what: str, node: str) 
         raise ClusterError(
             f"{node}: {_render_kib(facts.disk_free_kib)} are free in {facts.home}, "
             f"but {what} need {_render_kib(needed_kib)}",
-            hint="free some space there, or set a larger [provision] volume_size_gib and create the cluster again",
+            hint=SPACE_HINT,
         )
 
 

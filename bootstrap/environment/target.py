@@ -76,7 +76,7 @@ def check_managed(facts: NodeFacts, wanted: str, *, node: str) -> None:
         raise ClusterError(
             f"{node}: it has no Python {wanted}, and the one that cluster installs needs "
             f"glibc {show(MANAGED_GLIBC)}; the node has {show(facts.glibc)}",
-            hint="use an image that has one ([provision] ami)",
+            hint="set [bootstrap] python to the path of one, or use an image that has one ([provision] ami)",
         )
 
 

@@ -12,7 +12,7 @@ from msgspec import Meta, Struct
 
 from bootstrap.environment.file_cache import BundleFile, is_whole
 from bootstrap.ssh.connection import NodeConnection
-from bootstrap.ssh.explain import find_sudo_hint
+from bootstrap.ssh.explain import SPACE_HINT, find_sudo_hint
 from bootstrap.ssh.node_program import LOADER, NodeProgram, read_modules
 from bootstrap.transfer import sources
 from bootstrap.transfer.sources import Peer, Peers, Sources
@@ -104,7 +104,7 @@ def failure(node: str, failed: Failure) -> ClusterError:
 
 def _find_hint(what: str) -> str | None:
     if "No space left" in what or "quota" in what:
-        return "free some space there, or set a larger [provision] volume_size_gib and create the cluster again"
+        return SPACE_HINT
     return "run the command again"
 
 

@@ -85,8 +85,8 @@ LAST_TEN = "".join(f"\n  | line {n}" for n in range(41, 50))
     [
         ("", "", -1, "node-1: killed by a signal: make\n  | (it printed nothing)", None),
         (FIFTY, "the end\n", 3, f"node-1: exit code 3 from: make{LAST_TEN}\n  | the end", None),
-        ("", "x: No space left on device\n", 1, "node-1: exit code 1 from: make\n  | x: No space left on device",
-         "cluster exec --node node-1 -- df -h; free some space there, then run the command again"),
+        ("", "x: Disk quota exceeded\n", 1, "node-1: exit code 1 from: make\n  | x: Disk quota exceeded",
+         "cluster exec --node node-1 -- df -h; free some space there (see also quota -s), then run it again"),
         ("", "sudo: a password is required\n", 1, "node-1: exit code 1 from: make\n  | sudo: a password is required",
          find_sudo_hint("node-1", "sudo: a password is required")),
     ],
