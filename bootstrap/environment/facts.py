@@ -164,8 +164,8 @@ def _parse_facts(text: str, *, node: str) -> NodeFacts:
     if own is None:
         raise ClusterError(
             f"{node}: found no working Python 3; setting up a node needs 3.6 or later",
-            hint="set [bootstrap] python to the path of one, or use an image that has one ([provision] ami), or install "
-            f"it: cluster ssh {node} sudo apt-get install -y python3",
+            hint="set [bootstrap] python to the path of one, or use an image that has one ([provision] ami), or "
+            f"install it: cluster ssh {node} sudo apt-get install -y python3",
         )
     known_hosts = "".join(f"{line}\n" for line in several.get("known_host", ()))
     cuda_dirs = (line.split(" ") for line in several.get("cuda", ()))

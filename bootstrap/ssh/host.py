@@ -78,9 +78,12 @@ RUN_WORDS = 'exec "$@"'
 
 
 def parse_spec(text: str) -> Spec | None:
-    """The host in a line of a hostfile, or None if it is not "[user@]host[:port]". Pure."""
+    """The host in a line of a hostfile, or None if it is not "[user@]host[:port]". Pure.
+
+    MPICH's "host:2" means two processes, and no sshd has a port below 22.
+    """
     match = _SPEC.fullmatch(text)
-    if match is None or (match[3] is not None and not 0 < int(match[3]) < 1 << 16):
+    if match is None or (match[3] is not None and not 22 <= int(match[3]) < 1 << 16):
         return None
     return Spec(user=match[1], host=match[2], port=int(match[3]) if match[3] is not None else None)
 

@@ -31,7 +31,7 @@ _FORM_HINT = "one host a line, without slots or ranges; to run more processes on
 def _check_spec(text: str) -> str:
     """Returns the host. Raises ValueError if it has another form."""
     if parse_spec(text) is None:
-        raise ValueError(f"must be a host that ssh reaches from here, as {_FORM}")
+        raise ValueError(f"must be a host that ssh reaches from here, as {_FORM}; name it again for more processes")
     return text
 
 
@@ -147,7 +147,7 @@ def _show_hostnames(node_list: str) -> str:
 def _read(where: str, path: Path, *, hint: str) -> str:
     """Reads a file's text. where, hint: for errors. Raises UsageError."""
     try:
-        return read_bounded(path).decode()
+        return read_bounded(path).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         message = error.strerror if isinstance(error, OSError) else error
         raise UsageError(f"{where}: cannot be read: {message}", hint=hint) from error

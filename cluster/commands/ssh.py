@@ -23,7 +23,7 @@ from cluster.session import describe_and_warn, source_of
 from foundation.errors import UsageError
 
 _PORTS = re.compile(r"(?:([0-9]{1,5}):)?([0-9]{1,5})")
-_ON_NODE = re.compile(r"((?:[A-Za-z_][A-Za-z0-9_.-]*@)?[A-Za-z0-9][A-Za-z0-9._-]*):(.*)", re.DOTALL)
+_ON_NODE = re.compile(r"((?:[A-Za-z_][A-Za-z0-9_.-]*@)?[A-Za-z0-9][A-Za-z0-9._-]*(?::[0-9]{1,5})?):(.*)", re.DOTALL)
 
 
 @click.command("ssh", context_settings={"allow_interspersed_args": False})

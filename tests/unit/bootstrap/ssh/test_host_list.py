@@ -42,7 +42,7 @@ def test_numbers_of_tasks_for_other_hosts_are_refused() -> None:
         parse_slurm("a b c", "2(x2)")
 
 
-@pytest.mark.parametrize("line", ["gpu1 slots=2", "gpu1,gpu2", "gpu[1-4]"])
+@pytest.mark.parametrize("line", ["gpu1 slots=2", "gpu1:2", "gpu1,gpu2", "gpu[1-4]"])
 def test_other_forms_of_a_line_are_refused(tmp_path: Path, line: str) -> None:
     (tmp_path / "hosts").write_text(f"gpu0\n{line}\n")
     with pytest.raises(UsageError, match="is not \\[user@\\]host") as caught:
@@ -53,7 +53,7 @@ def test_other_forms_of_a_line_are_refused(tmp_path: Path, line: str) -> None:
 
 def test_the_allocation_of_this_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "nodes"
-    file.write_text("# all\r\nn1  # the head\r\n\nn1\nme@n2:2222")
+    file.write_text("\ufeff# all\r\nn1  # the head\r\n\nn1\nme@n2:2222")
     assert read_host_list("pbs", {"PBS_NODEFILE": str(file)}) == ["n1", "n1", "me@n2:2222"]
     assert read_host_list(str(file), {}) == ["n1", "n1", "me@n2:2222"]
     file.write_text("n1 2 all.q@n1 UNDEFINED\n")

@@ -97,7 +97,7 @@ def test_what_cannot_be_copied(sources: list[str], target: str, message: str) ->
         read_paths(sources, target)
 
 
-@pytest.mark.parametrize("node", ["node-0", "gpu_1", "me@gpu1", "198.18.0.2"])
+@pytest.mark.parametrize("node", ["node-0", "gpu_1", "me@gpu1:2222", "198.18.0.2"])
 def test_a_node_is_named_as_in_the_list_of_hosts(node: str) -> None:
     assert read_paths([f"{node}:a b", f"{node}:"], ".") == (node, ("a b", "."), False)
     assert read_paths(["./a:b"], f"{node}:/tmp/") == (node, ("/tmp/",), True)
