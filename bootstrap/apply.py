@@ -57,8 +57,8 @@ class ReadyNode(Struct, frozen=True, kw_only=True):
     environment, such as "mxnet==1.7.0.post2", the file name of a wheel, or "torch==2.13.0+cpu"; "" without one.
     torch: its PyTorch, whichever framework [bootstrap] names; None if it has none, or only among the user's own files.
     hardware: the hardware of its instance type, None if unknown. bundle: its environment's files. client: on the head,
-    the words that run this project's own command; () on other nodes, and on a head without that command. home: the id
-    of the first node with the same home folder. changed: this call has changed it. is_new: this call has placed the
+    the words that run this project's own command; () on other nodes, and on a head without that command. home: the
+    name of its home folder, which nodes may share. changed: this call has changed it. is_new: this call has placed the
     runtime or run the set-up commands, so programs that were running there before have to be started again.
     """
 
@@ -101,9 +101,9 @@ def bootstrap(
     Raises ClusterError, which names every failed node.
     """
     homes = find_homes_of(hosts, connections, report)
-    home_of = {name: home[0] for home in homes for name in home}
+    home_of = {host: name for name, home in homes.items() for host in home}
     ready: dict[str, ReadyNode] = {}
-    turns = Turns(homes)
+    turns = Turns(homes.values())
     trees = () if project is None else (project,)
     with (
         Distribution(report=report) as distribution,

@@ -5,7 +5,7 @@ flock(2) does not lock out the other hosts of a network file system, so this mac
 
 import secrets
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from bootstrap.ssh.connection import NodeConnection
@@ -25,25 +25,25 @@ cat home-id
 """Prints the name of a home folder. Copies of a disk have the same name: they are only set up one after another."""
 
 
-def find_homes_of(hosts: Sequence[Host], connections: Connections, report: Report) -> tuple[tuple[str, ...], ...]:
+def find_homes_of(hosts: Sequence[Host], connections: Connections, report: Report) -> dict[str, tuple[str, ...]]:
     """Returns the ids of the hosts of each home folder; those of instances are their own. Raises ClusterError."""
     own = [host for host in hosts if host.spec]
     on_all(own, connections.get)
     found = find_homes([connections.get(host) for host in own])
-    homes = tuple(tuple(own[at].instance_id for at in home) for home in found)
-    for first, *others in homes:
+    homes = {name: tuple(own[at].instance_id for at in home) for name, home in found.items()}
+    for first, *others in homes.values():
         if others:
             report(Event(kind="info", what=f"{', '.join(others)}: the home folder is that of {first}"))
-    return (*homes, *((host.instance_id,) for host in hosts if not host.spec))
+    return homes | {host.instance_id: (host.instance_id,) for host in hosts if not host.spec}
 
 
-def find_homes(connections: Sequence[NodeConnection]) -> tuple[tuple[int, ...], ...]:
-    """Returns the hosts of each home folder, as indexes of `connections`, in order.
+def find_homes(connections: Sequence[NodeConnection]) -> dict[str, list[int]]:
+    """Returns the hosts of each home folder by its name, as indexes of `connections`, in order.
 
     The first host of a home folder writes a name for it there, which the others find. A host that cannot write, or is
     lost, has a home of its own: what follows reports it.
     """
-    names = {0: ""}
+    names: dict[int, str] = {}
 
     def ask(index: int) -> None:
         try:
@@ -51,20 +51,19 @@ def find_homes(connections: Sequence[NodeConnection]) -> tuple[tuple[int, ...], 
             name = connections[index].run(script, check=False, timeout_s=TIMEOUT_S).last_line
         except ConnectError:
             name = ""
-        names[index] = name or f"host {index}"
+        names[index] = name or secrets.token_hex(16)
 
-    if len(connections) > 1:
-        on_all(range(len(connections)), ask)
+    on_all(range(len(connections)), ask)
     homes: dict[str, list[int]] = {}
     for index in range(len(connections)):
         homes.setdefault(names[index], []).append(index)
-    return tuple(map(tuple, homes.values()))
+    return homes
 
 
 class Turns:
     """Lets the hosts of a home folder take turns, in order. homes: the hosts' names. Thread-safe."""
 
-    def __init__(self, homes: Sequence[Sequence[str]]) -> None:
+    def __init__(self, homes: Collection[Sequence[str]]) -> None:
         self._before = {name: home[at - 1] for home in homes for at, name in enumerate(home) if at}
         self._done: Mapping[str, threading.Event] = {name: threading.Event() for home in homes for name in home}
 

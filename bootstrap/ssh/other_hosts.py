@@ -35,7 +35,8 @@ class Remembered(Struct, frozen=True, kw_only=True):
     """A host of the user's own that was, or may have been, set up.
 
     spec: its name in the hostfile. address, port: those at which the head reaches it. key: its host key; None keeps the
-    known one. jobs: the ids of jobs that ran on it, the newest last.
+    known one. jobs: the ids of jobs that ran on it, the newest last. home: the name of its home folder; "" keeps the
+    known one.
     """
 
     spec: str
@@ -43,6 +44,7 @@ class Remembered(Struct, frozen=True, kw_only=True):
     port: int
     key: tuple[str, str] | None = None
     jobs: tuple[str, ...] = ()
+    home: str = ""
 
 
 class _Known(Struct, frozen=True):
@@ -93,7 +95,8 @@ class Memory:
             for host in hosts:
                 old = merged.get(host.spec)
                 jobs = (*(old.jobs if old else ()), *host.jobs)[-KEPT_JOBS:]
-                merged[host.spec] = structs.replace(host, key=host.key or (old.key if old else None), jobs=jobs)
+                key, home = (host.key or old.key, host.home or old.home) if old else (host.key, host.home)
+                merged[host.spec] = structs.replace(host, key=key, jobs=jobs, home=home)
             self._write(structs.replace(known, hosts=tuple(merged.values())))
 
     def keep_nodes(self, lines: Sequence[str]) -> None:
@@ -175,10 +178,10 @@ def let_head_in(nodes: Sequence[ReadyNode], memory: Memory, *, report: Report) -
     addresses = dict.fromkeys((head.host.private_ip, *parse_addresses(output)))
     line = authorized_line(find_cluster_key(head), head_ip=",".join(addresses), mark=mark)
 
+    now = [remember(node.host, key=node.connection.host_key, home=node.home) for node in nodes]
+    memory.keep(now)
     let_in(nodes, line, mark=mark, report=report)
-    now = [
-        remember(node.host, key=node.connection.host_key) for node in nodes
-    ]  # override old hosts at the same address
+    # The new ones override old hosts at the same address.
     keys = {known_name(entry.address, entry.port): entry.key for entry in (*remembered, *now) if entry.key is not None}
     write_known_hosts(head, KNOWN_OTHERS, known_hosts_text(keys))
 
@@ -188,9 +191,11 @@ def parse_addresses(output: str) -> tuple[str, ...]:
     return tuple(word for word in output.split() if re.fullmatch(r"[0-9]{1,3}(\.[0-9]{1,3}){3}", word))
 
 
-def remember(host: Host, *, key: tuple[str, str] | None = None, jobs: tuple[str, ...] = ()) -> Remembered:
+def remember(
+    host: Host, *, key: tuple[str, str] | None = None, jobs: tuple[str, ...] = (), home: str = ""
+) -> Remembered:
     """The entry for a host in the file. Pure."""
-    return Remembered(spec=host.spec, address=host.private_ip, port=host.port, key=key, jobs=jobs)
+    return Remembered(spec=host.spec, address=host.private_ip, port=host.port, key=key, jobs=jobs, home=home)
 
 
 def render_release(mark: str) -> RemoteCommand:

@@ -47,7 +47,7 @@ def check_before_set_up(
     python: [bootstrap] python. cache: foundation.user_folders.cache_folder().
     Raises ClusterError, which names every node that cannot be checked.
     """
-    homes = find_homes_of(hosts, connections, silent)
+    homes = find_homes_of(hosts, connections, silent).values()
     first = {home[0] for home in homes}
     turns = Turns(homes)
     found: dict[str, NodeFinding] = {}

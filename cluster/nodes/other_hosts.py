@@ -105,18 +105,15 @@ def release(app: App) -> tuple[tuple[Resource, ...], tuple[Unseen, ...]]:
     """Removes the cluster's files and key from the user's own hosts.
 
     Returns the cleaned hosts, and the others with the command that cleans them by hand. These stay remembered, and the
-    next `cluster down` tries them again. Raises ClusterError.
+    next `cluster down` tries them again. A host that cannot be reached, as after an allocation, is clean if it has the
+    home folder of a cleaned one. Raises ClusterError.
     """
     memory = memory_of(app)
     mark, known = memory.read()
     done: list[Resource] = []
-    left: list[Unseen] = []
+    failed: dict[str, ClusterError] = {}
+    homes: set[str] = set()
     reached: list[tuple[Remembered, NodeConnection]] = []
-
-    def leave(entry: Remembered, error: ClusterError) -> None:
-        cause = error.message.partition("\n")[0]
-        type_this = by_hand(_spec_of(entry.spec), mark)
-        left.append(Unseen(kind=f"{KIND} {entry.spec}", why=f"{cause}; run cluster down again, or: {type_this}"))
 
     def end_jobs(entry: Remembered) -> None:
         try:
@@ -126,7 +123,7 @@ def release(app: App) -> tuple[tuple[Resource, ...], tuple[Unseen, ...]]:
                 words = runtime_command("agent", "end", job, must_exist=False)
                 connection.run(words, check=False, timeout_s=SCRIPT_TIMEOUT_S)
         except ClusterError as error:
-            leave(entry, error)
+            failed[entry.spec] = error
             return
         reached.append((entry, connection))
 
@@ -136,8 +133,10 @@ def release(app: App) -> tuple[tuple[Resource, ...], tuple[Unseen, ...]]:
                 script, what = render_release(mark), "the script that cleans up"
                 answer = connection.ask(script, {REMOVED, KEPT}, timeout_s=SCRIPT_TIMEOUT_S, what=what)
             except ClusterError as error:
-                leave(entry, error)
+                failed[entry.spec] = error
                 continue
+            if entry.home:
+                homes.add(entry.home)
             done.append(Resource(kind=KIND, resource_id=entry.spec))
             kept = "removed its key; kept ~/.cluster, which another cluster uses"
             what = kept if answer == KEPT else "removed all files"
@@ -145,6 +144,14 @@ def release(app: App) -> tuple[tuple[Resource, ...], tuple[Unseen, ...]]:
 
     with ExitStack() as stack:
         on_all(known, end_jobs)
-        on_all(find_homes([connection for _, connection in reached]), clean)
-    memory.forget([resource.resource_id for resource in done])
+        on_all([*find_homes([connection for _, connection in reached]).values()], clean)
+    done += [Resource(kind=KIND, resource_id=one.spec) for one in known if one.spec in failed and one.home in homes]
+    cleaned = [resource.resource_id for resource in done]
+    memory.forget(cleaned)
+    left = []
+    for spec, error in failed.items():
+        if spec not in cleaned:
+            why = error.message.partition("\n")[0]
+            by_user = by_hand(_spec_of(spec), mark)
+            left.append(Unseen(kind=f"{KIND} {spec}", why=f"{why}; run cluster down again, or: {by_user}"))
     return tuple(done), tuple(left)

@@ -112,3 +112,12 @@ def test_set_up_job_and_down(world: World) -> None:
     assert world.project.run("exec", "--node", "two", "--", "whoami").stdout == "[two] ubuntu\n"
     assert "cleaned one, two" in world.project.run("down", "--yes").stdout
     assert world.is_clean()
+
+
+def test_down_without_a_host_of_the_home(world: World) -> None:
+    """As after an allocation: its nodes take no ssh any more, but what was on them is gone."""
+    world.project.run("up")
+    config = world.project.directory / "home/.ssh/config"
+    config.write_text(re.sub(r"(Host two\n HostName) .*", r"\1 192.0.2.1", config.read_text()))
+    assert "cleaned one, two" in world.project.run("down", "--yes").stdout
+    assert world.is_clean()

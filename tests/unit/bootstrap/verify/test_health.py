@@ -374,7 +374,7 @@ def test_facts_of_a_shared_home_folder_are_kept_for_its_first_host(
     kept: list[str] = []
     connections = Mock(take_answer=lambda _: None, keep_facts=lambda host, _: kept.append(host.name))
     connections.describe = lambda *_, **__: (Mock(), FACTS)
-    monkeypatch.setattr(node_health, "find_homes_of", lambda *_: (("a", "b"), ("alone",)))
+    monkeypatch.setattr(node_health, "find_homes_of", lambda *_: {"one": ("a", "b"), "two": ("alone",)})
     monkeypatch.setattr(RuntimePlacing, "place", lambda *_: FACTS)
     monkeypatch.setattr(node_health, "check_node", lambda _: NodeFinding(report=Mock(), offset=Mock()))
     check_before_set_up(hosts, connections, python="auto", cache=tmp_path, report=silent)
