@@ -1,5 +1,6 @@
 """`cluster up`, `status` and `down` for clusters of existing hosts, which are neither launched nor paid for."""
 
+import shlex
 from contextlib import closing
 from datetime import UTC, datetime
 
@@ -140,7 +141,8 @@ def down(app: App, *, yes: bool, as_json: bool) -> None:
     }
     app.show(text, document, as_json=as_json)
     if left:
-        raise ClusterError(f"{len(left)} of {len(known)} hosts could not be cleaned", hint="run cluster down again")
+        hint = f"run cluster down again; if they no longer exist: rm {shlex.quote(str(memory.path))}"
+        raise ClusterError(f"{len(left)} of {len(known)} hosts could not be cleaned", hint=hint)
 
 
 def _find_nodes(app: App) -> HostNodes | None:

@@ -15,7 +15,7 @@ from msgspec import Struct, structs
 from msgspec.json import encode
 
 from bootstrap.apply import ReadyNode, find_cluster_key, let_in, write_known_hosts
-from bootstrap.ssh.host import Host, Spec
+from bootstrap.ssh.host import Host
 from bootstrap.ssh.keys import LOCK, MARK, authorized_line, known_hosts_text, rewrite_keys
 from bootstrap.ssh.user_ssh import known_name
 from foundation.decode import decode
@@ -221,10 +221,3 @@ def render_release(mark: str) -> RemoteCommand:
         "echo $answer",
     )
     return RemoteCommand("\n".join(lines))
-
-
-def by_hand(spec: Spec, mark: str) -> str:
-    """The command to run by hand for a host that could not be reached. Pure."""
-    keys = "~/.ssh/authorized_keys"
-    script = f"sed -i '/ {mark}$/d' {keys}; grep -q {MARK} {keys} || rm -rf ~/.cluster"
-    return f"{spec.command} {shlex.quote(script)}"

@@ -15,7 +15,6 @@ from bootstrap.ssh.other_hosts import (
     SCRIPT_TIMEOUT_S,
     Memory,
     Remembered,
-    by_hand,
     parse_addresses,
     remember,
     render_release,
@@ -104,7 +103,7 @@ def note_job(app: App, hosts: Sequence[Host], job: str) -> None:
 def release(app: App) -> tuple[tuple[Resource, ...], tuple[Unseen, ...]]:
     """Removes the cluster's files and key from the user's own hosts.
 
-    Returns the cleaned hosts, and the others with the command that cleans them by hand. These stay remembered, and the
+    Returns the cleaned hosts, and the others with the reason. These stay remembered, and the
     next `cluster down` tries them again. A host that cannot be reached, as after an allocation, is clean if it has the
     home folder of a cleaned one. Raises ClusterError.
     """
@@ -148,10 +147,5 @@ def release(app: App) -> tuple[tuple[Resource, ...], tuple[Unseen, ...]]:
     done += [Resource(kind=KIND, resource_id=one.spec) for one in known if one.spec in failed and one.home in homes]
     cleaned = [resource.resource_id for resource in done]
     memory.forget(cleaned)
-    left = []
-    for spec, error in failed.items():
-        if spec not in cleaned:
-            why = error.message.partition("\n")[0]
-            by_user = by_hand(_spec_of(spec), mark)
-            left.append(Unseen(kind=f"{KIND} {spec}", why=f"{why}; run cluster down again, or: {by_user}"))
+    left = (Unseen(kind=f"{KIND} {spec}", why=error.message) for spec, error in failed.items() if spec not in cleaned)
     return tuple(done), tuple(left)

@@ -1,7 +1,6 @@
 """The user's own hosts, on this machine: their addresses, the stored data, and the scripts for them."""
 
 import os
-import shutil
 import subprocess
 from contextlib import nullcontext
 from pathlib import Path
@@ -9,12 +8,11 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from bootstrap.ssh.host import Host, Spec
+from bootstrap.ssh.host import Host
 from bootstrap.ssh.keys import authorized_line, render_let_in
 from bootstrap.ssh.other_hosts import (
     Memory,
     Remembered,
-    by_hand,
     check_addresses,
     check_paths,
     parse_addresses,
@@ -164,19 +162,6 @@ def test_release_keeps_another_clusters_line_and_files(home: Path, other: str) -
     assert run(render_release(MARK), home) == "kept\n"
     assert keys.read_text() == f"{theirs}\n"
     assert (home / ".cluster" / "env").is_dir()
-
-
-@pytest.mark.parametrize("shell", ["sh", "zsh", "fish", "tcsh"])
-def test_the_command_by_hand_does_the_same(home: Path, shell: str) -> None:
-    if shutil.which(shell) is None:
-        pytest.skip(f"{shell} is not installed; `make test` installs it")
-    keys = write_keys(home, f"{MINE}\n{LINE}\n")
-    typed = by_hand(Spec(host="lab", user="alice", port=2222), MARK)
-    assert typed.startswith("ssh -p 2222 alice@lab '")
-    (home / ".cluster" / "env").chmod(0o700)
-    run(RemoteCommand(f'ssh() {{ shift 3; {shell} -c "$1"; }}; {typed}'), home)
-    assert keys.read_text() == f"{MINE}\n"
-    assert not (home / ".cluster").exists()
 
 
 # -- a job on such hosts ---------------------------------------------------------------------------------------------
