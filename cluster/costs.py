@@ -34,11 +34,11 @@ def find_spending(app: App) -> Spending:
 
 
 def find_spent(app: App, exists: bool) -> float:  # noqa: FBT001 - see Request.find_spent
-    """Returns what a cluster without nodes has cost, in US dollars; 0 if it is deleted or unknown. Does not raise.
+    """Returns what a cluster has cost, in US dollars; 0 if it is deleted or unknown. Does not raise.
 
     Notes first how its nodes have ended, and whether it was deleted from elsewhere: the next launch begins another.
     """
-    if not _read_prices(app):
+    if not (exists or _read_prices(app)):
         return 0.0
     note_costs(app, exists=exists)
     return find_spending(app).usd if exists else 0.0
@@ -61,10 +61,11 @@ def note_costs(app: App, *, exists: bool | None = None) -> Ledger | None:
     A failure is a warning, and returns None. exists: see ClusterState.exists; None: EC2 is asked.
     """
     try:
+        root, name, config, here = app.files.root, app.config.name, app.config.provision, app.files.known_instances()
         if exists is None:
-            exists = describe_cluster(app.clients.ec2, name=app.config.name, known=app.files.known_instances()).exists
-        root, now = app.files.root, datetime.now(UTC)
-        seen = observe(app.clients, name=app.config.name, exists=exists, known=storage.read(root), now=now)
+            exists = describe_cluster(app.clients.ec2, name=name, known=here).exists
+        known, now = storage.read(root), datetime.now(UTC)
+        seen = observe(app.clients, name=name, exists=exists, known=known, here=here, config=config, now=now)
         ledger = storage.update(root, lambda known: note(known, seen))
         return storage.update(root, find_prices(app.clients, ledger))
     except ClusterError as error:  # costs are only information: no command fails because of them

@@ -6,15 +6,17 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 from msgspec.structs import replace
 
 from foundation.thread_pool import bounded_pool
 from provision.aws.clients import Clients, aws_errors
+from provision.config import ProvisionConfig
 from provision.cost.ledger import Ledger, LedgerNode, LedgerVolume, Observation, SeenNode, set_prices
 from provision.describe import find_instances, first_launched, is_in_block, market_of, tagged_index
+from provision.membership import KnownInstances, find_known
 from provision.preflight.prices import (
     Histories,
     PricedPlace,
@@ -35,16 +37,32 @@ _RECLAIMED = frozenset({"Server.SpotInstanceTermination", "Server.SpotInstanceSh
 _ENDED = frozenset({"stopping", "stopped", "shutting-down", "terminated"})
 
 
-def observe(clients: Clients, *, name: str, exists: bool, known: Ledger, now: datetime) -> Observation:
+def observe(
+    clients: Clients,
+    *,
+    name: str,
+    exists: bool,
+    known: Ledger,
+    here: KnownInstances,
+    config: ProvisionConfig,
+    now: datetime,
+) -> Observation:
     """Returns what EC2 reports of the cluster `name`. exists: whether EC2 has any of it, see ClusterState.exists.
 
-    known: the ledger. Asks EC2 for an instance's console only if its end is not in the ledger. Raises AwsError.
+    known: the ledger. here: the instances that this machine knows: of ended ones that the ledger lacks, others may be
+    of an earlier cluster. EC2 no longer has their disks and addresses, which then are those of `config`. Asks EC2 for
+    an instance's console only if its end is not in the ledger. Raises AwsError.
     """
     ec2 = clients.ec2
     with aws_errors(f"looking for the instances of cluster {name}"), bounded_pool() as pool:
         reading = pool.submit(find_instances, ec2, tagged(name))
         volumes = pool.submit(list_volumes, ec2, tagged(name)).result()
-        instances = [each.instance for each in reading.result()]
+        claimed = reading.result()
+    noted, ours = {node.instance_id for node in known.nodes}, find_known([each.claim for each in claimed], here)
+    over = {each.claim.instance_id for each in claimed if each.instance["State"]["Name"] == "terminated"}
+    unseen = over - noted
+    instances = [each.instance for each in claimed if each.claim.instance_id not in unseen - ours]
+    usual: dict[str, Any] = {"disk_gib": config.volume_size_gib, "has_address": config.ssh_address == "public"}
     sizes = {volume["VolumeId"]: volume["Size"] for volume in volumes}
     roots = {volume_id for instance in instances for volume_id in _own_volumes(instance)}
     seen_at = known.seen.get(clients.region, 0.0)
@@ -54,7 +72,10 @@ def observe(clients: Clients, *, name: str, exists: bool, known: Ledger, now: da
         at=now.timestamp(),
         region=clients.region,
         exists=exists,
-        nodes=tuple(_find_end(ec2, _read(instance, sizes), in_ledger) for instance in instances),
+        nodes=tuple(
+            _find_end(ec2, replace(_read(each, sizes), **(usual if each["InstanceId"] in unseen else {})), in_ledger)
+            for each in instances
+        ),
         volumes=tuple(_read_volume(volume, clients.region) for volume in volumes if _is_apart(volume, roots)),
     )
 

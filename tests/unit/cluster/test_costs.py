@@ -3,7 +3,7 @@
 import pytest
 
 from cluster.app import App
-from cluster.costs import find_node_prices, note_costs, noting_costs
+from cluster.costs import find_node_prices, find_spending, note_costs, noting_costs
 from cluster.nodes.ec2 import Ec2Nodes
 from cluster.session import find_request
 from cluster.status import describe_bills
@@ -84,3 +84,19 @@ def test_a_cluster_that_another_machine_has_deleted_is_another_cluster(app: App,
     world.down()
     prepare_up(world.clients, request=find_request(app), files=world.files)
     assert len(storage.read(app.files.root).downs) == 1
+
+
+def test_nodes_that_ended_before_this_machine_looked(app: App, world: World) -> None:
+    """EC2 lists them for an hour. A launch of this machine counts, and a cluster that another one has deleted does not.
+
+    Otherwise this cluster's cost would be unknown, and so a budget would be refused.
+    """
+    for _ in range(2):
+        node = world.up(make_config(nodes=1)).nodes[0]
+        world.down()
+    app.files.note_instances([node.instance_id])  # such as one that did not boot
+    world.up(make_config(nodes=1))
+    ledger = note_costs(app)
+    assert ledger is not None
+    assert [(one.runs, one.disk_gib) for one in ledger.nodes] == [(False, 100), (True, 100)]
+    assert find_spending(app).usd_per_hour == pytest.approx(0.17 + 0.005 + 100 * 0.08 / 730, rel=0.01)

@@ -30,7 +30,8 @@ class Watched:
         world = self.world
         now = datetime.fromtimestamp(world.time.now_s, UTC)
         known = storage.read(world.files.root)
-        seen = observe(world.clients, name=NAME, exists=world.describe().exists, known=known, now=now)
+        exists, here, config = world.describe().exists, world.files.known_instances(), make_config()
+        seen = observe(world.clients, name=NAME, exists=exists, known=known, here=here, config=config, now=now)
         ledger = storage.update(world.files.root, lambda known: note(known, seen))
         return storage.update(world.files.root, find_prices(world.clients, ledger))
 
