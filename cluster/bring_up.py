@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 from bootstrap.environment.file_cache import check_cache
 from bootstrap.transfer.sync import find_files
@@ -9,12 +10,13 @@ from cluster.app import App, if_interrupted
 from cluster.config import ClusterConfig
 from cluster.costs import noting_costs
 from cluster.jobs import ask_for_job, end_jobs, require_ending
-from cluster.lease import send_lease
+from cluster.lease import count_budget, send_lease
 from cluster.nodes.ec2 import Ec2Nodes, describe_state
 from cluster.recovery.lost_head import continue_jobs, try_find_lost_head
 from cluster.recovery.replacement import replace_lost, replace_unhealthy
 from cluster.session import BOOT_TIMEOUT_S, check_ahead, describe, find_request, read_packages, ready_nodes
 from cluster.views.status import render_nodes
+from foundation.errors import ClusterError
 from foundation.user_folders import cache_folder
 from provision.aws.clients import make_clients
 from provision.config import all_regions, all_types
@@ -142,15 +144,20 @@ def bring_up(
             end_jobs(app, describe(app), lambda record: [host.name for host in record.nodes if host.name in leaving])
         if any(isinstance(step, LaunchNodes) for step in plan.steps) and app.on_head is None:
             app.files.note_folder(app.project_dir)
-        with noting_costs(app):
-            state = carry_out(
-                plan,
-                clients=app.clients,
-                files=app.files,
-                report=app.report,
-                replan=prepare,
-                keep_failed=keep_failed,
-            )
+        try:
+            with noting_costs(app):
+                state = carry_out(
+                    plan,
+                    clients=app.clients,
+                    files=app.files,
+                    report=app.report,
+                    replan=prepare,
+                    keep_failed=keep_failed,
+                )
+        except ClusterError:
+            with suppress(ClusterError):  # the budget of the nodes that are left
+                count_budget(app, describe_state(app), now=time.time())
+            raise
         changed = bool(plan)
         if state.nodes:
             with ready_nodes(app, Ec2Nodes(state, config.provision), wait_s=BOOT_TIMEOUT_S) as (ready, _):

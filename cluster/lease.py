@@ -61,18 +61,27 @@ def send_lease(app: App, state: ClusterState, ready: Sequence[ReadyNode], *, now
 
     A node that cannot be reached follows its tag, so this is only a warning. Raises AwsError.
     """
-    lease = state.lease
+    lease = count_budget(app, state, now=now)
     if lease is None:
         return
-    if lease.budget_usd is not None:
-        updated = update_budget(lease, find_spending(app), now=now)
-        if updated is not lease:
-            set_tags(app, state, updated)
-            lease = updated
     connections = {node.host.name: node.connection for node in ready}
     for warning in describe_trouble(_ask_all(tuple(connections), connections.__getitem__, lease), lease):
         app.report(Event(kind="warn", what=warning))
     app.message(f"lease: {describe_lease(lease, now=now)}")
+
+
+def count_budget(app: App, state: ClusterState, *, now: float) -> Lease | None:
+    """Returns the newest lease, after it has tagged it with the end of its budget for the nodes of `state`.
+
+    Raises AwsError.
+    """
+    lease = state.lease
+    if lease is None or lease.budget_usd is None:
+        return lease
+    updated = update_budget(lease, find_spending(app), now=now)
+    if updated is not lease:
+        set_tags(app, state, updated)
+    return updated
 
 
 def set_tags(app: App, state: ClusterState, lease: Lease) -> None:

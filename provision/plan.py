@@ -89,8 +89,8 @@ class Request(Struct, frozen=True, kw_only=True):
     data_url, results_url: the folders that a role for its nodes may read and write. volumes: the volumes that its nodes
     mount. lease: when it ends by itself. replaces_nodes: such a role may also launch replacements for lost nodes.
     from_head: set if the head itself launches the nodes, and creates nothing else: the authorized_keys line that lets
-    the head log in to them. recipe: finds what a baked image must be for. find_spent: finds what a cluster without
-    nodes has cost, in US dollars; called with ClusterState.exists.
+    the head log in to them. recipe: finds what a baked image must be for. find_spent: finds what a cluster has
+    cost, in US dollars; called with ClusterState.exists if it has no nodes, or a budget.
     """
 
     name: str

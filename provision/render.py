@@ -1,15 +1,16 @@
 """Renders plans as text: the results of the checks before a launch, and the steps. Pure."""
 
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 
 from provision.lease.lease_plan import describe_config, describe_lease
 from provision.model import LaunchOption, Permissions, Preflight, count
 from provision.plan import Plan, World
 from provision.preflight.mounts import find_volume_gib
-from provision.preflight.prices import HOURS_A_MONTH
+from provision.preflight.prices import disk_rate
 from provision.preflight.quotas import find_quota_kind, render_quota
+from provision.resources.launch import LaunchNodes, make_launch
 
 _WIDTH = 78  # with the indent of a plan: 80 columns
 _LABEL = 13
@@ -50,7 +51,7 @@ def render_preflight(
     caller, config, launching = world.caller, world.request.config, len(world.missing)
     nodes, volume_size_gib = config.nodes, config.volume_size_gib
     disks_gib = nodes * volume_size_gib + find_volume_gib(world)
-    first = preflight.options[0]
+    first, launch = preflight.options[0], make_launch(world, preflight)
     moment = now or datetime.now(UTC)
     there = "" if nodes == launching else f"; {nodes - launching} of {nodes} are there already"
     topics: list[tuple[str, str]] = [
@@ -76,8 +77,14 @@ def render_preflight(
         *(("volumes", line) for line in preflight.mounts),
         (
             "price",
-            f"{_describe_price(first, nodes)} {first.how}; {_describe_disk_price(preflight, disks_gib)}"
-            + (f"; {price_note}" if price_note else ""),
+            "; ".join(
+                [
+                    f"{_describe_price(first, nodes)} {first.how}",
+                    _describe_disk_price(preflight, disks_gib, moment.timestamp()),
+                    *_describe_total(launch, moment.timestamp()),
+                    *filter(None, [price_note]),
+                ]
+            ),
         ),
         *(("not tried", line) for line in preflight.skipped),
         *(("warning", line) for line in preflight.warnings),
@@ -160,12 +167,19 @@ def _describe_price(option: LaunchOption, nodes: int) -> str:
     return f"{_usd(option.usd_per_hour * nodes)} per hour ({nodes} x {_usd(option.usd_per_hour)})"
 
 
-def _describe_disk_price(preflight: Preflight, gib: int) -> str:
+def _describe_disk_price(preflight: Preflight, gib: int, now: float) -> str:
     """Describes the price of the disks and the head's volume. They cost money until deleted, even in stopped nodes."""
-    if preflight.volume_usd_per_gib_month is None:
+    price, per_hour = preflight.volume_usd_per_gib_month, disk_rate(gib, preflight.volume_usd_per_gib_month, now)
+    if price is None or per_hour is None:
         return "disks unknown per month"
-    per_month = preflight.volume_usd_per_gib_month * gib
-    return f"disks {_usd(per_month)} per month ({_usd(per_month / HOURS_A_MONTH)} per hour)"
+    return f"disks {_usd(price * gib)} per month ({_usd(per_hour)} per hour)"
+
+
+def _describe_total(launch: LaunchNodes, now: float) -> Iterator[str]:
+    if addresses := launch.addresses_usd_per_hour:
+        yield f"addresses {_usd(addresses)} per hour"
+    if (total := launch.find_rate(launch.options[0], now=now)) is not None:
+        yield f"in all {_usd(total)} per hour"
 
 
 def _usd(amount: float) -> str:

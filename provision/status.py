@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from foundation.durations import render_duration, render_time
 from provision.config import ProvisionConfig, all_types
+from provision.lease.terms import render_number
 from provision.model import ClusterState, Instance, Node, format_indices
 from provision.power import STOPPED_BY_CALL
 
@@ -124,7 +125,7 @@ def find_lease_end(state: ClusterState, *, now: float) -> str | None:
     if off and all(off):
         limits = [
             *((f"idle = {render_duration(lease.idle_s)}",) if lease.idle_s is not None else ()),
-            *((f"budget_usd = {lease.budget_usd:g}",) if lease.budget_usd is not None else ()),
+            *((f"budget_usd = {render_number(lease.budget_usd)}",) if lease.budget_usd is not None else ()),
         ]
         return f"its lease ended it ({' or '.join(limits)})" if limits else None
     if not reasons:
@@ -194,7 +195,7 @@ def _find_absence(state: ClusterState, failed: set[str], lease_end: str | None) 
         why = "cluster adopt makes those that you know nodes of this machine, cluster down ends all"
         return Allocation(state="not-adopted", why=why)
     if lease_end is not None:
-        return Allocation(state="ended", why=f"{lease_end}; cluster down removes what is left, free of charge")
+        return Allocation(state="ended", why=f"{lease_end}; cluster down removes what is left")
     return None if failed else Allocation(state="none")
 
 

@@ -152,7 +152,7 @@ def plan_up(world: World) -> Plan:
     repair = () if is_head else plan_repair(world.state)
     return Plan(
         cluster=world.request.name,
-        steps=(*(step for plan in plans if plan is not None for step in plan(world)), *repair),
+        steps=(*repair, *(step for plan in plans if plan is not None for step in plan(world))),
         owner=world.caller.owner,
         world=world,
         left_alone=world.state.untrusted,
@@ -272,11 +272,13 @@ def _describe_world(
         caller=describe_caller(clients, config, ssh_from=ssh_from),
         local_key=files.find_public_key(),
         role_policy=policy,
-        spent_usd=0.0 if state.nodes or not config.nodes else request.find_spent(state.exists),
     )
-    if world.missing:
-        _refuse_ended(state)
-    return replace(world, preflight=_describe_preflight(clients, world, avoid)) if world.missing else world
+    if not world.missing:
+        return world
+    _refuse_ended(state)
+    if not state.nodes or (state.lease is not None and state.lease.budget_usd is not None and not request.from_head):
+        world = replace(world, spent_usd=request.find_spent(state.exists))
+    return replace(world, preflight=_describe_preflight(clients, world, avoid))
 
 
 def _refuse_ended(state: ClusterState) -> None:

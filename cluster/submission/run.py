@@ -26,6 +26,7 @@ from cluster.views.layout import wrap
 from cluster.views.status import render_usd
 from cluster.views.terminal import escape_line, find_columns
 from foundation.errors import ClusterError, NotFoundError, UsageError
+from provision.lease.terms import render_number
 from provision.plan import Plan
 from provision.resources.launch import LaunchNodes
 from provision.up import refuse_no_nodes
@@ -108,7 +109,7 @@ def _bring_up(app: App, choices: Choices, *, dry_run: bool) -> bool:
         if choices.budget_usd is not None and not is_new:
             raise UsageError(
                 f"--budget is for new clusters; cluster {plan.cluster} exists",
-                hint=f"cluster lease --budget {choices.budget_usd:g}, then cluster run without --budget",
+                hint=f"cluster lease --budget {render_number(choices.budget_usd)}, then cluster run without --budget",
             )
         usd_per_hour = find_spending(app).usd_per_hour if launch is None else launch.usd_per_hour
         hours, yes = find_hours(app.config), choices.yes or app.config.cloud == "sandbox"

@@ -12,15 +12,19 @@ The bill does not include traffic, objects in S3, EFS and FSx.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from datetime import UTC, datetime
-
 from msgspec import Struct
 
 from provision.cost.ledger import MINIMUM_S, Ledger, LedgerNode, Period
 from provision.lease.lease_plan import Spending
 from provision.model import Market
-from provision.preflight.prices import USD_PER_ADDRESS_HOUR, Histories, SpotHistory, integrate_spot
+from provision.preflight.prices import (
+    USD_PER_ADDRESS_HOUR,
+    Histories,
+    SpotHistory,
+    disk_cost,
+    disk_rate,
+    integrate_spot,
+)
 from provision.status import add_up
 
 FREE_S = 3600.0
@@ -217,26 +221,3 @@ def _bill_volumes(
             )
         )
     return tuple(found)
-
-
-def disk_cost(gib: int | None, usd_per_gib_month: float | None, start: float, end: float) -> float | None:
-    """Returns the cost of a disk from `start` to `end`; None if its size or the price is unknown."""
-    if gib is None or usd_per_gib_month is None:
-        return None
-    return sum(seconds / length for seconds, length in _split_months(start, end)) * gib * usd_per_gib_month
-
-
-def disk_rate(gib: int | None, usd_per_gib_month: float | None, now: float) -> float | None:
-    """Returns the cost of a disk per hour in the month of `now`."""
-    return disk_cost(gib, usd_per_gib_month, now, now + 3600)
-
-
-def _split_months(start: float, end: float) -> Iterator[tuple[float, float]]:
-    """Yields (seconds in a month, its length in seconds) for the months from `start` to `end`, in UTC."""
-    while start < end:
-        at = datetime.fromtimestamp(start, UTC)
-        first = datetime(at.year, at.month, 1, tzinfo=UTC)
-        following = datetime(at.year + at.month // 12, at.month % 12 + 1, 1, tzinfo=UTC)
-        until = min(end, following.timestamp())
-        yield until - start, (following - first).total_seconds()
-        start = until

@@ -6,10 +6,12 @@ nodes read their tag, and get the lease over ssh from cluster/lease.py.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from provision.lease.lease_plan import describe_lease
 from provision.lease.terms import Lease, render_lease
 from provision.lease.user_data import render_user_data
 from provision.model import TAG_LEASE, ClusterState, Node, format_indices
@@ -39,6 +41,10 @@ class SetLease(Step):
         """A short description of the step."""
         where = f" of nodes {format_indices(node.index for node in self.nodes)}" if self.nodes else ""
         return f"set the lease{where}"
+
+    def details(self) -> Iterable[str]:
+        """When the cluster ends."""
+        yield describe_lease(self.lease, now=time.time())
 
     def apply(self, context: Context) -> bool:
         """Changes the tags last: a cluster whose tags show a lease has it. Always returns True."""

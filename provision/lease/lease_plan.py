@@ -7,7 +7,7 @@ from msgspec import Struct
 from foundation.durations import render_age, render_duration, render_time
 from foundation.errors import ConfigError, UsageError
 from provision.lease.config import LeaseConfig
-from provision.lease.terms import LAST_MOMENT, End, Lease, find_end
+from provision.lease.terms import LAST_MOMENT, End, Lease, find_end, render_number
 
 _SAME_S = 60.0
 """The largest difference between two calculations of the same end of a budget."""
@@ -60,12 +60,12 @@ def _plan_budget(budget_usd: float | None, *, now: float, spending: Spending, ke
         return None
     if spending.usd_per_hour is None:
         raise ConfigError(
-            f"{key} {budget_usd:g}: a price is unknown, so the nodes cannot count what they cost",
+            f"{key} {render_number(budget_usd)}: a price is unknown, so the nodes cannot count what they cost",
             hint="limit the lifetime or the idle time instead, or choose another [provision] instance_type or market",
         )
     if spending.usd >= budget_usd:
         raise ConfigError(
-            f"{key} {budget_usd:g}: the cluster has already cost ${spending.usd:.2f}",
+            f"{key} {render_number(budget_usd)}: the cluster has already cost ${spending.usd:.2f}",
             hint="raise the budget, or delete the cluster: cluster down",
         )
     return _when_spent(budget_usd, now=now, spending=spending)
@@ -129,7 +129,7 @@ def find_near_end(current: Lease | None, changed: Lease, *, now: float) -> str |
     why = {
         "lifetime": "its lifetime",
         "idle": f"idle = {render_duration(changed.idle_s or 0)}",
-        "budget": f"the budget of ${changed.budget_usd or 0:g}",
+        "budget": f"the budget of ${render_number(changed.budget_usd)}",
     }[end.why]
     return f"{_render_when(end.at, now=now)}: {why}"
 
@@ -161,7 +161,7 @@ def describe_lease(lease: Lease | None, *, now: float) -> str:
         parts.append(f"after {render_duration(lease.idle_s)} without use")
     if lease.budget_usd is not None:
         left = "" if lease.budget_until is None else f" ({_render_when(lease.budget_until, now=now)})"
-        parts.append(f"at ${lease.budget_usd:g}{left}")
+        parts.append(f"at ${render_number(lease.budget_usd)}{left}")
     verb = "stops" if lease.then == "stop" else "ends"
     return f"{verb} {', or '.join(parts)}"
 

@@ -55,8 +55,8 @@ def render_lease(lease: Lease) -> str:
     words = [
         ("set", render_moment(lease.set_at)),
         ("until", None if lease.until is None else render_moment(lease.until)),
-        ("idle", _number(lease.idle_s)),
-        ("budget", _number(lease.budget_usd)),
+        ("idle", render_number(lease.idle_s)),
+        ("budget", render_number(lease.budget_usd)),
         ("spent", None if lease.budget_until is None else render_moment(lease.budget_until)),
         ("then", lease.then),
         ("end", None if end is None else f"{end.at:.0f}"),
@@ -97,7 +97,8 @@ def find_end(lease: Lease) -> End | None:
     return min((End(at, why) for at, why in ends if at is not None), default=None)
 
 
-def _number(value: float | None) -> str | None:
+def render_number(value: float | None) -> str | None:
+    """Returns a number with all its digits, up to millionths, as in cluster.toml: "200", "12345.67"."""
     return None if value is None else f"{value:.6f}".rstrip("0").rstrip(".")
 
 

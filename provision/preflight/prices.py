@@ -9,7 +9,7 @@ https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeSpotPriceHist
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -39,8 +39,6 @@ _LINUX_ON_DEMAND = {
 }
 _GP3 = {"productFamily": "Storage", "volumeApiName": "gp3"}
 SNAPSHOT = {"productFamily": "Storage Snapshot"}
-HOURS_A_MONTH = 730
-"""As in AWS's examples of prices: https://aws.amazon.com/ebs/pricing/"""
 USD_PER_ADDRESS_HOUR = 0.005
 """A public IPv4 address, in all regions: https://aws.amazon.com/vpc/pricing/"""
 _HOURS = frozenset({"Hrs", "Hours"})
@@ -128,6 +126,32 @@ def _read_spot_prices(ec2: EC2Client, wanted: list[FilterTypeDef], *, since: dat
         return [entry for page in pages for entry in page["SpotPriceHistory"]]
     except (ClientError, NoConnectionError, HTTPClientError):
         return []
+
+
+# -- disks -------------------------------------------------------------------------------------------------------------
+
+
+def disk_cost(gib: int | None, usd_per_gib_month: float | None, start: float, end: float) -> float | None:
+    """Returns the cost of a disk from `start` to `end`; None if its size or the price is unknown."""
+    if gib is None or usd_per_gib_month is None:
+        return None
+    return sum(seconds / length for seconds, length in _split_months(start, end)) * gib * usd_per_gib_month
+
+
+def disk_rate(gib: int | None, usd_per_gib_month: float | None, now: float) -> float | None:
+    """Returns the cost of a disk per hour in the month of `now`."""
+    return disk_cost(gib, usd_per_gib_month, now, now + 3600)
+
+
+def _split_months(start: float, end: float) -> Iterator[tuple[float, float]]:
+    """Yields (seconds in a month, its length in seconds) for the months from `start` to `end`, in UTC."""
+    while start < end:
+        at = datetime.fromtimestamp(start, UTC)
+        first = datetime(at.year, at.month, 1, tzinfo=UTC)
+        following = datetime(at.year + at.month // 12, at.month % 12 + 1, 1, tzinfo=UTC)
+        until = min(end, following.timestamp())
+        yield until - start, (following - first).total_seconds()
+        start = until
 
 
 # -- spot prices over a time -------------------------------------------------------------------------------------------

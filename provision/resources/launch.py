@@ -7,7 +7,7 @@ enough, tries each place for fewer.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from botocore.exceptions import ClientError
@@ -19,14 +19,14 @@ from provision.aws.clients import error_code, translate_refusal
 from provision.aws.error_hints import RETRY_CODES
 from provision.describe import describe_now
 from provision.files import TOKEN_LIFETIME_S
-from provision.lease.arm import tag_lease
+from provision.lease.arm import SetLease, tag_lease
 from provision.lease.config import NO_LEASE, LeaseConfig
-from provision.lease.lease_plan import Spending, begin_lease
-from provision.lease.terms import Lease, parse_lease, render_lease
-from provision.model import LaunchOption, count, format_indices
+from provision.lease.lease_plan import Spending, begin_lease, update_budget
+from provision.lease.terms import LAST_MOMENT, Lease, parse_lease, render_lease
+from provision.model import LaunchOption, Preflight, count, format_indices
 from provision.plan import Context, Step, World
 from provision.preflight.mounts import find_volume_gib
-from provision.preflight.prices import HOURS_A_MONTH, USD_PER_ADDRESS_HOUR
+from provision.preflight.prices import USD_PER_ADDRESS_HOUR, disk_rate
 from provision.resources.instance_profile import find_profile_name
 from provision.resources.launch_recovery import forget_seen_launches, wait_for_interrupted_launches
 from provision.resources.placement_group import PLACEMENT_GROUP, find_placement_name
@@ -94,22 +94,26 @@ class LaunchNodes(Step):
     @property
     def usd_per_hour(self) -> float | None:
         """What the cluster will cost per hour in the first place that is tried; None if a price is unknown."""
-        return self._find_rate(self.options[0])
+        return self.find_rate(self.options[0], now=time.time())
+
+    @property
+    def addresses_usd_per_hour(self) -> float:
+        """What the public addresses of all nodes cost per hour."""
+        return self.total * USD_PER_ADDRESS_HOUR if self.nodes.public_address else 0.0
 
     def find_lease(self, option: LaunchOption, *, now: float) -> Lease | None:
         """Returns the lease of new nodes: that of the others, or a new one. Raises the errors of begin_lease."""
         if not self.is_first:
             return self.current
-        spending = Spending(self._find_rate(option), self.spent_usd)
+        spending = Spending(self.find_rate(option, now=now), self.spent_usd)
         return begin_lease(self.lease, self.current, now=now, spending=spending)
 
-    def _find_rate(self, option: LaunchOption) -> float | None:
+    def find_rate(self, option: LaunchOption, *, now: float) -> float | None:
         """Returns what the cluster will cost per hour, with disks and addresses; None if a price is unknown."""
-        if option.usd_per_hour is None or self.usd_per_gib_month is None:
+        disks_usd = disk_rate(self.total * self.nodes.volume_size_gib + self.extra_gib, self.usd_per_gib_month, now)
+        if option.usd_per_hour is None or disks_usd is None:
             return None
-        disks_gib = self.total * self.nodes.volume_size_gib + self.extra_gib
-        address_usd = USD_PER_ADDRESS_HOUR if self.nodes.public_address else 0.0
-        return self.total * (option.usd_per_hour + address_usd) + disks_gib * self.usd_per_gib_month / HOURS_A_MONTH
+        return self.total * option.usd_per_hour + self.addresses_usd_per_hour + disks_usd
 
     def describe(self) -> str:
         return f"launch {count(len(self.indices), 'node')} ({format_indices(self.indices)})"
@@ -155,13 +159,30 @@ class LaunchNodes(Step):
         return False
 
 
-def plan_launch(world: World) -> tuple[LaunchNodes, ...]:
-    """Plans the launch of the missing nodes, if any, in one call. Pure."""
-    preflight, config = world.preflight, world.request.config
-    if preflight is None or not world.missing:
+def plan_launch(world: World) -> tuple[Step, ...]:
+    """Plans the launch of the missing nodes, if any, in one call. Pure.
+
+    More nodes spend a budget sooner. The others get the earlier end first: a launch may be interrupted, or the set-up
+    may fail. The head, which may not set tags, replaces nodes that cost as much.
+    """
+    if world.preflight is None or not world.missing:
         return ()
-    group = find_group(world)
-    launch = LaunchNodes(
+    launch = make_launch(world, world.preflight)
+    for option in launch.options:
+        launch.find_lease(option, now=0.0)  # raises for a budget that is spent, or with an unknown price
+    lease = launch.current
+    if launch.is_first or lease is None or world.request.from_head:
+        return (launch,)
+    sooner = update_budget(lease, Spending(launch.usd_per_hour, world.spent_usd), now=time.time())
+    if (sooner.budget_until or LAST_MOMENT) >= (lease.budget_until or LAST_MOMENT):
+        return (launch,)
+    return SetLease(lease=sooner, nodes=world.state.nodes, group_id=launch.group_id), replace(launch, current=sooner)
+
+
+def make_launch(world: World, preflight: Preflight) -> LaunchNodes:
+    """Returns the launch of the missing nodes. Pure."""
+    group, config = find_group(world), world.request.config
+    return LaunchNodes(
         nodes=NodeSpec(
             indices=world.missing,
             key_name=world.resource_name,
@@ -183,9 +204,6 @@ def plan_launch(world: World) -> tuple[LaunchNodes, ...]:
         extra_gib=find_volume_gib(world),
         spent_usd=world.spent_usd,
     )
-    for option in launch.options:
-        launch.find_lease(option, now=0.0)  # raises for a budget that is spent, or with an unknown price
-    return (launch,)
 
 
 def rehearsed_launch(world: World) -> RunInstancesRequestTypeDef:

@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from provision.cost import storage
-from provision.cost.bill import disk_cost
 from provision.cost.ledger import (
     Ledger,
     LedgerNode,
@@ -17,7 +16,7 @@ from provision.cost.ledger import (
     set_prices,
 )
 from provision.cost.observe import parse_transition
-from provision.preflight.prices import integrate_spot
+from provision.preflight.prices import disk_cost, integrate_spot
 
 START = 1_900_000_000.0
 HOUR = 3600.0

@@ -149,5 +149,5 @@ def test_a_lease_in_words() -> None:
     assert describe_lease(Lease(set_at=NOW, until=NOW + 3660, idle_s=3600.0), now=NOW) == (
         f"ends in 1h01m ({render_time(NOW + 3660)}), or after 1h without use"
     )
-    assert describe_lease(FULL._replace(until=None, idle_s=None), now=NOW) == "stops at $123457 (in 2h00m)"
-    assert describe_lease(FULL._replace(until=None, idle_s=None), now=LATER + 7200) == "stops at $123457 (now)"
+    assert describe_lease(FULL._replace(until=None, idle_s=None), now=NOW) == "stops at $123456.78 (in 2h00m)"
+    assert describe_lease(FULL._replace(until=None, idle_s=None), now=LATER + 7200) == "stops at $123456.78 (now)"
