@@ -35,7 +35,7 @@ def find_above(path: Path) -> Path | None:
 
 
 def find_left(folder: Path, config: "ClusterConfig | None") -> Iterator[str]:
-    """Yields a warning for each cluster launched from `folder` that ran when last seen, except that of `config`.
+    """Yields a warning for each cluster launched from `folder` that cost money when last seen, except that of `config`.
 
     Reads only files of this machine. config: None if cluster.toml does not exist.
     """
@@ -58,18 +58,19 @@ def _is_of(config: "ClusterConfig", root: Path) -> bool:
 def _describe_left(root: Path) -> Iterator[str]:
     from cluster.views.status import render_usd  # noqa: PLC0415 - rarely needed, and slow to import
     from provision.cost import storage  # noqa: PLC0415
+    from provision.cost.bill import make_bills  # noqa: PLC0415
     from provision.model import count  # noqa: PLC0415
-    from provision.status import add_up  # noqa: PLC0415
 
     try:
         ledger = storage.read(root)
     except ClusterError as error:
         yield f"cluster {root.name}, launched from this folder, is not deleted; {error.message}"
         return
-    if running := [node for node in ledger.nodes if node.runs]:
-        at = max(ledger.seen.values(), default=running[0].launched_at)
-        costs = count(len(running), "node costs", "nodes cost")
-        usd = render_usd(add_up([node.usd_per_hour for node in running]))
+    at = max(ledger.seen.values(), default=0.0)
+    bill = next((bill for bill in make_bills(ledger, histories={}, now=at) if bill.usd_per_hour != 0.0), None)
+    if bill is not None:
+        costs = count(sum(node.ended_at is None for node in bill.nodes), "node costs", "nodes cost")
+        usd = render_usd(bill.usd_per_hour)
         simulated = " (simulated)" if root.parent.name.startswith("sandbox-") else ""
         region = "" if simulated else f" in {root.parent.name}"
         yield (

@@ -81,6 +81,7 @@ def describe_region(app: App, region: str, *, is_there: bool) -> RegionClusters:
     """Describes a region's clusters. is_there: whether the cloud can be used. Raises AwsError."""
     clusters: tuple[ClusterState, ...] = ()
     prices: Prices = {}
+    volume_price = None
     root = app.files_in(region).root
     known = cache(lambda name: _find_known(app, root.with_name(name)))
     if is_there:
@@ -88,10 +89,12 @@ def describe_region(app: App, region: str, *, is_there: bool) -> RegionClusters:
         clusters = describe_clusters(clients.ec2, known=known)
         instances = [each for cluster in clusters for each in cluster.instances]
         prices = describe_prices(clients, {(each.market, each.instance_type, each.zone) for each in instances})
+        volume_price = find_volume_price(clients) if any(cluster.disks_gib for cluster in clusters) else None
     return RegionClusters(
         region=region,
         clusters=clusters,
         prices=prices,
+        usd_per_gib_month=volume_price,
         keys_here={cluster.name for cluster in clusters if _is_key_here(cluster, known(cluster.name).public_key)},
         now=datetime.now(UTC),
         price_note=app.price_note,

@@ -5,6 +5,7 @@ A tag does not make an instance a node: provision/membership.py decides that.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -39,7 +40,7 @@ from provision.model import (
 )
 from provision.plan import Context
 from provision.resources.key_pair import find_key_pair, read_key_pair
-from provision.resources.resource import find_tag, tagged
+from provision.resources.resource import find_tag, list_volumes, tagged
 from provision.resources.security_group import find_security_groups, read_security_group
 
 if TYPE_CHECKING:
@@ -287,10 +288,10 @@ def _describe(instance: InstanceTypeDef) -> dict[str, Any]:
 
 
 def describe_clusters(ec2: EC2Client, *, known: Callable[[str], KnownInstances]) -> tuple[ClusterState, ...]:
-    """Returns every cluster that has instances, a security group or a key pair, by name, with its owner.
+    """Returns every cluster that has instances, disks, a security group or a key pair, by name, with its owner.
 
     known: returns the instances that this machine knows, for a cluster's name. Ignores tags whose value is not a valid
-    name of a cluster. Makes three parallel calls, plus one per 1000 instances or groups. Raises AwsError.
+    name of a cluster. Makes four parallel calls, plus one per 1000 instances or groups. Raises AwsError.
     """
     carriers: FilterTypeDef = {"Name": "tag-key", "Values": [TAG_NAME]}
     pages = ec2.get_paginator("describe_security_groups")
@@ -298,12 +299,17 @@ def describe_clusters(ec2: EC2Client, *, known: Callable[[str], KnownInstances])
     with aws_errors("looking for clusters"), bounded_pool() as pool:
         reading = pool.submit(find_instances, ec2, carriers)
         reading_keys = pool.submit(ec2.describe_key_pairs, Filters=[carriers], IncludePublicKey=True)
+        reading_volumes = pool.submit(list_volumes, ec2, carriers)
         groups = [group for page in pages_of_groups for group in page["SecurityGroups"]]
-        found, keys = reading.result(), reading_keys.result()["KeyPairs"]
+        found, keys, volumes = reading.result(), reading_keys.result()["KeyPairs"], reading_volumes.result()
     instances = [each for each in found if each.instance["State"]["Name"] != "terminated"]
     owners: dict[str, str | None] = {}
     # The owner tag of the key pair takes precedence: the head may have launched an instance.
-    for tags in (thing.get("Tags", []) for thing in (*(each.instance for each in instances), *groups, *keys)):
+    disks_gib: Counter[str] = Counter()
+    for volume in volumes:
+        disks_gib[find_tag(volume.get("Tags", []), TAG_NAME) or ""] += volume["Size"]
+    things = (*volumes, *(each.instance for each in instances), *groups, *keys)
+    for tags in (thing.get("Tags", []) for thing in things):
         name = find_tag(tags, TAG_NAME) or ""
         if NAME_PATTERN.fullmatch(name):
             owners[name] = find_tag(tags, TAG_OWNER) or owners.get(name)
@@ -317,4 +323,4 @@ def describe_clusters(ec2: EC2Client, *, known: Callable[[str], KnownInstances])
         )
         for name in sorted(owners)
     )
-    return tuple(replace(state, owner=owners[state.name]) for state in states)
+    return tuple(replace(state, owner=owners[state.name], disks_gib=disks_gib[state.name]) for state in states)

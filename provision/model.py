@@ -165,7 +165,7 @@ class ClusterState(Struct, frozen=True, kw_only=True):
     security_groups: those with the cluster's name, at most one in each VPC.
     by_token: ClientToken -> ids of the instances that carry it, ended ones included.
     found: further resources that `up` and `down` have found, by kind (provision/resources/table.py).
-    owner: an ARN, in a list of clusters if known.
+    In a list of clusters, owner: an ARN, if known; disks_gib: the size of all disks.
     """
 
     name: str
@@ -179,6 +179,7 @@ class ClusterState(Struct, frozen=True, kw_only=True):
     security_groups: tuple[SecurityGroup, ...] = ()
     found: Mapping[str, Any] = field(default_factory=dict)
     owner: str | None = None
+    disks_gib: int = 0
 
     @property
     def instances(self) -> tuple[Instance, ...]:

@@ -139,5 +139,5 @@ def render_stopped(name: str, *, disks_gib: int, usd_per_gib_month: float | None
     cost = None if usd_per_gib_month is None else disks_gib * usd_per_gib_month
     return (
         f"cluster {name} is stopped; its disks, {disks_gib} GiB, still cost money: {render_usd(cost)} per month"
-        f"{f' ({price_note})' if price_note else ''}, until `cluster start` or `cluster down`"
+        f"{f' ({price_note})' if price_note else ''}, until `cluster down`"
     )

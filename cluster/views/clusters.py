@@ -14,14 +14,14 @@ from foundation.durations import render_age, render_duration
 from provision.lease.terms import Lease, find_end, find_newest
 from provision.membership import describe_untrusted
 from provision.model import ClusterState
-from provision.preflight.prices import Prices
+from provision.preflight.prices import USD_PER_ADDRESS_HOUR, Prices, disk_rate
 from provision.status import add_up
 
 
 class RegionClusters(Struct, frozen=True, kw_only=True):
     """The clusters of a region. keys_here: names of clusters whose private key is on this machine.
 
-    price_note: a note to add to prices.
+    usd_per_gib_month: the price of disks. price_note: a note to add to prices.
     """
 
     region: str
@@ -29,20 +29,23 @@ class RegionClusters(Struct, frozen=True, kw_only=True):
     prices: Prices
     keys_here: Collection[str]
     now: datetime
+    usd_per_gib_month: float | None = None
     price_note: str = ""
 
     def find_price(self, cluster: ClusterState) -> float | None:
-        """Returns what a cluster's running instances cost per hour, without disks and addresses; None if unknown."""
+        """Returns what a cluster's instances, addresses and disks cost per hour now; None if unknown."""
         running = [each for each in cluster.instances if each.state in {"pending", "running"}]
         places = [(each.market, each.instance_type, each.zone) for each in running if not each.is_block]
-        return add_up([self.prices.get(place) for place in places])
+        addresses = USD_PER_ADDRESS_HOUR * sum(each.public_ip is not None for each in running)
+        disks = disk_rate(cluster.disks_gib, self.usd_per_gib_month, self.now.timestamp()) if cluster.disks_gib else 0.0
+        return add_up([*(self.prices.get(place) for place in places), addresses, disks])
 
 
 def render_clusters(found: RegionClusters, *, columns: int | None = None) -> str:
     """Renders a table of clusters; one sentence when there are none. columns: the width that the table fits into."""
     if not found.clusters:
         return f"no clusters in {found.region}"
-    rows = [("NAME", "NODES", "TYPE", "AGE", "ENDS", "PRICE/h", "OWNER", "KEY")]
+    rows = [("NAME", "NODES", "TYPE", "AGE", "ENDS", "DISKS", "PRICE/h", "OWNER", "KEY")]
     for cluster in found.clusters:
         ages = [(found.now - node.launched_at).total_seconds() for node in cluster.instances]
         runs = any(node.state not in {"stopping", "stopped"} for node in cluster.instances)
@@ -53,6 +56,7 @@ def render_clusters(found: RegionClusters, *, columns: int | None = None) -> str
                 ", ".join(_types(cluster)) or "-",
                 render_age(max(ages)) if ages else "-",
                 render_end(find_lease(cluster) if runs else None, now=found.now.timestamp()),
+                f"{cluster.disks_gib} GiB" if cluster.disks_gib else "-",
                 render_usd(found.find_price(cluster)),
                 render_owner(cluster.owner),
                 "here" if cluster.name in found.keys_here else "-",
@@ -70,13 +74,13 @@ def find_lease(cluster: ClusterState) -> Lease | None:
 
 
 def render_end(lease: Lease | None, *, now: float) -> str:
-    """Returns when a cluster ends, for a table: "3h07m", "idle 1h", "$200" or "-"."""
-    if lease is None or not lease.limits:
+    """Returns when a cluster ends, for a table: its deadline, such as "3h07m", else "idle 1h" or "-"."""
+    if lease is None:
         return "-"
     end = find_end(lease)
-    if lease.until is not None and end is not None:  # a budget may be spent earlier
+    if end is not None:
         return render_age(end.at - now) if end.at - now >= 1 else "now"
-    return f"idle {render_duration(lease.idle_s)}" if lease.idle_s is not None else f"${lease.budget_usd:g}"
+    return "-" if lease.idle_s is None else f"idle {render_duration(lease.idle_s)}"
 
 
 def list_document(found: RegionClusters) -> list[dict[str, Any]]:
@@ -89,6 +93,7 @@ def list_document(found: RegionClusters) -> list[dict[str, Any]]:
                 "node_counts": Counter(node.state for node in cluster.instances),
                 "instance_types": _types(cluster),
                 "launched_at": min((node.launched_at for node in cluster.instances), default=None),
+                "disks_gib": cluster.disks_gib,
                 "usd_per_hour": found.find_price(cluster),
                 "simulated": bool(found.price_note),
                 "lease": lease_document(find_lease(cluster), now=found.now.timestamp()),

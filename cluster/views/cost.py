@@ -22,12 +22,12 @@ def render_costs(
     earlier = [bill for bill in bills if bill.ended_at is not None]
     lines = [_render_cluster(bill, now=now, columns=columns) for bill in current]
     if not current:
-        lines = [f"cluster {name} does not exist now, and costs nothing"]
+        lines = [f"cluster {name} does not exist now"]
     if earlier:
         lines += ["", "earlier clusters of this name", _render_earlier(earlier, columns=columns)]
     if len(bills) > 1:
         lines.append(f"total  {render_usd(add_up([bill.usd for bill in bills]))}")
-    notes = "; ".join(filter(None, [price_note, "without traffic, S3 objects, EFS and FSx"]))
+    notes = "; ".join(filter(None, [price_note, "without traffic, images, S3 objects, EFS and FSx"]))
     return "\n".join([*lines, f"({notes})"] if bills else lines)
 
 

@@ -24,17 +24,19 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     return Project(tmp_path)
 
 
-def make_cluster(tmp_path: Path, name: str, folder: Path, periods: tuple[Period, ...] = RUNNING) -> ClusterFiles:
+def make_cluster(
+    tmp_path: Path, name: str, folder: Path, periods: tuple[Period, ...] = RUNNING, *, ended_at: float | None = None
+) -> ClusterFiles:
     files = ClusterFiles(tmp_path / "state" / "cluster" / "aws" / "us-east-1" / name)
     files.note_folder(folder)
     nodes = tuple(
         LedgerNode(
             instance_id=f"i-{at}", name=f"node-{at}", region="us-east-1", instance_type="c5.xlarge", market="on-demand",
-            zone="us-east-1a", launched_at=1.8e9, periods=periods, usd_per_hour=0.17,
+            zone="us-east-1a", launched_at=1.8e9, periods=periods, usd_per_hour=0.17, disk_gib=100, ended_at=ended_at,
         )
         for at in range(2)
     )  # fmt: skip
-    storage.update(files.root, lambda _: Ledger(nodes=nodes, seen={"us-east-1": 1.8e9}))
+    storage.update(files.root, lambda _: Ledger(nodes=nodes, seen={"us-east-1": 1.8e9}, usd_per_gib_month=0.08))
     return files
 
 
@@ -51,7 +53,7 @@ def make_cluster(tmp_path: Path, name: str, folder: Path, periods: tuple[Period,
 def test_a_cluster_that_cluster_toml_does_not_name(project: Project, now: str, *, is_named: bool) -> None:
     config = parse_config(tomllib.loads(now), source="cluster.toml") if now else None
     message = (
-        "cluster old in us-east-1, launched from this folder, is not deleted: 2 nodes cost $0.34 per hour, as of "
+        "cluster old in us-east-1, launched from this folder, is not deleted: 2 nodes cost $0.36 per hour, as of "
         '2027-01-15 08:00 UTC (to delete it: set name = "old" in cluster.toml, then cluster down)'
     )
     assert list(find_left(project.directory, config)) == ([message] if is_named else [])
@@ -59,9 +61,10 @@ def test_a_cluster_that_cluster_toml_does_not_name(project: Project, now: str, *
 
 def test_other_folders_clusters_and_ended_ones_are_not_named(project: Project, tmp_path: Path) -> None:
     make_cluster(tmp_path, "elsewhere", tmp_path / "other")
-    make_cluster(tmp_path, "stopped", project.directory, ENDED)
+    make_cluster(tmp_path, "ended", project.directory, ENDED, ended_at=1.8e9)
+    make_cluster(tmp_path, "stopped", project.directory, ENDED)  # its disks cost money
     make_cluster(tmp_path, "deleted", project.directory).forget()
-    assert [text.split()[1] for text in find_left(project.directory, None)] == ["old"]
+    assert [text.split()[1] for text in find_left(project.directory, None)] == ["old", "stopped"]
 
 
 def test_commands_name_it_without_cluster_toml(project: Project) -> None:

@@ -49,12 +49,12 @@ def test_the_current_cluster_and_earlier_ones() -> None:
     assert lines[8].split()[-5:] == ["2", "4.00", "$43.95", "$17.53", "$61.48"]
     assert lines[9] == "unknown  when node-1 ended: up to $3.20 more (counted until last seen)"
     assert lines[10] == "total  $122.96"
-    assert lines[11] == "(simulated; without traffic, S3 objects, EFS and FSx)"
+    assert lines[11] == "(simulated; without traffic, images, S3 objects, EFS and FSx)"
 
 
 def test_without_a_cluster() -> None:
-    assert render_costs("demo", [], now=NOW) == "cluster demo does not exist now, and costs nothing"
-    assert render_costs("demo", [ENDED], now=NOW).startswith("cluster demo does not exist now, and costs nothing\n")
+    assert render_costs("demo", [], now=NOW) == "cluster demo does not exist now"
+    assert render_costs("demo", [ENDED], now=NOW).startswith("cluster demo does not exist now\n")
     document = cost_document("demo", [], now=NOW)
     assert (document["current"], document["earlier"], document["usd"], document["usd_per_hour"]) == (None, [], 0, 0)
 

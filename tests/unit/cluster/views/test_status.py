@@ -166,7 +166,8 @@ def test_all_clusters_of_the_region_are_listed(world: World) -> None:
 
     demo, other = describe_clusters(ec2, known=lambda _: world.files.known_instances())
 
-    assert len(world.calls.made) == 3
+    assert len(world.calls.made) == 4
+    assert (demo.disks_gib, other.disks_gib) == (200, 0)
     assert (demo.name, len(demo.nodes), demo.ending) == (NAME, 2, ())
     assert demo.key_pair is not None
     assert demo.key_pair.public_key == world.files.find_public_key()
@@ -178,28 +179,30 @@ CLUSTERS = (
     ClusterState(
         name="demo",
         nodes=(make_node(0), replace(make_node(1), state="stopped")),
+        disks_gib=200,
         owner="arn:aws:iam::123456789012:user/ada",
     ),
     ClusterState(name="lab", nodes=(make_node(0, instance_type="p9.huge"),), ending=("i-8", "i-9")),
-    ClusterState(name="rest", owner="arn:aws:sts::123456789012:assumed-role/Admin/eve"),
+    ClusterState(name="rest", owner="arn:aws:sts::123456789012:assumed-role/Admin/eve", disks_gib=500),  # kept
 )
 
 
-LISTED = RegionClusters(region="us-east-1", clusters=CLUSTERS, prices=PRICES, keys_here={"demo"}, now=NOW)
+LISTED = RegionClusters(
+    region="us-east-1", clusters=CLUSTERS, prices=PRICES, keys_here={"demo"}, now=NOW, usd_per_gib_month=0.08
+)
 
 
 def test_a_list_as_text() -> None:
     shown = render_clusters(LISTED)
     assert shown.splitlines() == [
-        "NAME  NODES                       TYPE       AGE     ENDS  PRICE/h  OWNER    KEY",
-        "demo  1 running, 1 stopped        c5.xlarge  10h00m  -     $0.17    ada      here",
-        "lab   1 running, 2 shutting-down  p9.huge    10h00m  -     unknown  unknown  -",
-        "rest  none                        -          -       -     $0.00    eve      -",
-        "(without disks and addresses)",
+        "NAME  NODES                       TYPE       AGE     ENDS  DISKS    PRICE/h  OWNER    KEY",
+        "demo  1 running, 1 stopped        c5.xlarge  10h00m  -     200 GiB  $0.20    ada      here",
+        "lab   1 running, 2 shutting-down  p9.huge    10h00m  -     -        unknown  unknown  -",
+        "rest  none                        -          -       -     500 GiB  $0.0538  eve      -",
     ]
     assert render_clusters(replace(LISTED, clusters=())) == "no clusters in us-east-1"
     block = ClusterState(name="block", nodes=(make_node(0, is_block=True),))  # paid in advance
-    assert LISTED.find_price(block) == 0.0
+    assert LISTED.find_price(block) == 0.005  # its address
 
 
 @pytest.mark.parametrize(
@@ -210,8 +213,8 @@ def test_a_list_as_text() -> None:
         (Lease(until=3600.0), "1h00m"),
         (Lease(until=3600.0, budget_usd=1.0, budget_until=600.0), "10m00s"),
         (Lease(until=-60.0), "now"),
-        (Lease(budget_usd=200.0, budget_until=600.0), "$200"),
-        (Lease(idle_s=3600.0, budget_usd=200.0), "idle 1h"),
+        (Lease(idle_s=3600.0, budget_usd=200.0, budget_until=600.0), "10m00s"),
+        (Lease(idle_s=3600.0), "idle 1h"),
     ],
 )
 def test_when_a_listed_cluster_ends(lease: Lease | None, shown: str) -> None:
@@ -221,10 +224,11 @@ def test_when_a_listed_cluster_ends(lease: Lease | None, shown: str) -> None:
 def test_a_list_as_json() -> None:
     demo, lab, rest = list_document(LISTED)
     assert {
-        "node_counts": {"running": 1, "stopped": 1}, "instance_types": ["c5.xlarge"], "usd_per_hour": 0.17,
+        "node_counts": {"running": 1, "stopped": 1}, "instance_types": ["c5.xlarge"], "disks_gib": 200,
         "launched_at": LAUNCHED_AT.isoformat(), "owner": "arn:aws:iam::123456789012:user/ada", "key_here": True,
         "lease": None, "untrusted": [], "region": "us-east-1",
     }.items() <= demo.items()  # fmt: skip
+    assert demo["usd_per_hour"] == pytest.approx(0.1965, abs=0.0001)
     assert (lab["usd_per_hour"], lab["ending"], rest["launched_at"], rest["key_here"]) == (None, 2, None, False)
 
 
