@@ -29,14 +29,6 @@ def render_duration(seconds: float) -> str:
     return f"{whole // _UNITS[unit]}{unit}"
 
 
-def render_exact(seconds: float) -> str:
-    """The duration in the largest unit that leaves no remainder: "2 h", "90 min", "0.5 s". Pure."""
-    for unit, unit_s in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= unit_s and seconds % unit_s == 0:
-            return f"{seconds // unit_s:.0f} {unit}"
-    return f"{seconds:g} s"
-
-
 def render_rounded(seconds: float) -> str:
     """The duration to the second; from one hour on, down to the minute: "45 s", "2 min 3 s", "1 h 20 min". Pure."""
     whole = max(0, round(seconds))

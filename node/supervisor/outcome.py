@@ -5,7 +5,7 @@ import signal
 import time
 from collections.abc import Callable, Mapping
 
-from foundation.durations import render_exact
+from foundation.durations import render_duration
 from node.causes.cause import is_of_peer
 from node.protocol import Order
 from node.supervisor.agents import HostAgent
@@ -149,7 +149,7 @@ class Outcome:
             self._tasks.later(duration_s, self._ran_too_long)
 
     def _ran_too_long(self) -> None:
-        self.expire(f"ran longer than max_duration ({render_exact(self._order.train.max_duration_s or 0.0)})")
+        self.expire(f"ran longer than max_duration ({render_duration(self._order.train.max_duration_s or 0.0)})")
 
     def expire(self, error: str) -> None:
         """Ends the job because its time is over: max_duration, or the walltime of a batch scheduler."""

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from foundation.durations import parse_duration, render_exact
+from foundation.durations import parse_duration, render_duration
 from foundation.setting_types import Settings, Shape, finite
 from node.engines import check_launcher
 from node.train_settings import ProcessCount, TrainSettings, Word
@@ -111,8 +111,8 @@ class QueueConfig(Settings, frozen=True, kw_only=True):
         if max_duration_s is None or walltime_s is None or max_duration_s <= walltime_s:
             return None
         return (
-            f"[train] max_duration is {render_exact(max_duration_s)}, but [queue] walltime is "
-            f"{render_exact(walltime_s)}: the scheduler would end the job first"
+            f"[train] max_duration is {render_duration(max_duration_s)}, but [queue] walltime is "
+            f"{render_duration(walltime_s)}: the scheduler would end the job first"
         )
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from foundation.durations import render_exact
+from foundation.durations import render_duration
 from node.engines.schedulers import SCHEDULERS
 from node.protocol import SHELL, Order
 from provision.model import count
@@ -197,9 +197,9 @@ def _variables(job: Job) -> str:
 def _limits(config: TrainConfig) -> str:
     limit = "the node's maximum" if config.open_files == "auto" else str(config.open_files)
     end_s, stall_s = config.max_duration_s, config.stall_timeout_s
-    end = f"; ended after {render_exact(end_s)}" if end_s is not None else ""
+    end = f"; ended after {render_duration(end_s)}" if end_s is not None else ""
     follows = {"end": "ended", "requeue": "started again", "report": "reported"}[config.on_stall]
-    stall = f"; {follows} after {render_exact(stall_s)} without progress" if isinstance(stall_s, int) else ""
+    stall = f"; {follows} after {render_duration(stall_s)} without progress" if isinstance(stall_s, int) else ""
     return f"open-file limit: {limit}{end}{stall}"
 
 

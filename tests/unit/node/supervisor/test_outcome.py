@@ -222,7 +222,7 @@ def test_a_job_ends_after_its_longest_time(timers: Timers) -> None:
     job = Job(timers, max_duration=60)
     job.outcome.watch_duration(60.0)
     job.wait(60.0)
-    assert job.outcome.decided == AttemptEnd("failed", 124, "ran longer than max_duration (1 min)", "overtime")
+    assert job.outcome.decided == AttemptEnd("failed", 124, "ran longer than max_duration (1m)", "overtime")
 
 
 def test_a_node_that_sends_no_messages_is_lost(job: Job) -> None:

@@ -12,7 +12,6 @@ from msgspec import to_builtins
 from msgspec.structs import replace
 
 from bootstrap.apply import ReadyNode
-from foundation.durations import render_exact
 from foundation.settings import check
 from job_world import NO_ACCESS, OWN_SCRIPT, PROJECT_DIR, SCRIPT, cpus, gpus, plan, with_files
 from node.protocol import Machine
@@ -238,7 +237,7 @@ def test_the_users_settings_are_shown_without_values() -> None:
         "job j: 1 worker, 0 servers on 1 node, kv_store local: mine",
         "  OMP_NUM_THREADS=3 (yours)",
         "  your variables: DMLC_INTERFACE, MY_TOKEN, OMP_NUM_THREADS; workers B",
-        "  open-file limit: 1024; ended after 90 min; ended after 10 min without progress",
+        "  open-file limit: 1024; ended after 90m; ended after 10m without progress",
         "  2 commands before the start; results: s3://bucket/y/j/",
     ]
 
@@ -275,10 +274,3 @@ def test_processes_are_placed_as_launch_py_places_them(
     assert sum(placement.processes.values()) == workers + servers
     assert placement.nodes[0].host.name == "node-0"
     assert set(placement.processes) <= {node.host.name for node in placement.nodes}
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(3600, "1 h"), (5400, "90 min"), (172800, "2 d"), (90, "90 s"), (0.5, "0.5 s")]
-)
-def test_durations_have_the_largest_unit_without_a_remainder(seconds: float, text: str) -> None:
-    assert render_exact(seconds) == text

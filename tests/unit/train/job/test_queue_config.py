@@ -27,8 +27,7 @@ def test_a_job_that_may_run_longer_than_its_walltime_is_refused() -> None:
     with pytest.raises(ConfigError) as raised:
         parse_config(tomllib.loads(text), source="cluster.toml")
     assert raised.value.message == (
-        "cluster.toml: [train] max_duration is 2 h, but [queue] walltime is 90 min: the scheduler would end the job "
-        "first"
+        "cluster.toml: [train] max_duration is 2h, but [queue] walltime is 90m: the scheduler would end the job first"
     )
     parse_config(tomllib.loads(text), source="cluster.toml", overrides={"train.max_duration": "90m"})
 
