@@ -19,7 +19,6 @@ from provision.aws.clients import Clients
 from provision.cost.bill import ClusterBill
 from provision.describe import describe_cluster
 from provision.files import ClusterFiles
-from provision.lease.lease_plan import describe_lease
 from provision.model import ClusterState
 from provision.plan import Context, Plan, Request, Step
 from provision.preflight.machines import describe_baked
@@ -65,7 +64,7 @@ class DownPlan(Struct, frozen=True, kw_only=True):
     """The plan of `down` and its context; false when nothing of the cluster exists.
 
     local_files: this machine has files of the cluster.
-    lease: how the lease ended the cluster, or when it would have ended it; None without a lease.
+    lease: how the lease has ended the cluster; None if it has not.
     """
 
     plan: Plan
@@ -96,15 +95,8 @@ def prepare_down(
         plan=plan_down(state, local_files=files.exist),
         request=request,
         local_files=files.exist,
-        lease=_describe_lease(state),
+        lease=find_lease_end(state, now=time.time()),
     )
-
-
-def _describe_lease(state: ClusterState) -> str | None:
-    lease, now = state.lease, time.time()
-    if lease is None or not lease.limits:
-        return None
-    return find_lease_end(state, now=now) or f"the cluster {describe_lease(lease, now=now)}; down came first"
 
 
 def _is_listed(kind: str, clients: Clients, request: Request) -> bool:
@@ -198,8 +190,8 @@ class Receipt(Struct, frozen=True, kw_only=True):
     """The resources that `down` deleted, and those that it found afterwards.
 
     leftovers: resources that still carry the cluster's tag. looked_for: kinds, in the plural. unseen: resources that
-    could not be read. bill: what the cluster has cost; None if unknown. kept: volumes that are not deleted. lease: how
-    the lease ended the cluster, or when it would have ended it. images: its baked images, which are not deleted.
+    could not be read. bill: what the cluster has cost; None if unknown. kept: volumes that are not deleted. lease: see
+    DownPlan. images: its baked images, which are not deleted.
     """
 
     cluster: str
