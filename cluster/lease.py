@@ -99,7 +99,11 @@ def describe_trouble(leases: Sequence[NodeLease], lease: Lease) -> list[str]:
         for one in leases
         if one.error is not None
     ]
-    found += [f"{one.node} has another lease: {one.lease}" for one in leases if one.lease not in {None, wanted}]
+    found += [
+        f"{one.node} has not read its tag yet, and has another lease: {one.lease}"
+        for one in leases
+        if one.lease not in {None, wanted}
+    ]
     return found + [
         f"{one.node} cannot keep the lease on its disk: after a reboot it depends on its tag"
         for one in leases

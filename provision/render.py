@@ -8,7 +8,6 @@ from provision.lease.lease_plan import describe_config, describe_lease
 from provision.model import LaunchOption, Permissions, Preflight, count
 from provision.plan import Plan, World
 from provision.preflight.mounts import find_volume_gib
-from provision.preflight.prices import disk_rate
 from provision.preflight.quotas import find_quota_kind, render_quota
 from provision.resources.launch import LaunchNodes, make_launch
 
@@ -80,7 +79,7 @@ def render_preflight(
             "; ".join(
                 [
                     f"{_describe_price(first, nodes)} {first.how}",
-                    _describe_disk_price(preflight, disks_gib, moment.timestamp()),
+                    _describe_disk_price(preflight, disks_gib),
                     *_describe_total(launch, moment.timestamp()),
                     *filter(None, [price_note]),
                 ]
@@ -167,12 +166,10 @@ def _describe_price(option: LaunchOption, nodes: int) -> str:
     return f"{_usd(option.usd_per_hour * nodes)} per hour ({nodes} x {_usd(option.usd_per_hour)})"
 
 
-def _describe_disk_price(preflight: Preflight, gib: int, now: float) -> str:
+def _describe_disk_price(preflight: Preflight, gib: int) -> str:
     """Describes the price of the disks and the head's volume. They cost money until deleted, even in stopped nodes."""
-    price, per_hour = preflight.volume_usd_per_gib_month, disk_rate(gib, preflight.volume_usd_per_gib_month, now)
-    if price is None or per_hour is None:
-        return "disks unknown per month"
-    return f"disks {_usd(price * gib)} per month ({_usd(per_hour)} per hour)"
+    price = preflight.volume_usd_per_gib_month
+    return "disks unknown per month" if price is None else f"disks {_usd(price * gib)} per month"
 
 
 def _describe_total(launch: LaunchNodes, now: float) -> Iterator[str]:

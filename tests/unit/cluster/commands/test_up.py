@@ -16,14 +16,14 @@ from cluster.nodes.ec2 import Ec2Nodes
 from cluster.recovery.on_head import HeadFiles
 from cluster.recovery.replacement import replace_unhealthy
 from cluster.views.status import HeadJob
-from foundation.errors import ClusterError, Interrupted, NotInRegionError
+from foundation.errors import ClusterError, Interrupted, NoCapacityError, NotInRegionError
 from foundation.progress import silent
 from node.protocol import Unhealthy
 from project import REPOSITORY
 from provision.aws.clients import Clients
 from provision.plan import Plan, Request
-from provision.up import prepare_replacement, prepare_up, up
-from provision_world import World, make_config, make_node, make_state
+from provision.up import prepare_replacement, prepare_resize, prepare_up, up
+from provision_world import World, make_config, make_lease_config, make_node, make_state
 
 
 def test_packages_are_resolved_before_the_launch(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,6 +36,24 @@ def test_packages_are_resolved_before_the_launch(world: World, monkeypatch: pyte
     with pytest.raises(ClusterError, match="no such package"):
         bring_up(app, lambda _: plan, yes=True)
     assert world.clients.ec2.describe_instances()["Reservations"] == []
+
+
+def test_a_launch_that_fails_leaves_the_budget(aws_app: App, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has brought its end forward."""
+    world.time.now_s, world.lease = time.time(), make_lease_config(budget_usd=10.0)
+    before = world.up(make_config()).lease
+    aws_app.config_path.write_text('name = "demo"\ncloud = "aws"\n')
+    aws_app.__dict__["files"] = world.files
+    monkeypatch.setattr("cluster.bring_up.check_ahead", lambda _: None)
+    world.sandbox.book.arm("capacity")
+    request = world.request(make_config(nodes=4))
+    with pytest.raises(NoCapacityError):
+        bring_up(aws_app, lambda _: prepare_resize(world.clients, request=request, files=world.files), yes=True)
+    after = world.describe().lease
+    assert before is not None
+    assert after is not None
+    assert after.set_at > before.set_at
+    assert after.budget_until == pytest.approx(before.budget_until, abs=300)
 
 
 def test_a_region_that_lacks_the_type(aws_app: App, monkeypatch: pytest.MonkeyPatch) -> None:
