@@ -64,8 +64,7 @@ def render_clusters(found: RegionClusters, *, columns: int | None = None) -> str
         )
     lines = [render_table(rows, columns=columns, drop=("TYPE", "AGE", "OWNER"))]
     lines += [line for cluster in found.clusters if (line := _warn(cluster, found.keys_here))]
-    notes = "; ".join(filter(None, [found.price_note, "without disks and addresses"]))
-    return "\n".join([*lines, f"({notes})"])
+    return "\n".join([*lines, *([f"({found.price_note})"] if found.price_note else [])])
 
 
 def find_lease(cluster: ClusterState) -> Lease | None:

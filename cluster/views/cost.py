@@ -45,8 +45,6 @@ def _render_cluster(bill: ClusterBill, *, now: float, columns: int | None) -> st
         f"cluster  {render_usd(bill.usd)} so far, {render_usd(bill.usd_per_hour)} per hour now; "
         f"{ran_h:.2f} node hours in {render_age(now - bill.started_at)}"
     )
-    if all(any(node.market == market for node in bill.nodes) for market in MARKETS):
-        lines.append(f"market   {'; '.join(f'{render_usd(bill.of_market(one))} {one}' for one in MARKETS)}")
     return "\n".join([*lines, *_render_unseen(bill)])
 
 

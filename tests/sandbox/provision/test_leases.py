@@ -28,7 +28,6 @@ from job_steps import ec2_of
 from project import cluster_in
 from provision.aws.clients import Clients
 from provision.config import ProvisionConfig
-from provision.down import down, prepare_down
 from provision.files import ClusterFiles
 from provision.lease.config import NO_LEASE, LeaseConfig
 from provision.lease.terms import parse_lease
@@ -46,9 +45,8 @@ READS = ("Describe", "Get", "List")  # prefixes of calls that change nothing; th
 
 
 class Act(NamedTuple):
-    """`up` or `down` of a cluster with `nodes` nodes. files: the folder of its local files."""
+    """`up` of a cluster with `nodes` nodes. files: the folder of its local files."""
 
-    verb: str
     name: str
     nodes: int
     files: Path
@@ -129,11 +127,6 @@ def carry_out(act: Act, kill: Kill | None, writing: int) -> None:
         volumes=(VolumeConfig(mount="/shared", source="head"),),
         lease=act.lease,
     )
-    if act.verb == "down":
-        plan = prepare_down(clients, request=request, files=files, report=silent)
-        receipt = down(plan, clients=clients, files=files, report=silent)
-        assert not receipt.leftovers, receipt
-        return
 
     def replan(avoid: frozenset[str] = frozenset()) -> Plan:
         return prepare_up(clients, request=request, files=files, avoid=avoid)
@@ -151,7 +144,7 @@ def own_sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningSan
 
 
 def leased(name: str, folder: Path, *, nodes: int = 1, **lease: Any) -> Act:
-    return Act(verb="up", name=name, nodes=nodes, files=folder / name, lease=LeaseConfig(**lease))
+    return Act(name=name, nodes=nodes, files=folder / name, lease=LeaseConfig(**lease))
 
 
 def find_instances() -> dict[str, tuple[str, str, float]]:
@@ -284,15 +277,6 @@ def test_faults_do_not_keep_nodes_alive(
     until(lambda: frozen in find_ends(folder), "the end of the thawed head")
     assert time.time() - thawed < LATE_S
     assert {state for name, state, _ in find_instances().values() if name == "frozen"} == {"stopped"}
-
-    # `down`, killed after its second change and run again, leaves nothing.
-    deletion = Act(verb="down", name="frozen", nodes=2, files=tmp_path / "frozen")
-    assert run(deletion, Kill(point=1, before=False, changes=True))[0]
-    run(deletion)
-    assert {state for name, state, _ in find_instances().values() if name == "frozen"} == {"terminated"}
-    assert "cluster-frozen" not in {group["GroupName"] for group in ec2.describe_security_groups()["SecurityGroups"]}
-    assert "cluster-frozen" not in {key["KeyName"] for key in ec2.describe_key_pairs()["KeyPairs"]}
-    assert not (tmp_path / "frozen").exists()
 
 
 CLOUD_INIT = """

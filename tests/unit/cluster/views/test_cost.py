@@ -44,12 +44,11 @@ def test_the_current_cluster_and_earlier_ones() -> None:
     assert lines[1].split() == ["node-0", "p4d.24xlarge", "on-demand", "running", "2h00m", "$43.92", "$0.0222",
                                 "$0.0100", "$43.95", "$21.97"]  # fmt: skip
     assert lines[3] == "cluster  $61.48 so far, $30.73 per hour now; 4.00 node hours in 2h00m"
-    assert lines[4] == "market   $43.95 on-demand; $17.53 spot"
-    assert lines[6] == "earlier clusters of this name"
-    assert lines[8].split()[-5:] == ["2", "4.00", "$43.95", "$17.53", "$61.48"]
-    assert lines[9] == "unknown  when node-1 ended: up to $3.20 more (counted until last seen)"
-    assert lines[10] == "total  $122.96"
-    assert lines[11] == "(simulated; without traffic, images, S3 objects, EFS and FSx)"
+    assert lines[5] == "earlier clusters of this name"
+    assert lines[7].split()[-5:] == ["2", "4.00", "$43.95", "$17.53", "$61.48"]
+    assert lines[8] == "unknown  when node-1 ended: up to $3.20 more (counted until last seen)"
+    assert lines[9] == "total  $122.96"
+    assert lines[10] == "(simulated; without traffic, images, S3 objects, EFS and FSx)"
 
 
 def test_without_a_cluster() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from ec2_sandbox.api.prices import spot_price
-from provision.preflight.prices import PricedPlace, describe_prices, find_volume_price, parse_price
+from provision.preflight.prices import PricedPlace, describe_prices, parse_price
 from provision_world import World, listening
 
 HOURS = frozenset({"Hrs"})
@@ -30,13 +30,6 @@ def test_prices_of_all_places(world: World) -> None:
     assert describe_prices(world.clients, PLACES) == expected
     assert world.calls.made.count("GetProducts") == 2
     assert world.calls.made.count("DescribeSpotPriceHistory") == 1
-
-
-def test_prices_that_may_not_be_read(world: World) -> None:
-    world.sandbox.book.arm("unauthorized service=pricing")
-    world.sandbox.book.arm("unauthorized action=DescribeSpotPriceHistory")
-    assert describe_prices(world.clients, PLACES) == dict.fromkeys(PLACES)
-    assert find_volume_price(world.clients) is None
 
 
 def test_the_newest_spot_price_counts(world: World) -> None:
