@@ -112,7 +112,9 @@ def parse_report(text: str) -> Report | None:
     text = COLOURS.sub("", text[:LONGEST])
     bar = TQDM_PATTERN.match(text) or BAR_PATTERN.match(text) or KERAS_PATTERN.match(text)
     if bar is not None:
-        return _parse_bar(text, bar)
+        # What print writes while tqdm draws a bar follows the bar, which may be older, on the same line.
+        printed = text[bar.end() :].partition("]")[2] if bar.re is TQDM_PATTERN else ""
+        return parse_report(printed) or _parse_bar(text, bar)
     epoch_match = EPOCH_PATTERN.search(text)
     epoch = _integer(epoch_match)
     speed_match = SPEED_PATTERN.search(text)

@@ -380,10 +380,12 @@ class Stacks(Struct, kw_only=True, omit_defaults=True):
 class News(Struct, kw_only=True, omit_defaults=True):
     """The supervisor's messages to those that `Watch`.
 
-    bars: all current progress bars, by the process's number, after a change. result: at the job's end.
+    bars: all current progress bars, by the process's number, after a change. bars_at: when each was printed, about, in
+    seconds since the epoch. result: at the job's end.
     """
 
     bars: dict[int, str] | None = None
+    bars_at: dict[int, float] = {}
     result: JobResult | None = None
 
 

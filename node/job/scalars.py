@@ -60,7 +60,7 @@ class Steps:
 
     def __init__(self) -> None:
         self._before: dict[int | None, int] = {}  # the steps before each epoch
-        self._base = self._last = 0
+        self._base = self._last = self._next = 0
         self._epoch: int | None = None
 
     def find(self, report: Report) -> int:
@@ -71,8 +71,9 @@ class Steps:
             return self._base + self._last if self._before else self._epoch or 0
         if self._epoch not in self._before:
             has_restarted = bool(self._before) and at <= self._last
-            self._before[self._epoch] = self._base + (self._last + 1 if has_restarted else 0)
+            self._before[self._epoch] = self._base + (self._next if has_restarted else 0)
         self._base, self._last = self._before[self._epoch], at
+        self._next = at + (not report.is_bar)  # a bar shows how many are done
         return self._base + at
 
 

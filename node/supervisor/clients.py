@@ -5,6 +5,7 @@ each bar, as a line.
 """
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -31,6 +32,7 @@ class Clients:
         self._answer, self._fail = answer, fail
         self._watchers: set[asyncio.StreamWriter] = set()
         self._bars: dict[int, str] = {}  # by the process's number
+        self._bars_at: dict[int, float] = {}
         self._is_due = False
 
     async def open(self, path: str) -> None:
@@ -61,7 +63,7 @@ class Clients:
     def put_bar(self, number: int, text: str) -> None:
         """Sets a process's bar; "": it has none any longer."""
         if text:
-            self._bars[number] = text
+            self._bars[number], self._bars_at[number] = text, round(time.time(), 3)
         else:
             self._bars.pop(number, None)
         self._send_soon()
@@ -93,7 +95,7 @@ class Clients:
             room -= len(text)
             if room >= 0:
                 bars[number] = text
-        return News(bars=bars)
+        return News(bars=bars, bars_at={number: self._bars_at[number] for number in bars})
 
     async def finish(self, result: JobResult) -> None:
         """Sends the job's result to those who follow it, in limited time."""

@@ -36,6 +36,7 @@ class Follower:
         self.supervisor: socket.socket | None = None
         self.supervisor_lines = wire.LineBuffer(limit=1 << 20)
         self.bars: dict[int, str] = {}  # the processes' progress bars, by their numbers
+        self.bars_at: dict[int, float] = {}  # older than what the log has by now, perhaps
         self.shown_bars: dict[int, str] = {}  # those that the reader knows
         self.is_complete = False  # no process writes to the log any longer
         self.pace = wire.Pace()
@@ -102,10 +103,11 @@ class Follower:
 
     def send_bars(self) -> None:
         """Sends the progress bars that have changed, once the reader has the log so far, with their processes."""
-        at = round(time.time(), 3)
+        now = round(time.time(), 3)
         for number in sorted(self.bars.keys() | self.shown_bars.keys()):
             text = self.bars.get(number, "")
             if text != self.shown_bars.get(number, ""):
+                at = self.bars_at.get(number, now) if text else now
                 # The first key shows that this line does not count for the offset.
                 self.send(wire.encode({"bar": text, "p": number, "t": at}))
         self.shown_bars = self.bars
@@ -149,7 +151,8 @@ class Follower:
             data = supervisor.recv(READ_BYTES)
         for line in self.supervisor_lines.feed(data):
             news = decode(line, News)
-            self.bars = self.bars if news.bars is None else news.bars
+            if news.bars is not None:
+                self.bars, self.bars_at = news.bars, news.bars_at
             if news.result is not None:
                 self.result = news.result
                 self.is_complete = True

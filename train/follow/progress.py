@@ -27,6 +27,7 @@ LONGEST_BAR = 300  # characters of each
 class RankProgress(Struct, kw_only=True):
     """One worker's progress. speed: smoothed samples/s. received_at: time of its last output, seconds since the epoch.
 
+    reported_at: that of its last line with a report.
     epoch_s: the duration of its last whole epoch. bar: the rows of its current progress bar. epochs: how many there
     will be. first_epoch: the first one that it reported. epoch_at: when it first reported the current one.
     has_ended_epoch: it did so at its end. counts_epochs: as in Report.
@@ -34,6 +35,7 @@ class RankProgress(Struct, kw_only=True):
 
     process: Process
     received_at: float
+    reported_at: float = 0.0
     epoch: int | None = None
     batch: int | None = None
     speed: float | None = None
@@ -95,13 +97,16 @@ class RankProgress(Struct, kw_only=True):
         return Goal(goal.share, None) if self.has_ended else goal
 
     def take_bar(self, text: str, at: float) -> None:
-        """Updates the progress with the rows of the current progress bar; "": it has none any longer."""
+        """Updates the progress with the rows of the current progress bar; "": it has none any longer.
+
+        A bar arrives up to a second late, when the numbers of later lines may be known.
+        """
         text = text[: MOST_BARS * LONGEST_BAR]
         self.bar = tuple(row for row in text.split("\n")[:MOST_BARS] if row)
         if self.bar:
-            self.received_at = at
+            self.received_at = max(self.received_at, at)
             self.epochs = parse_epochs(self.bar[0]) or self.epochs
-        for report in parse_bars(text):
+        for report in parse_bars(text) if at > self.reported_at else ():
             self.take(report)
 
 
@@ -152,6 +157,7 @@ class Progress:
         rank.received_at = event.at
         report = parse_report(event.text)
         if report is not None:
+            rank.reported_at = event.at
             rank.take(report)
             rank.epochs = parse_epochs(event.text) or rank.epochs
         return report

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foundation.durations import render_rounded
-from job_events import line, result, speed, state
+from job_events import bar, line, result, speed, state
 from node.reports import Report, parse_bars, parse_report
 from train.follow.events import Event
 from train.follow.progress import Progress, find_stragglers
@@ -186,6 +186,14 @@ def test_of_several_bars_only_named_ones_count_batches() -> None:
     assert [(found.epoch, found.batch) for found in parse_bars(bars)] == [(None, None), (1, 4)]
 
 
+def test_a_report_on_the_line_of_a_bar_counts() -> None:
+    """What print writes while tqdm draws its bar, which has not been drawn since."""
+    drawn = "epoch 1:   0%|          | 0/20 [00:00<?, ?it/s, loss=2.3375]"
+    found = parse_report(f"{drawn}epoch 1 step 5 loss 1.3545")
+    assert found == report(1, batch=5, loss=1.3545)
+    assert parse_report(f"{drawn}saved last.pt") == parse_report(drawn)
+
+
 @settings(max_examples=25)
 @given(st.text("aE[]().:%=|/-+0\u0661e\t\x1b \udc80", max_size=200))
 def test_any_line_can_be_parsed(text: str) -> None:
@@ -227,6 +235,13 @@ def test_progress_is_summed_over_the_ranks() -> None:
     progress.take(result(at=233.4))
     assert progress.state == "done"
     assert progress.duration_s == pytest.approx(123.4)
+
+
+def test_a_bar_that_arrives_late_changes_no_number() -> None:
+    events = (line("epoch 2 step 15 loss 0.02", at=105.0), bar("epoch 1: 0%| | 0/9 [00:00<?, loss=1.35]", at=104.9))
+    (rank,) = progress_of(*events).ranks
+    assert (rank.epoch, rank.batch, rank.metrics) == (2, 15, {"loss": 0.02})
+    assert rank.bar == ("epoch 1: 0%| | 0/9 [00:00<?, loss=1.35]",)
 
 
 def test_another_attempt_has_workers_of_its_own() -> None:
