@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct
 
-from cluster.report.curves import Curve, Point, combine
+from cluster.report.curves import Curve, Point, Summary, combine
 from cluster.report.job import JobData
 from node.job.scalars import EPOCH_TIME, SPEED
 from node.samples import Sample
@@ -14,10 +14,11 @@ from train.follow.stragglers import find_culprit
 
 
 class Metric(Struct, frozen=True, kw_only=True):
-    """A number that ranks reported. together: speeds add up, other numbers have a mean. ranks: by label."""
+    """A number that ranks reported. together, summary: speeds add up, other numbers have a mean. ranks: by label."""
 
     name: str
     together: tuple[Point, ...]
+    summary: Summary
     ranks: Mapping[str, Curve]
 
 
@@ -63,7 +64,11 @@ def find_metrics(data: JobData) -> tuple[Metric, ...]:
 
 def _find_metric(name: str, ranks: Mapping[str, Curve], data: JobData) -> Metric:
     how = sum if name == SPEED else statistics.fmean
-    return Metric(name=name, together=combine(list(ranks.values()), *data.span, how), ranks=ranks)
+    together = combine(list(ranks.values()), *data.span, how)
+    first, last, least, greatest, mean = zip(*(curve.summary for curve in ranks.values()), strict=True)
+    low, high = Curve(together).summary[2:4] if how is sum else (min(least), max(greatest))
+    summary = Summary(how(first), how(last), low, high, how(mean))
+    return Metric(name=name, together=together, ranks=ranks, summary=summary)
 
 
 def find_slowest(metrics: Sequence[Metric], data: JobData) -> tuple[str, str] | None:
@@ -90,20 +95,14 @@ def _find_slowest_reported(metrics: Sequence[Metric]) -> tuple[str, str] | None:
     return labels[slowest], f"it reports {render_rate(mine)} samples/s on average, {less}"
 
 
-def find_heat(metrics: Sequence[Metric], data: JobData) -> Mapping[str, Sequence[float | None]]:
-    """samples/s of each rank in each bin of the time; {} if fewer than two ranks reported it."""
-    speeds = next((metric.ranks for metric in metrics if metric.name == SPEED), {})
-    return {one: curve.resample(data.start, data.end) for one, curve in speeds.items()} if len(speeds) > 1 else {}
-
-
-def find_process_heat(data: JobData) -> Mapping[str, Sequence[float | None]]:
-    """The cores that each rank used in each bin of the time, from the samples; {} without samples."""
+def find_process_curves(data: JobData) -> Mapping[str, Curve]:
+    """The cores that each rank used, from the samples; {} without samples."""
     curves = {label: Curve() for label in data.history.ranks}
     for sample in data.samples:
         for process in sample.processes:
             if process.p in data.history.labels:
                 curves[data.history.labels[process.p]].add(sample.t, process.cpu)
-    return {label: curve.resample(data.start, data.end) for label, curve in curves.items() if curve.points}
+    return {label: curve for label, curve in curves.items() if curve.points}
 
 
 def find_node_curves(samples: Sequence[Sample], find: NodeNumber) -> dict[str, Curve]:

@@ -6,7 +6,7 @@ from markupsafe import Markup
 from msgspec import Struct
 
 from cluster.report.charts import draw_curves, draw_heat_map, make_series
-from cluster.report.curves import Curve, Point
+from cluster.report.curves import Curve, Point, Summary
 from train.follow.progress import render_rate, render_value
 
 MOST_LINES = 8  # single curves in a figure; of more, only the outermost are drawn, and the area of all
@@ -55,19 +55,22 @@ def make_curves_figure(
     together: Sequence[Point] = (),
     what: str = "rank",
     together_label: str = "mean",
+    summaries: Mapping[str, Summary] | None = None,
 ) -> Figure:
-    """A curve for each rank or node, and one for all together; of many, the highest, the lowest and the area of all."""
+    """A curve for each rank or node, and one for all together; of many, the highest, the lowest and the area of all.
+
+    summaries: the rows of the table, if they are not those of the curves.
+    """
     shown = dict(curves) if len(curves) <= MOST_LINES else _find_outermost(curves)
     lines = [(f"s{number}", label, curve.points) for number, (label, curve) in enumerate(shown.items())]
-    rows = [(label, curve.points) for label, curve in curves.items()]
+    summaries = summaries or {label: curve.summary for label, curve in curves.items() if curve.points}
     if together and len(shown) < len(curves):
         lines.insert(0, ("band", f"all {len(curves)} {what}s", list(together)))
     if together and len(curves) != 1:
         lines.append(("all", together_label, list(together)))
-        rows.append((together_label, list(together)))
     series = [make_series(*line, span[0]) for line in lines if line[2]]
     legend = [one[:2] for one in series] if curves else []
-    cells = [_summarize(label, points) for label, points in rows if points]
+    cells = [(label, *map(render_number, summary)) for label, summary in summaries.items()]
     text = "; ".join(f"{label}: from {first} to {last}" for label, first, last, *_ in cells[:MOST_LINES])
     svg = draw_curves(series, title=title, text=text, length_s=span[1] - span[0], render=render_number)
     head = (what, "first", "last", "least", "greatest", "mean")
@@ -79,25 +82,18 @@ def _find_outermost(curves: Mapping[str, Curve]) -> dict[str, Curve]:
     return dict([*ordered[:2], *ordered[-2:]])
 
 
-def _summarize(label: str, points: Sequence[Point]) -> tuple[str, ...]:
-    least, greatest = min(point.low for point in points), max(point.high for point in points)
-    values = (points[0].value, points[-1].value, least, greatest, Curve(points).mean)
-    return (label, *map(render_number, values))
-
-
-def make_heat_figure(title: str, rows: Mapping[str, Sequence[float | None]], *, length_s: float) -> Figure:
+def make_heat_figure(title: str, curves: Mapping[str, Curve], *, span: tuple[float, float]) -> Figure:
     """A heat map of rank by time."""
-    means: dict[str, list[float]] = {label: [v for v in row if v is not None] for label, row in rows.items()}
-    text = f"{len(rows)} ranks; the paler, the less"
-    svg, low, high = draw_heat_map(rows, title=title, text=text, length_s=length_s)
+    text = f"{len(curves)} ranks; the paler, the less"
+    bins = {label: curve.resample(*span) for label, curve in curves.items()}
+    svg, low, high = draw_heat_map(bins, title=title, text=text, length_s=span[1] - span[0])
     legend = [("heat0", render_number(low)), ("heat7", render_number(high))]
     table = Table(
         caption=title,
         head=("rank", "mean", "least", "greatest"),
         rows=[
-            (label, *(render_number(of(values)) for of in (lambda v: sum(v) / len(v), min, max)))
-            for label, values in means.items()
-            if values
+            (label, *map(render_number, (one.mean, one.least, one.greatest)))
+            for label, one in ((label, curve.summary) for label, curve in curves.items())
         ],
     )
     return Figure(title=title, svg=svg, legend=legend, table=table)

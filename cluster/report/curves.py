@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from statistics import fmean
+from typing import NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -26,6 +27,16 @@ class Point(Struct, frozen=True, gc=False):
     begin: float | None = None
 
 
+class Summary(NamedTuple):
+    """The main numbers of one curve, or of several together."""
+
+    first: float
+    last: float
+    least: float
+    greatest: float
+    mean: float
+
+
 def since(start: float, point: Point) -> Point:
     """The point with its times after `start`. Pure."""
     return replace(point, at=point.at - start, begin=None if point.begin is None else point.begin - start)
@@ -45,8 +56,9 @@ class Curve:
         self._add(Point(at, value, value, value, begin=at))
 
     def _add(self, point: Point) -> None:
-        if len(self.points) == 2 * MOST_POINTS:  # before the new one, so that the last point is the newest value
-            self.points = [merge(self.points[start : start + 2]) for start in range(0, len(self.points), 2)]
+        if len(self.points) == 2 * MOST_POINTS:  # the first and the last point stay single values
+            pairs = (self.points[start : start + 2] for start in range(1, len(self.points), 2))
+            self.points = [self.points[0], *map(merge, pairs)]
         self.points.append(point)
 
     @property
@@ -69,6 +81,12 @@ class Curve:
     def last(self) -> float | None:
         """The newest value; None without values."""
         return self.points[-1].value if self.points else None
+
+    @property
+    def summary(self) -> Summary:
+        """Its main numbers; it has values."""
+        low, high = min(point.low for point in self.points), max(point.high for point in self.points)
+        return Summary(self.points[0].value, self.points[-1].value, low, high, self.mean or 0.0)
 
     def resample(self, start: float, end: float) -> list[float | None]:
         """The means in BINS bins of equal length.

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from cluster.report.analysis import Metric, find_metrics, find_slowest
-from cluster.report.curves import Curve, Point
+from cluster.report.curves import Point, Summary
 from cluster.report.job import JobData
 from cluster.views.document import as_document, iso_time, pick
 
@@ -30,15 +30,13 @@ def report_document(job: JobData) -> dict[str, Any]:
 
 
 def _describe_metric(metric: Metric, start: float) -> dict[str, Any]:
-    ranks = {label: _describe_points(curve.points, start) for label, curve in metric.ranks.items()}
-    return {"together": _describe_points(metric.together, start), "ranks": ranks}
+    ranks = {label: _describe_curve(curve.summary, curve.points, start) for label, curve in metric.ranks.items()}
+    return {"together": _describe_curve(metric.summary, metric.together, start), "ranks": ranks}
 
 
-def _describe_points(points: Sequence[Point], start: float) -> dict[str, Any]:
+def _describe_curve(summary: Summary, points: Sequence[Point], start: float) -> dict[str, Any]:
     """points: seconds since the job's start, and the value."""
     return {
-        "mean": Curve(points).mean,
-        "least": min((point.low for point in points), default=None),
-        "greatest": max((point.high for point in points), default=None),
+        **{name: getattr(summary, name) for name in ("mean", "least", "greatest")},
         "points": [(round(point.at - start, 3), point.value) for point in points],
     }

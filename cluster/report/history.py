@@ -183,7 +183,8 @@ class History:
         if not process.exit_code and process.signal is None:
             return
         is_ending = self.events.state == "ending"
-        if process.signal is None or not is_ending:  # otherwise the supervisor has ended it
+        # Otherwise the supervisor has ended it; torchrun then exits with 1.
+        if not is_ending or (process.signal is None and process.role != "launcher"):
             how = f"exit code {process.exit_code}" if process.signal is None else f"signal {process.signal}"
             self._mark(at, "exit", f"{process.tag}: {how}")
         if self.first_error is None and not is_ending:

@@ -14,10 +14,9 @@ from msgspec import to_builtins
 from cluster.report.analysis import (
     NODE_NUMBERS,
     Metric,
-    find_heat,
     find_metrics,
     find_node_curves,
-    find_process_heat,
+    find_process_curves,
     find_slowest,
     find_traffic,
 )
@@ -31,7 +30,7 @@ from cluster.report.blocks import (
     render_number,
 )
 from cluster.report.charts import render_clock
-from cluster.report.curves import Curve, combine, since
+from cluster.report.curves import Curve, Summary, combine, since
 from cluster.report.history import LARGEST, History, RankHistory
 from cluster.report.job import JobData
 from cluster.views.results import render_files
@@ -127,9 +126,9 @@ def _make_tiles(job: JobData, metrics: Sequence[Metric]) -> dict[str, str]:
     tiles = {"time": render_rounded(job.end - job.start) if job.record.started_at else "not started"}
     for metric in [metric for metric in metrics if metric.name != EPOCH_TIME][:4]:
         if metric.name == SPEED:
-            tiles["samples/s, mean"] = render_number(Curve(metric.together).mean)
+            tiles["samples/s, mean"] = render_number(metric.summary.mean)
         else:
-            tiles[f"{metric.name}, last"] = render_number(metric.together[-1].value)
+            tiles[f"{metric.name}, last"] = render_number(metric.summary.last)
     nodes = job.record.nodes
     types = [host.machine.type for host in nodes if host.machine.type]
     return tiles | {"cost": render_usd(job.cost_usd), "nodes": _count(types) or str(len(nodes))}
@@ -143,13 +142,17 @@ def _make_curves(job: JobData, metrics: Sequence[Metric]) -> Section | None:
     figures: list[Figure] = []
     for metric in metrics:
         if metric.name == SPEED and len(metric.ranks) > 1:
-            title = f"{SPEED}, all ranks"
-            figures.append(make_curves_figure(title, {}, together=metric.together, together_label="sum", span=job.span))
+            title, total = f"{SPEED}, all ranks", {"sum": metric.summary}
+            figures.append(make_curves_figure(title, {}, together=metric.together, together_label="sum",
+                                              span=job.span, summaries=total))  # fmt: skip
             many = len(metric.ranks) > MOST_LINES
             means = combine(list(metric.ranks.values()), *job.span, fmean) if many else ()
             figures.append(make_curves_figure(f"{SPEED} by rank", metric.ranks, together=means, span=job.span))
         else:
-            figures.append(make_curves_figure(metric.name, metric.ranks, together=metric.together, span=job.span))
+            rows = {label: curve.summary for label, curve in metric.ranks.items()}
+            rows |= {"mean": metric.summary} if len(rows) > 1 else {}
+            figures.append(make_curves_figure(metric.name, metric.ranks, together=metric.together,
+                                              span=job.span, summaries=rows))  # fmt: skip
     text = "" if figures else "The job has reported no numbers that cluster knows."
     return Section(title="Curves", text=text, figures=figures)
 
@@ -161,8 +164,9 @@ def _make_ranks(job: JobData, metrics: Sequence[Metric]) -> Section | None:
     slowest = find_slowest(metrics, job)
     even = "No rank is clearly slower than the others." if len(ranks) > 1 else ""
     text = f"The slowest is {slowest[0]}: {slowest[1]}." if slowest else even
-    heats = {f"{SPEED} by rank and time": find_heat(metrics, job), "Cores used, by rank": find_process_heat(job)}
-    figures = [make_heat_figure(title, rows, length_s=job.end - job.start) for title, rows in heats.items() if rows]
+    speeds = next((metric.ranks for metric in metrics if metric.name == SPEED and len(metric.ranks) > 1), {})
+    heats = {f"{SPEED} by rank and time": speeds, "Cores used, by rank": find_process_curves(job)}
+    figures = [make_heat_figure(title, curves, span=job.span) for title, curves in heats.items() if curves]
     head = ("rank", "node", "end", *(metric.name for metric in metrics[:5]))
     rows = [_describe_rank(label, one, metrics[:5]) for label, one in list(ranks.items())[:MOST_ROWS]]
     note = f" (the first {MOST_ROWS} of {len(ranks)})" if len(ranks) > MOST_ROWS else ""
@@ -330,11 +334,16 @@ def _compare_curves(
 ) -> list[Figure]:
     span = (0.0, max(job.end - job.start for job in jobs))
     curves: dict[str, dict[str, Curve]] = {}
+    summaries: dict[str, dict[str, Summary]] = {}
     for label, job, found in zip(labels, jobs, metrics, strict=True):
         for metric in found:
             of_all = curves.setdefault(metric.name, {one: Curve() for one in labels})  # each job keeps its colour
             of_all[label] = Curve(since(job.start, point) for point in metric.together)
-    return [make_curves_figure(name, of_all, span=span, what="job") for name, of_all in curves.items()]
+            summaries.setdefault(metric.name, {})[label] = metric.summary
+    return [
+        make_curves_figure(name, of_all, span=span, what="job", summaries=summaries[name])
+        for name, of_all in curves.items()
+    ]
 
 
 def _make_labels(jobs: Sequence[JobData]) -> list[str]:

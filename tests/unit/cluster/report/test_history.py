@@ -69,6 +69,12 @@ def test_no_error_is_what_the_supervisor_ended() -> None:
     assert history.first_error is None
 
 
+def test_a_launcher_that_the_supervisor_ended_is_no_event() -> None:
+    launcher = entry(0, p=9, role="launcher", host="node-0")
+    history = read(launcher, *begin(1), entry(5, state="ending"), entry(6, p=9, exit=1))
+    assert [mark.text for mark in history.marks] == ["starting", "running", "ending"]
+
+
 def test_no_error_is_that_of_an_attempt_before() -> None:
     history = read(*begin(1), entry(5, p=0, exit=1), *begin(1, first=5), entry(9, p=5, exit=0))
     assert history.first_error is None

@@ -189,6 +189,18 @@ def test_the_mean_of_a_thinned_curve_is_that_of_all_reports() -> None:
     assert Page(render_report([job, other])).text["td"].count("150") == 4  # both jobs' in the results and the curves
 
 
+def test_the_numbers_of_all_ranks_are_those_of_each() -> None:
+    """Of which there are far more than the points that are drawn; the first and the last are what the ranks printed."""
+    lines = [speed(n / 9, rank, 100 + n / 9, f"  accuracy={(n + rank) / 2000}") for n in range(900) for rank in (0, 1)]
+    job = make_job(*begin(2), *lines)
+    ranks, (first, last, least, greatest, mean) = find_metrics(job)[1].ranks.values(), find_metrics(job)[1].summary
+    assert (first, last, least, greatest) == (0.00025, 0.44975, 0, 0.45)
+    assert mean == sum(curve.summary.mean for curve in ranks) / 2
+    assert find_metrics(job)[0].summary[:2] == pytest.approx((200, 200 + 2 * 899 / 9))
+    page = Page(render_report([job]))
+    assert {"0.4497", "399.8"} <= {*page.text["td"], *page.text["b"]}
+
+
 def test_several_jobs_are_compared() -> None:
     first, second = (make_job(*speeds(10, value)) for value in (100.0, 200.0))
     spec = replace(second.record.spec, workers=4, train=replace(second.record.spec.train, kv_store="dist_async"))
