@@ -39,7 +39,7 @@ from foundation.files import one_at_a_time
 from foundation.progress import Event, silent
 from foundation.thread_pool import run_in_thread
 from foundation.user_folders import cache_folder
-from node.protocol import Notify
+from node.protocol import OUR_JOB_ID, Notify
 from provision.model import count
 from provision.oracle.tables import find_machine
 from provision.plan import Request
@@ -316,8 +316,9 @@ def render_files(folders: Sequence[Path], found: SyncFiles) -> str:
 
 
 def render_ignored(found: SyncFiles) -> str:
-    """What .gitignore files leave out, folders first, without hidden files and caches. Pure."""
-    names = [path for path in found.ignored if not path.rstrip("/").rpartition("/")[2].startswith(".")]
+    """What .gitignore files leave out, folders first, without hidden files, caches and jobs' results. Pure."""
+    last = {path: path.rstrip("/").rpartition("/")[2] for path in found.ignored}
+    names = [path for path, name in last.items() if not (name.startswith(".") or OUR_JOB_ID.fullmatch(name))]
     names.sort(key=lambda name: not name.endswith("/"))
     more = f" and {len(names) - MOST_IGNORED} more" if len(names) > MOST_IGNORED else ""
     return f"; left out by .gitignore: {', '.join(names[:MOST_IGNORED])}{more}" if names else ""

@@ -181,6 +181,8 @@ def explain_ignored(line: str, config: BootstrapConfig) -> str | None:
     """
     if not is_of_framework(line, config.framework):
         return None
+    if config.packages == "here":
+        line = line.partition("+")[0]  # "+cpu": this machine has no GPU
     key, chosen = ("mxnet", config.mxnet) if config.framework == "mxnet" else ("torch", config.torch)
     installed = chosen
     if chosen == "auto":

@@ -60,7 +60,8 @@ class Steps:
 
     def __init__(self) -> None:
         self._before: dict[int | None, int] = {}  # the steps before each epoch
-        self._base = self._last = self._next = 0
+        self._base = self._last = 0
+        self._gap: int | None = None  # between the last two reports, if both are of one epoch
         self._epoch: int | None = None
 
     def find(self, report: Report) -> int:
@@ -69,11 +70,14 @@ class Steps:
         self._epoch = self._epoch if report.epoch is None else report.epoch
         if at is None:
             return self._base + self._last if self._before else self._epoch or 0
+        gap: int | None = at - self._last
         if self._epoch not in self._before:
             has_restarted = bool(self._before) and at <= self._last
-            self._before[self._epoch] = self._base + (self._next if has_restarted else 0)
-        self._base, self._last = self._before[self._epoch], at
-        self._next = at + (not report.is_bar)  # a bar shows how many are done
+            # The reports stay as far apart: of 20 batches, a loop may print 10, 15, then 0. A bar shows all of them.
+            after = 1 if self._gap is None else max(self._gap - at, 0)
+            self._before[self._epoch] = self._base + (self._last + after if has_restarted else 0)
+            gap = None
+        self._base, self._last, self._gap = self._before[self._epoch], at, 0 if report.is_bar else gap
         return self._base + at
 
 

@@ -24,6 +24,8 @@ SCALARS = bytes.fromhex(
         (["Epoch[0] Batch [20] Speed: 9 samples/sec", "Epoch[0] Batch [40] Speed: 9 samples/sec"], [20, 40]),
         (["Epoch[0] Batch [40] a=1", "Epoch[0] Validation-a=1", "Epoch[1] Batch [20] a=1"], [40, 40, 61]),
         (["Epoch[0] Batch [40] a=1", "Epoch[1] Batch [40] a=1", "Epoch[0] Batch [20] a=1"], [40, 81, 20]),  # resumed
+        ([f"epoch {n} step {at} loss 1" for n in (0, 1) for at in (0, 5, 10, 15)], [*range(0, 40, 5)]),
+        ([f"Epoch [{n}/9], Step [{at}/200], Loss: 1" for n in (1, 2) for at in (100, 200)], [100, 200, 300, 400]),
         (["epoch: 0 step 90 loss: 1", "epoch: 1 step 180 loss: 1"], [90, 180]),  # its steps go on
         (["iter 10: loss 4.2, time 1ms", "iter 20: loss 4.1, time 1ms"], [10, 20]),
         (["Train Epoch: 1 [640/60000 (1%)]\tLoss: 1.2", "Train Epoch: 2 [0/60000 (0%)]\tLoss: 1.1"], [640, 641]),

@@ -36,6 +36,7 @@ AMI = FoundFramework(
 MXNET = replace(AMI, name="mxnet", version="1.9.1", cuda=None, python=FoundPython(path="/v/bin/python", version=(3, 9)))
 A10G = {"gpus": (("8.6", "NVIDIA A10G"),), "displays": ("NVIDIA",), "driver": "570.133.20"}
 PYTORCH = BootstrapConfig(framework="pytorch")
+HERE = replace(PYTORCH, packages="here")
 
 
 def locked(*requirements: str, python: str = "") -> Requirements:
@@ -205,6 +206,8 @@ def test_warnings_about_gpus() -> None:
         ("torch>=2", PYTORCH, None),
         ("torch==2.1.0", BootstrapConfig(framework="pytorch", torch="torch==2.1.0+cu118"), None),
         ("torch==2.1.0", PYTORCH, 'to install it: torch = "torch==2.1.0"'),
+        ("torch==2.13.0+cpu", HERE, None),
+        ("torch==2.1.0+cpu", HERE, 'to install it: torch = "torch==2.1.0"'),
         ("torch==2.1.*", PYTORCH, "set torch to a version that it allows"),
         (
             "torch @ https://h/torch-2.4.0-cp311-cp311-linux_x86_64.whl",
