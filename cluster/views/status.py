@@ -284,7 +284,7 @@ def render_took(record: JobRecord, *, now: datetime) -> str:
     """Returns how long a job has run, or ran; "-" before it has started."""
     if record.started_at is None:
         return "-"
-    return render_age((record.ended_at or now.timestamp()) - record.started_at)
+    return render_age(round((record.ended_at or now.timestamp()) - record.started_at))
 
 
 def render_usd(amount: float | None) -> str:

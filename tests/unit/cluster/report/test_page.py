@@ -180,15 +180,6 @@ def test_a_clock_that_was_set_back() -> None:
     assert "samples/s, all ranks" in Page(render_report([job])).text["figcaption"]
 
 
-def test_the_mean_of_a_thinned_curve_is_that_of_all_reports() -> None:
-    """Its older points are means of two reports, the newer ones single reports."""
-    lines = [speed(n / 6, 0, 200.0 if n < 300 else 100.0, epoch=n) for n in range(600)]
-    job = make_job(*begin(1), *lines)
-    assert "150" in Page(render_report([job])).text["b"]
-    other = replace(job, record=replace(job.record, spec=replace(job.record.spec, id="20261127-000000-abc")))
-    assert Page(render_report([job, other])).text["td"].count("150") == 4  # both jobs' in the results and the curves
-
-
 def test_the_numbers_of_all_ranks_are_those_of_each() -> None:
     """Of which there are far more than the points that are drawn; the first and the last are what the ranks printed."""
     lines = [speed(n / 9, rank, 100 + n / 9, f"  accuracy={(n + rank) / 2000}") for n in range(900) for rank in (0, 1)]
