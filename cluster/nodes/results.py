@@ -1,6 +1,6 @@
 """Finds the files that a job has created, on its nodes and in [data] results, and copies them to this machine."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,6 +17,7 @@ from cluster.session import source_of
 from cluster.views.data import counting_bar
 from cluster.views.results import render_skipped
 from foundation.errors import ClusterError, NotFoundError
+from node.agent.work_folder import OUTPUT
 from node.job.results import OURS
 from provision.model import count
 from train.follow.records import JobRecord
@@ -149,6 +150,15 @@ def is_ours(name: str) -> bool:
     return OURS.fullmatch(name) is not None
 
 
+def find_copies(names: Mapping[str, Iterable[str]]) -> frozenset[str]:
+    """The names below a job's folder of [data] results of files that nodes have in $CLUSTER_OUTPUT_DIR. Pure.
+
+    names: of the files on each node.
+    """
+    outputs = ((node, name.partition("/")) for node, of_node in names.items() for name in of_node)
+    return frozenset(f"{OUTPUT}/{node}/{rest}" for node, (folder, _, rest) in outputs if folder == OUTPUT)
+
+
 def copy_results(app: App, record: JobRecord, found: JobResults, folder: Path) -> None:
     """Copies the files, and says what was copied, and what are no files that can be copied.
 
@@ -156,8 +166,10 @@ def copy_results(app: App, record: JobRecord, found: JobResults, folder: Path) -
     """
     chosen = {name: choose_files(listing.files, where=name) for name, listing in found.listings.items()}
     sources: dict[str, Collection[str]] = {name: names.values() for name, (names, _) in chosen.items() if names}
-    if found.s3_names:
-        sources[S3] = found.s3_names
+    from_nodes = find_copies({name: names.values() for name, (names, _) in chosen.items()})
+    s3_names = [name for name in found.s3_names if name not in from_nodes]
+    if s3_names:
+        sources[S3] = s3_names
     left = [text for _, texts in chosen.values() for text in texts]
     if left:
         app.message(render_skipped(left), style="yellow")
@@ -186,8 +198,9 @@ def copy_results(app: App, record: JobRecord, found: JobResults, folder: Path) -
             copy_all(copies, folder, on_all=on_all, moved=moved)
     files, unchanged = sum(copy.files for copy in copies), sum(copy.unchanged for copy in copies)
     size_bytes = sum(copy.size_bytes for copy in copies)
-    if found.s3_names and found.s3_url is not None:
-        got = s3.get([found.s3_url], str(folder / prefixes[S3]), region=app.config.provision.region, exclude=is_ours)
+    if s3_names and found.s3_url is not None:
+        into, region = str(folder / prefixes[S3]), app.config.provision.region
+        got = s3.get([found.s3_url], into, region=region, exclude=lambda name: is_ours(name) or name in from_nodes)
         files += len(got.plan.transfers)
         size_bytes += sum(transfer.size_bytes for transfer in got.plan.transfers)
         unchanged += len(got.plan.unchanged)

@@ -9,7 +9,7 @@ import pytest
 from bootstrap.transfer.sync import find_below
 from cluster.app import App
 from cluster.nodes import results
-from cluster.nodes.results import JobResults, copy_job
+from cluster.nodes.results import JobResults, copy_job, find_copies
 from job_records import make_record
 
 
@@ -30,3 +30,8 @@ def test_results_that_arrive_are_sent_with_no_job(tmp_path: Path, monkeypatch: p
     with pytest.raises(KeyboardInterrupt):
         copy_job(App(config_path=tmp_path / "cluster.toml"), None)
     assert find_below(["."], named=[], project_dir=tmp_path, exclude=()).files == {}
+
+
+def test_what_nodes_have_does_not_come_from_s3_too() -> None:
+    names = {"node-0": ["output/a/pred 0.txt", "model.params"], "node-1": ["output/b"]}
+    assert find_copies(names) == {"output/node-0/a/pred 0.txt", "output/node-1/b"}
