@@ -104,14 +104,6 @@ def test_the_first_and_the_last_of_many_marks() -> None:
     assert len(history.marks) + history.marks_left_out == 303
 
 
-def test_the_mean_of_a_long_log_is_over_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Although the lines of its begin are examined one by one, and few of the others."""
-    monkeypatch.setattr("cluster.report.history.EXACT_LINES", 1000)
-    history = read(*begin(1), *(speed(at, 0, 100 if at < 2000 else 200) for at in range(10_000)))
-    assert history.is_sampled
-    assert history.ranks["rank 0"].curves[SPEED].mean == pytest.approx(180, rel=0.03)
-
-
 def test_all_ranks_are_read_that_print_in_bursts(monkeypatch: pytest.MonkeyPatch) -> None:
     """As programs do whose output is buffered."""
     monkeypatch.setattr("cluster.report.history.EXACT_LINES", 1000)
@@ -164,16 +156,3 @@ def test_of_a_long_log_a_part_is_read(monkeypatch: pytest.MonkeyPatch, tested: s
 def test_a_rank_of_two_processes_ends_nothing() -> None:
     history = read(*begin(2), *(entry(1, p=number, rank=rank) for number, rank in ((0, 7), (1, 7), (0, 8), (1, 9))))
     assert list(history.ranks) == ["rank 8", "rank 9"]
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        b"{",
-        b'{"p": 1, "line": "before the time"}',
-        b'{"t": 1, "p": 9, "line": "unknown process"}',
-    ],
-)
-def test_damaged_lines_end_nothing(line: bytes) -> None:
-    history = read(*begin(1), line, speed(1, 0, 100))
-    assert points(history, 0, SPEED) == [(1, 100)]
