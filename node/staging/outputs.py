@@ -1,8 +1,8 @@
 """Copies the files that a job leaves in $CLUSTER_OUTPUT_DIR to [data] results, while it runs and at its end.
 
-Only complete files are copied: those that no process has open for writing, and that have not changed for a moment. An
-object appears as a whole, after S3 has verified its checksum, and only if the file did not change meanwhile. The list
-of copied files, for the job's later attempts, is jobs/ID/copied.
+Only complete files are copied: those that no process has open for writing, and that have not changed for a moment or
+have been replaced. An object appears as a whole, after S3 has verified its checksum, and only if the file did not
+change meanwhile. The list of copied files, for the job's later attempts, is jobs/ID/copied.
 
 A process that is killed may leave a part of a file. Such a file is copied under another name, so that it does not
 replace a complete object: one that was open for writing before this job's agent killed the process, or, if something
@@ -63,6 +63,7 @@ class Outputs:
         with contextlib.suppress(FileNotFoundError, ValueError):  # ValueError: cut off by a full disk
             self._copied = decode(Path(self._list).read_bytes(), dict[str, Copied])
         self._looked_ns, self._open = 0, dict[File, bool]()  # the last look at find_written
+        self._changing: dict[str, File] = {}  # the files that were not quiet then
         self._open_at_end = set[File]()
         self._is_killed = False
         self._ending = threading.Event()
@@ -151,6 +152,18 @@ class Outputs:
         is_new = entry.mtime_ns > self._looked_ns and not is_appended
         return file in self._open_at_end or (self._is_killed and (is_appended is False or is_new))
 
+    def _find_complete(self, entry: work_folder.Entry, before: File | None) -> Version | None:
+        """Returns a file's version, or None while it is written. before: the file of this name that was not quiet.
+
+        A new file that has taken the name, as of checkpoints that are saved every second, is never quiet, but complete.
+        Raises FileNotFoundError.
+        """
+        file, version = find_file_and_version(entry.path)
+        if self._ending.is_set() or time.time_ns() - version[1] > QUIET_S * 1e9:
+            return version if file not in self._open else None
+        self._changing[entry.name] = file
+        return version if before not in (None, file) and file not in find_written() else None
+
     def copy(self, parts: Collection[str] = ()) -> list[str]:
         """Copies the complete files that are new or have changed, the oldest first. Returns those to try again later.
 
@@ -159,14 +172,14 @@ class Outputs:
         self._lacks_bucket = False
         changed = self._find_changed()
         self._looked_ns, self._open = time.time_ns(), find_written() if changed else {}
+        before, self._changing = self._changing, {}
         left = []
         for entry in changed:
-            is_quiet = self._ending.is_set() or time.time_ns() - entry.mtime_ns > QUIET_S * 1e9
             try:
-                if find_file(entry.path) in self._open or not is_quiet:
+                version = self._find_complete(entry, before.get(entry.name))
+                if version is None:
                     left.append(entry.name)
                     continue
-                version = entry.size_bytes, entry.mtime_ns
                 url = self._make_url(entry.name) + (INCOMPLETE if entry.name in parts else "")
                 etag = self._store.put_file(entry.path, url, version)
             except FileNotFoundError:  # deleted or renamed meanwhile
@@ -213,17 +226,20 @@ class Outputs:
 
 def find_version(path: str) -> Version | None:
     """Returns the version of a file, or None."""
-    try:
-        status = os.stat(path)
-    except FileNotFoundError:
-        return None
-    return status.st_size, status.st_mtime_ns
+    with contextlib.suppress(FileNotFoundError):
+        return find_file_and_version(path)[1]
+    return None
 
 
 def find_file(path: str) -> File:
     """Returns what identifies a file on this host. Raises FileNotFoundError."""
+    return find_file_and_version(path)[0]
+
+
+def find_file_and_version(path: str) -> tuple[File, Version]:
+    """Returns both for a file, at one moment. Raises FileNotFoundError."""
     status = os.stat(path)
-    return status.st_dev, status.st_ino
+    return (status.st_dev, status.st_ino), (status.st_size, status.st_mtime_ns)
 
 
 def find_written() -> dict[File, bool]:

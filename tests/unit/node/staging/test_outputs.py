@@ -88,6 +88,21 @@ def test_complete_files_are_copied_while_the_job_runs(server: S3Server, bucket: 
     assert read(server, bucket) == {"net/a.params": b"old", "fresh": b"just written", "open": b"half and half"}
 
 
+def test_a_file_that_is_replaced_all_the_time_is_copied(server: S3Server, bucket: str) -> None:
+    """Such as the list of checkpoints. One that is written in place, such as a table, has to be quiet."""
+    copy = Outputs(JOB, make_env(server.url, bucket), print)
+    file = write("list", b"1", age_s=0.0)
+    assert copy.copy() == ["list"]
+    write("draft", b"2", age_s=0.0).rename(file)
+    with file.open("r+b"):
+        assert copy.copy() == ["list"]
+    write("draft", b"3", age_s=0.0).rename(file)
+    assert copy.copy() == []
+    write("list", b"4", age_s=0.0)
+    assert copy.copy() == ["list"]
+    assert read(server, bucket) == {"list": b"3"}
+
+
 def test_what_a_killed_program_was_writing_replaces_nothing(
     server: S3Server, bucket: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
