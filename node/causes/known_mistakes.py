@@ -22,6 +22,7 @@ NO_RECORDS = (
     "a file is not a complete .rec file: it is cut short (`cluster data info FOLDER`), or it is another kind of file, "
     "such as an .idx: MXNet reads every file in a folder"
 )
+NO_URL = "no file has this URL: `cluster data ls` lists those that exist; a folder's URL ends in /"
 GPU_MEMORY = "the GPU's memory is full: use a smaller `--batch-size`, `--dtype float16`, or more GPUs"
 NO_PIP = "the nodes' environment has no pip: name packages in `[bootstrap] packages`, then `cluster up`"
 OTHER_PIP = "this pip is not that of the nodes' environment: name packages in `[bootstrap] packages`, then `cluster up`"
@@ -161,10 +162,8 @@ S3 = (
         "as an argument, and it gets the path of a copy on the node; or have it read the files in $CLUSTER_DATA_DIR",
         pattern=r"FileNotFoundError: \[Errno 2\] No such file or directory: '(?P<path>s3://[^']{1,200})'",
     ),
-    Mistake(
-        "Cannot find any files that matches the URI",
-        "no file has this URL: `cluster data ls` lists those that exist; a folder's URL ends in /",
-    ),
+    Mistake("Cannot find any files that matches the URI", NO_URL),
+    Mistake("S3FileSystem: fail to open", NO_URL),
     Mistake(
         "ExpiredToken",
         "the job's credentials have expired, and MXNet cannot renew them: start the job again; with an "
@@ -252,6 +251,11 @@ DOWNLOADS = (
 
 SCRIPTS = (
     Mistake(
+        "/s3/",
+        "s3://{key} is not copied to the node: name it, or its folder, in the command; `cluster data ls` lists it",
+        pattern=r"No such file or directory: '[^']*/users/[^'/]+/s3/(?P<key>[^']{1,200})'",
+    ),
+    Mistake(
         "FileNotFoundError: ",
         NOT_ON_NODES,
         pattern=r"^(?:\w+: )*FileNotFoundError: \[Errno 2\] No such file or directory: '(?P<path>[^']{1,200})'",
@@ -280,6 +284,13 @@ SCRIPTS = (
         "a job has no keyboard to read from: give the program what it asks for as arguments or variables (`--env`)",
     ),
     Mistake("images must be bigger than the batch size", SMALL_SET),
+    Mistake(
+        "StopIteration", f"a reader has no batch: {SMALL_SET}, or fewer workers", pattern=r"^(?:\w+: )*StopIteration$"
+    ),
+    Mistake(
+        "!ssize.empty() in function 'resize'",
+        "OpenCV got an empty image: the record or the file is damaged or no image, or there is no such file",
+    ),
     Mistake(
         "--kv-store",
         'the script has no option `--kv-store`: set `[train] kv_store_option = "--kvstore"` for a script like Gluon\'s '

@@ -92,12 +92,20 @@ class LocalData:
         if key and not key.endswith("/"):
             entry = self._store.find(url)
             if entry is not None:
-                return [entry]
+                return [entry, *self._find_index(url)]
         found = self._without_markers(list(self._store.list(url)))
         if not found and key and not key.endswith("/"):
             beside = self._store.list(url.rpartition("/")[0], below=False)
             found = [entry for entry in beside if entry.url.startswith(url)]
         return found
+
+    def _find_index(self, url: str) -> list[s3.Entry]:
+        """Returns the index beside a file of records, if there is one: Gluon's data sets open it by its name."""
+        found = None
+        if url.endswith(words.RECORDS):
+            with contextlib.suppress(s3.StoreError):  # who may not list is denied an object that does not exist
+                found = self._store.find(url.removesuffix(words.RECORDS) + words.INDEX)
+        return [found] if found is not None else []
 
     def _without_markers(self, entries: list[s3.Entry]) -> list[s3.Entry]:
         """Leaves out the markers of folders, empty objects `folder/`, which obstore lists recursively as `folder`."""

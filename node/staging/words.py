@@ -11,7 +11,8 @@ if TYPE_CHECKING:
 
 # An s3:// URL within a word, up to a character that a shell, a list or a pattern of MXNet's readers gives a meaning.
 URL = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](?:/(?:(?!,s3://)[^\s;'\"`|<>()\[?#*$\\\x00-\x1f\x7f])*)?")
-RECORDS, INDEXES = ".rec", "index/"  # as `cluster data pack` names them
+RECORDS, INDEX = ".rec", ".idx"
+INDEXES = "index/"  # of `cluster data pack`
 _DIGITS = re.compile(r"\d+")
 
 

@@ -4,11 +4,13 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from bootstrap.apply import ReadyNode
 from foundation.errors import ConfigError
 from node.engines import ENGINES
 from node.engines.engine import Framework
+from node.staging.words import RECORDS, find_urls
 from provision.model import count
 from train.job.config import TrainConfig
 from train.job.data_checks import Problem, find_problems
@@ -106,6 +108,13 @@ class ProposedJob(Struct, frozen=True, kw_only=True):
         return self.shipped is not None and any(word.partition("=")[0] in _DATA_OPTIONS for word in self.config.args)
 
     @property
+    def names_files(self) -> bool:
+        """Whether the user's own program is given files of records, and so may not read the folder."""
+        return self.shipped is None and any(
+            url.endswith(RECORDS) for url in find_urls(self.command or self.config.args)
+        )
+
+    @property
     def reads_data_url(self) -> bool:
         """Whether the job runs one of this project's scripts, which reads [data] url."""
         return self.data_url is not None and self.shipped is not None and not self.reads_something_else
@@ -116,7 +125,7 @@ def check(job: ProposedJob) -> tuple[str, ...]:
     data_problems: list[Problem] = []
     if job.data is not None and job.data_url is not None and job.names_data and not job.reads_something_else:
         data_problems += find_problems(
-            job.data,
+            replace(job.data, others=()) if job.names_files else job.data,
             job.data_url,
             region=job.region,
             script=job.shipped,

@@ -14,7 +14,7 @@ from foundation.durations import render_minutes
 from foundation.errors import ConfigError
 from node.engines.engine import Framework
 from node.protocol import SAVED_AT, STAGED
-from node.staging.words import URL, find_urls, is_below
+from node.staging.words import RECORDS, URL, find_urls, is_below
 from provision.aws.iam_policy import S3Scope
 from provision.oracle.tables import find_wheel
 from train.job.config import DataConfig, TrainConfig
@@ -222,7 +222,9 @@ def find_scope(config: TrainConfig, data: DataConfig, *, command: Sequence[str] 
     variables = [value for env in (config.env, config.env_server, config.env_worker) for value in env.values()]
     folders = [url for url in (data.s3_url, data.s3_results) if url is not None]
     written = _without_covered(_SAVED.findall(words), folders=[url for url in (data.s3_results,) if url is not None])
-    named = _without_covered(URL.findall("\n".join([words, *config.setup])), folders=folders, beginnings=written)
+    urls = URL.findall("\n".join([words, *config.setup]))
+    stems = [url.removesuffix(RECORDS[1:]) if url.endswith(RECORDS) else url for url in urls]  # and the index beside it
+    named = _without_covered(stems, folders=folders, beginnings=written)
     of_variables = URL.findall("\n".join(variables))
     return S3Scope(
         data_url=data.s3_url,

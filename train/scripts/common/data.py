@@ -41,7 +41,10 @@ def open_train(options: argparse.Namespace, part: Part, batch_size: int, *, firs
 
 def count_examples(options: argparse.Namespace, part: Part) -> int:
     """Counts the examples of a part by reading them: neither format stores the number."""
-    return sum(1 for _ in open_train(options, part, 1))
+    try:
+        return sum(1 for _ in open_train(options, part, 1))
+    except ScriptError:  # it is empty
+        return 0
 
 
 class Validation:

@@ -132,6 +132,15 @@ def test_what_a_url_brings(server: S3Server, disk: Path, url: str, value: str, n
     assert list((disk / "users").iterdir()) == []
 
 
+def test_a_file_of_records_brings_the_index_beside_it(server: S3Server, disk: Path) -> None:
+    server.put("indexed", {"t/a.rec": b"1234", "t/a.idx": b"0\t0\n", "t/b.rec": b"5678", "t/c.idx": b""})
+    for name, names in (("a.rec", ["t/a.idx", "t/a.rec"]), ("b.rec", ["t/b.rec"]), ("c.idx", ["t/c.idx"])):
+        url = f"s3://indexed/t/{name}"
+        paths, files, _ = bring(server.url, disk, url, CLUSTER_DATA_URL="s3://indexed/")
+        assert paths == {url: f"DIR/t/{name}"}
+        assert sorted(files) == names
+
+
 def test_empty_files_are_brought_and_markers_of_folders_are_not(server: S3Server, disk: Path) -> None:
     for url in ("s3://data-2/t/", "s3://data-2/"):
         _, files, _ = bring(server.url, disk, url, CLUSTER_DATA_URL="s3://data-2/")

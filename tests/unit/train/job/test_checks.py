@@ -18,6 +18,7 @@ CIFAR = {"script": f"{CODE_DIR}/train/scripts/train_cifar10.py"}
 
 
 MISSING = Data(objects=0, exists=False)
+MIXED = Data(objects=2, others=("a.idx",))
 
 
 def names(*words: str) -> dict[str, Any]:
@@ -129,6 +130,8 @@ def test_all_errors_are_reported_at_once() -> None:
         ({}, cpus(2), seen(MISSING, **COMMAND), ["there is no such bucket (cluster data put --create-bucket FOLDER"]),
         ({}, cpus(2), {"survey": Survey(results="s3://b/r/")}, ["so the job's files will stay on the nodes"]),
         ({"args": ("--data-train", "x.rec")}, cpus(2), seen(MISSING), []),
+        ({}, cpus(2), seen(MIXED, **names("s3://bucket/x/")), ["a.idx next to .rec files"]),
+        ({}, cpus(2), seen(MIXED, **names("data=s3://bucket/x/a.rec")), []),
         # Checkpoints that are lost with a node, in a job that should continue on a new node.
         ({"args": ("--model-prefix", "auto")}, cpus(2), {}, ["one node, since [data] results is not set"]),
         ({"args": ("--model-prefix", "auto")}, cpus(2), {"data": DataConfig(results="s3://bucket/r/")}, []),

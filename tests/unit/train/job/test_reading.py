@@ -199,8 +199,8 @@ def test_without_other_urls_a_job_may_use_what_data_names() -> None:
 @pytest.mark.parametrize(
     ("words", "found"),
     [
-        (["--data-train", "s3://more/train.rec"], ["s3://more/train.rec"]),
-        (["--data-train=s3://more/a.rec;s3://more/b.rec"], ["s3://more/a.rec", "s3://more/b.rec"]),
+        (["--data-train", "s3://more/train.rec"], ["s3://more/train."]),  # and train.idx
+        (["--data-train=s3://more/a.rec;s3://more/b.rec"], ["s3://more/a.", "s3://more/b."]),
         (["sh", "-c", "train --data 's3://more/it is/' && ls \"s3://other/b/\""], ["s3://more/it", "s3://other/b/"]),
         (["s3://more/a/", "s3://more/a/b", "s3://more/a"], ["s3://more/a"]),  # a prefix of the others
         (["s3://more", "s3://moreover/a"], ["s3://more/", "s3://moreover/a"]),
