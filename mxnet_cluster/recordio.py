@@ -28,8 +28,6 @@ MAX_PAYLOAD_BYTES = (1 << _LENGTH_BITS) - 1
 _WHOLE, _FIRST, _MIDDLE, _LAST = range(4)
 _PART = struct.Struct("<II")
 _IMAGE_HEADER = struct.Struct("<IfQQ")
-_HEAD_BYTES = 4096
-"""The number of bytes of a record that are read for its labels: the image's header and a thousand labels."""
 
 
 def encode_record(payload: bytes) -> bytes:
@@ -97,38 +95,7 @@ def decode_record(content: bytes) -> bytes:
     return MAGIC.join(parts)
 
 
-@dataclass(frozen=True)
-class RecordHead:
-    """The offset of a record, and its labels if its payload begins like that of an image."""
-
-    offset: int
-    labels: tuple[float, ...] | None
-
-
-def scan_heads(file: BinaryIO, *, name: str, size_bytes: int) -> Iterator[RecordHead]:
-    """Yields the head of each record in a file of this size, and skips the rest. Raises as `scan_records` does."""
-    offset = 0
-    while offset < size_bytes:
-        begin = offset
-        payload = b""
-        flag = _FIRST
-        while flag in (_FIRST, _MIDDLE):
-            header = file.read(_PART.size)
-            if not header:
-                raise broken(name, offset, "the file ends between two parts of a record")
-            flag, length = _parse_part(header, name=name, offset=offset, inside=offset > begin)
-            padded = length + -length % 4
-            if offset + _PART.size + padded > size_bytes:
-                raise broken(name, offset, f"the file ends inside a record of {length} bytes")
-            wanted = padded if flag != _WHOLE else min(padded, _HEAD_BYTES)
-            body = file.read(wanted)
-            payload += (MAGIC if offset > begin else b"") + body[:length]
-            file.seek(padded - wanted, 1)
-            offset += _PART.size + padded
-        yield RecordHead(offset=begin, labels=_find_labels(payload))
-
-
-def _find_labels(payload: bytes) -> tuple[float, ...] | None:
+def find_labels(payload: bytes) -> tuple[float, ...] | None:
     """Returns the labels at the beginning of an image's payload, as 32-bit floats, or None if it is too short."""
     if len(payload) < _IMAGE_HEADER.size:
         return None
@@ -178,7 +145,7 @@ def decode_image(payload: bytes, *, name: str) -> ImageRecord:
 
     name: the record's name, for errors. Raises ClusterError if the payload is too short for its header.
     """
-    labels = _find_labels(payload)
+    labels = find_labels(payload)
     if labels is None:
         raise ClusterError(f"{name}: {len(payload)} bytes are too short for an image record and its labels")
     flag, _, record_id, _ = _IMAGE_HEADER.unpack_from(payload)

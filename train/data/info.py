@@ -1,7 +1,6 @@
 """Describes shards, for `cluster data info`.
 
-On this machine, reads the first bytes of every record. In S3, counts the records of a shard by its index and reads only
-the last one, unless all are requested.
+Reads every record. Of a shard in S3 with an index, reads only the index and the last record, unless all are requested.
 """
 
 from array import array
@@ -11,7 +10,7 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 
 from foundation.errors import ClusterError
-from mxnet_cluster.recordio import broken, scan_heads, scan_records
+from mxnet_cluster.recordio import broken, decode_record, find_labels, scan_records
 from mxnet_cluster.records import count_part, find_part
 from train.data.sources import Shard, Sources
 from train.s3.url import is_s3
@@ -64,12 +63,15 @@ def _scan(sources: Sources, shard: Shard) -> ShardInfo:
     labels: Counter[tuple[float, ...]] = Counter()
     without = 0
     with sources.open(shard) as file:
-        for head in scan_heads(file, name=shard.name, size_bytes=shard.size_bytes):
-            starts.append(head.offset)
-            if head.labels is None:
+        end = 0
+        for record in scan_records(file, name=shard.name):
+            starts.append(end)
+            end += len(record)
+            found = find_labels(decode_record(record))
+            if found is None:
                 without += 1
             else:
-                labels[head.labels] += 1
+                labels[found] += 1
     return ShardInfo(name=shard.name, size_bytes=shard.size_bytes, starts=starts, labels=labels, without_labels=without)
 
 

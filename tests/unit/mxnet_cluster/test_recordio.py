@@ -16,7 +16,6 @@ from mxnet_cluster.recordio import (
     encode_image,
     encode_record,
     find_head,
-    scan_heads,
     scan_records,
 )
 from record_files import read_records
@@ -92,29 +91,8 @@ def test_an_image_record_needs_a_label() -> None:
 def test_heads_are_where_the_records_are(payloads: list[bytes]) -> None:
     records = list(map(encode_record, payloads))
     content = b"".join(records)
-    heads = list(scan_heads(io.BytesIO(content), name="x.rec", size_bytes=len(content)))
+    heads = list(accumulate(map(len, records), initial=0))[:-1]
     assert list(scan_records(io.BytesIO(content), name="x.rec")) == records
-    assert [head.offset for head in heads] == list(accumulate(map(len, records), initial=0))[:-1]
     for begin in range(0, len(content), 4):
-        following = [head.offset for head in heads if head.offset >= begin]
+        following = [head for head in heads if head >= begin]
         assert find_head(content[begin:]) == (following[0] - begin if following else None)
-
-
-def test_labels_of_heads() -> None:
-    # An id whose lower half is the magic number: the record has parts, and its header spans the first two.
-    odd: int = struct.unpack("<I", MAGIC)[0]
-    images = [
-        ImageRecord(labels=(3.0,), record_id=1, image=bytes(9000)),
-        ImageRecord(labels=(3.0, 4.5), record_id=odd, image=b"png"),
-        ImageRecord(labels=tuple(map(float, range(900))), record_id=2, image=b""),
-    ]
-    content = b"".join(encode_record(encode_image(image)) for image in images) + encode_record(b"no image")
-    heads = list(scan_heads(io.BytesIO(content), name="x.rec", size_bytes=len(content)))
-    assert [head.labels for head in heads] == [*(image.labels for image in images), None]
-
-
-@pytest.mark.parametrize("cut", [1, 4, 8, 13])
-def test_heads_of_a_truncated_file(cut: int) -> None:
-    content = encode_record(b"whole") + encode_record(b"cut" + MAGIC * 3 + b"end")
-    with pytest.raises(ClusterError, match=r"x\.rec: .* at byte \d+: "):
-        list(scan_heads(io.BytesIO(content[:-cut]), name="x.rec", size_bytes=len(content) - cut))
