@@ -169,7 +169,8 @@ class Sources:
         try:
             yield
         except FileNotFoundError as error:
-            raise NotFoundError(f"{word}: no such object or folder") from error
+            what = "bucket" if "NoSuchBucket" in str(error.__cause__) else "object or folder"
+            raise NotFoundError(f"{word}: no such {what}") from error
         except (ClientError, BotoCoreError, OSError) as error:
             if isinstance(error, OSError) and error.errno == errno.EBUSY:  # s3fs's FileExpired
                 raise ClusterError(f"{word}: it was changed while it was read", hint="run the command again") from error

@@ -96,10 +96,11 @@ def apply_pack(
                 _write_part(writer, part, results, done, shard_bytes=shard_bytes, watch=watch)
             done.shards.extend(writer.written)
     if done.broken and (not skip_broken or not done.shards):
-        raise ClusterError(
-            f"{len(done.broken)} of {len(images)} images cannot be packed:{list_lines(done.broken)}",
-            hint="repair or remove them, or add --skip-broken to leave them out; then run the command again",
-        )
+        hint = "repair or remove them, or add --skip-broken to leave them out; then run the command again"
+        if not done.shards and not listed.label_names:
+            hint = f"the paths of the list start at {listed.root}; --root DIR names another folder"
+        what = f"{len(done.broken)} of {len(images)} images cannot be packed:{list_lines(done.broken)}"
+        raise ClusterError(what, hint=hint)
     if listed.label_names:
         names = destination.work / "labels.txt"
         lines = [f"{number}\t{name}\n" for number, name in enumerate(listed.label_names)]

@@ -111,6 +111,9 @@ def test_unreadable_images_are_named(run_here: Run, tmp_path: Path, photos: Path
 
 def test_lists_with_several_labels(run_here: Run, tmp_path: Path, photos: Path) -> None:
     (tmp_path / "a.lst").write_text("5\t1\t2.5\tdog/0.png\n9\t0\t-1\tcat/1.jpg\n")
+    with pytest.raises(ClusterError, match="2 of 2 pictures cannot be packed") as raised:
+        run_here("pack", "a.lst", "out", "--label-width", "1", "--processes", "1")
+    assert "--root DIR names another folder" in str(raised.value.hint)
     words = ("pack", "a.lst", "out", "--root", "photos", "--processes", "1")
     with pytest.raises(UsageError, match="has 2 labels"):
         run_here(*words)
@@ -231,6 +234,8 @@ def test_commands_for_shards_in_s3(run_here: Run, bucket: S3Server) -> None:
 
 
 def test_a_wrong_index_is_detected(run_here: Run, bucket: S3Server) -> None:
+    with pytest.raises(ClusterError, match=r"s3://nobucket/a\.rec: no such bucket"):
+        run_here("info", "s3://nobucket/a.rec")
     record = encode_record(b"one")
     bucket.put("bucket", {"a.rec": record * 3})
     for index, message in (
