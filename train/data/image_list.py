@@ -100,7 +100,7 @@ def _parse_line(line: str, *, where: str, label_width: int | None) -> Picture:
             hint="an index is a whole number from 0 to 2^64 - 1",
         )
     for word in words[1:-1]:
-        if problem := explain_label(word):
+        if problem := _explain_label(word):
             raise ClusterError(f"{where}: the label {word[:40]!r} {problem}")
     index, labels = int(words[0]), tuple(map(float, words[1:-1]))
     if label_width is None and len(labels) > 1:
@@ -120,7 +120,7 @@ def _is_index(word: str) -> bool:
         return False
 
 
-def explain_label(word: str) -> str:
+def _explain_label(word: str) -> str:
     """Why a text cannot be the label of a record, a 32-bit float; empty if it can. Pure."""
     try:
         (value,) = struct.unpack("<f", struct.pack("<f", float(word)))

@@ -311,23 +311,19 @@ def test_a_job_that_ends_stops_the_copy(proxy: str, disk: Path) -> None:
             data.bring(["s3://data/large"])
 
 
-def kill_at_random(url: str, faults: Faults, cache: Path, times: int) -> None:
-    draw = random.Random(times)
+def test_a_kill_at_any_moment_does_no_harm(proxy: str, faults: Faults, disk: Path) -> None:
+    draw = random.Random(3)
     faults.pause_s = 0.03
-    for _ in range(times):
+    for _ in range(3):
         words = (sys.executable, "-c", PROGRAM, "s3://data/train/", "s3://data/large")
-        with subprocess.Popen(words, env={**os.environ, **make_env(url, cache)}) as process:
+        with subprocess.Popen(words, env={**os.environ, **make_env(proxy, disk)}) as process:
             time.sleep(draw.uniform(0.2, 0.8))
             process.send_signal(signal.SIGKILL)
-        _, files, _ = bring(url, cache, "s3://data/train/", "s3://data/large")
+        _, files, _ = bring(proxy, disk, "s3://data/train/", "s3://data/large")
         assert files == {**SHARDS, "train/sub/x": b"no", "large": LARGE}
-        assert find_held(cache) == sum(map(len, files.values()))
-        assert list((cache / "incoming").iterdir()) == list((cache / "users").iterdir()) == []
-        for path in draw.sample(sorted((cache / "objects").iterdir()), 3):  # so that the next run must fetch some
+        assert find_held(disk) == sum(map(len, files.values()))
+        assert list((disk / "incoming").iterdir()) == list((disk / "users").iterdir()) == []
+        for path in draw.sample(sorted((disk / "objects").iterdir()), 3):  # so that the next run must fetch some
             for file in path.iterdir():
                 file.unlink()
             path.rmdir()
-
-
-def test_a_kill_at_any_moment_does_no_harm(proxy: str, faults: Faults, disk: Path) -> None:
-    kill_at_random(proxy, faults, disk, times=3)

@@ -115,6 +115,8 @@ def test_info(run_here: Run, tmp_path: Path) -> None:
     assert "data: 34 records" in text
     assert "and 13 more (--json has all)" in text
     assert "worker 1  " in text
+    (tmp_path / "empty.rec").touch()
+    assert "empty.rec: 0 records, 0 bytes" in run_here("info", "empty.rec", "--workers", "2")
 
 
 def test_info_tells_labels_apart(run_here: Run, tmp_path: Path) -> None:
@@ -123,11 +125,6 @@ def test_info_tells_labels_apart(run_here: Run, tmp_path: Path) -> None:
     (tmp_path / "a.rec").write_bytes(b"".join(records))
     found = json.loads(run_here("info", "a.rec", "--json"))["labels"]["first"]
     assert found == dict.fromkeys(["0.1", "0.12345678", "0.12345679", "2", "1e+06", "1234567", "1234568"], 1)
-
-
-def test_info_of_an_empty_file(run_here: Run, tmp_path: Path) -> None:
-    (tmp_path / "empty.rec").touch()
-    assert "empty.rec: 0 records, 0 bytes" in run_here("info", "empty.rec", "--workers", "2")
 
 
 def test_info_agrees_with_the_reader(tmp_path: Path) -> None:
