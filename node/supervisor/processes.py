@@ -45,7 +45,7 @@ class JobProcess:
 
     title: its name in messages, without rank and host. agent: that of its host. at: the index of its running command.
     was_ended: whether the agent has ended it. why: the agent's own error. last_line: of its output, without blank ones.
-    bound: ps-lite's address and port. blocked: ports that it cannot reach.
+    bound: ps-lite's address and port. blocked: ports that it cannot reach. is_contained: whether it runs in a container.
     """
 
     def __init__(self, number: int, role: str, host: str, agent: HostAgent, *, title: str = "") -> None:
@@ -65,6 +65,7 @@ class JobProcess:
         self.last_lines: deque[str] = deque(maxlen=MOST_LINES)
         self.bound: tuple[str, int] | None = None
         self.blocked: tuple[str, ...] = ()
+        self.is_contained = False
 
     @property
     def name(self) -> str:
@@ -262,6 +263,7 @@ class Processes:
         if is_setup and order.containers:  # it runs on the host, where the image's PATH is meaningless
             env["PATH"] = f"{os.path.dirname(settings.python)}:{HOST_PATH}"
         container = self._container_of(process)
+        process.is_contained = container is not None
         if process.role == "launcher":
             commands = (self._launcher_words(settings, launched, in_image=container is not None),)
         return RoleOrder(

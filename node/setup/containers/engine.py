@@ -179,7 +179,7 @@ def create_words(engine: Sequence[str], image: str, name: str) -> list[str]:
 
 def remove_words(engine: Sequence[str], names: Iterable[str]) -> list[str]:
     """The command line that kills and removes containers by name or id. Containers that are gone are not an error."""
-    words = ["--ignore", "--time", "0"] if is_podman(engine) else []
+    words = ["--ignore"] if is_podman(engine) else []  # Ubuntu 22.04's podman 3.4 has no --time
     return [*engine, "rm", "--force", "--volumes", *words, *names]
 
 

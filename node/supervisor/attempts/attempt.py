@@ -22,7 +22,7 @@ from node.supervisor.attempts.interruption import Interruption
 from node.supervisor.attempts.restarts import AttemptEnd
 from node.supervisor.attempts.stacks import StackRequests
 from node.supervisor.outcome import Outcome
-from node.supervisor.processes import JOB_ROLES, JobProcess, Processes
+from node.supervisor.processes import JobProcess, Processes
 from node.supervisor.stalls import Stalls
 from node.tasks import Tasks
 from node.wire import (
@@ -381,8 +381,8 @@ class RunningAttempt:
 
     def find_cause(self, culprit: JobProcess) -> str | None:
         """Returns why its first process failed, if that is known."""
-        contained = bool(self.order.containers) and culprit.role in JOB_ROLES
-        return find_cause(list(culprit.last_lines), culprit.exit_code or 1, culprit.agent.clues, contained=contained)
+        code, clues = culprit.exit_code or 1, culprit.agent.clues
+        return find_cause(list(culprit.last_lines), code, clues, contained=culprit.is_contained)
 
     def describe_lost(self) -> dict[str, str]:
         """Returns the reasons why it has lost nodes, by name."""

@@ -109,7 +109,7 @@ def test_credentials_are_named_by_their_path() -> None:
 
 def test_removal() -> None:
     podman = engine.remove_words(["podman"], ["a"])
-    assert podman == ["podman", "rm", "--force", "--volumes", "--ignore", "--time", "0", "a"]
+    assert podman == ["podman", "rm", "--force", "--volumes", "--ignore", "a"]
     assert engine.remove_words(["docker"], ["a"]) == ["docker", "rm", "--force", "--volumes", "a"]
     assert "label=cluster.job=j" in engine.list_words(["podman"], "j")
 

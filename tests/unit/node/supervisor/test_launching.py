@@ -19,6 +19,7 @@ from node.supervisor.launch import parse_ssh
 from node.supervisor.processes import Processes
 from node.wire import Launch, Request, RunProgram
 
+TORCHRUN = ("GROUP_RANK", "GROUP_WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 HOSTS = tuple(JobHost(name=f"node-{i}", ip=f"10.0.0.{4 + i}", instance_id=f"i-{i}") for i in range(3))
 
 
@@ -53,6 +54,16 @@ def test_the_check_for_open_mpi_runs_with_the_hosts_path(*, has_environment: boo
     assert known.order_of(known.add("worker", "10.0.0.4"), {}).env.get("PATH") == env.get("PATH")
 
 
+@pytest.mark.parametrize("has_environment", [False, True])
+def test_an_images_own_torchrun_is_in_its_container(*, has_environment: bool) -> None:
+    """If it fails, the cause is looked for in the image."""
+    there = {"node-0": Container(engine=("podman",), image="sha256:1", path="/img", has_environment=has_environment)}
+    known = make_processes(launcher="torchrun", containers=there)
+    launcher = known.add("launcher", "10.0.0.4")
+    known.order_of(launcher, dict.fromkeys(TORCHRUN, "1"))
+    assert launcher.is_contained is not has_environment
+
+
 def test_launch_pys_ssh_command_is_parsed() -> None:
     program = "export OMP_NUM_THREADS=1; export DMLC_ROLE=worker; export DMLC_PS_ROOT_PORT=9091; cd /x/; run it"
     assert parse_ssh(["-o", "StrictHostKeyChecking=no", "10.0.0.5", "-p", "22", program]) == Launch(
@@ -85,7 +96,7 @@ def test_mpiruns_daemon_gets_no_secret() -> None:
 
 def test_torchrun_gets_no_secret() -> None:
     known = make_processes(launcher="torchrun", kv_store="none", secrets={"S": "hush"}, env={"A": "b"})
-    launched = dict.fromkeys(("GROUP_RANK", "GROUP_WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"), "1")
+    launched = dict.fromkeys(TORCHRUN, "1")
     assert known.order_of(known.add("launcher", "10.0.0.4"), launched).env == {"A": "b", "CLUSTER_JOB_NAME": "mine"}
 
 
