@@ -35,6 +35,7 @@ COMMAND = (
 class Server(Struct, frozen=True, kw_only=True):
     """Where JupyterLab listens on its node, as in the file that it writes there for its user alone."""
 
+    pid: Annotated[int, Meta(ge=2)]
     port: Annotated[int, Meta(ge=1, le=65535)]
     token: Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_-]{16,128}\Z")]
 

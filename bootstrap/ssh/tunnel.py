@@ -1,6 +1,7 @@
 """Forwards ports of a node to this machine by OpenSSH's ssh, which is started again whenever it ends."""
 
 import errno
+import re
 import shlex
 import shutil
 import socket
@@ -11,22 +12,32 @@ from itertools import chain, repeat
 from typing import NoReturn
 
 from bootstrap.ssh.host import Host, find_ssh_words, render_options
-from foundation.errors import ClusterError
+from foundation.errors import ClusterError, NotFoundError
 from foundation.progress import Event, Report
+from foundation.remote_command import RemoteCommand
 
 OPENED = "the ports are forwarded"
+ENDED = "the program has ended"
 LOCAL = "127.0.0.1"
 _DELAYS_S = (0.1, 0.5, 1.0, 2.0)
+_NO_ANSWER = re.compile("channel [0-9]+: open failed: connect failed: ")
 _LONGEST_DELAY_S = 5.0  # a laptop that wakes up is connected again soon
 # Becomes its arguments, which end with this program, also if that is killed: then its end of the pipe closes.
 _WITH_US = 'exec 3<&0; { cat <&3; kill $$; } >/dev/null 2>&1 & exec "$@" 3<&- </dev/null'
 
 
-def render_forward_command(host: Host, ports: Mapping[int, int], *, options: Mapping[str, str]) -> tuple[str, ...]:
-    """The words of an ssh command that forwards ports of a node's loopback to this machine's, and runs nothing. Pure.
+class ProgramEnded(Exception):
+    """The program on the node whose port was forwarded has ended."""
 
-    ports: by the port on this machine, the one on the node. options: as for render_ssh_command. It prints
-    OPENED once all ports are forwarded, exits if one cannot be, and later if the node does not answer.
+
+def render_forward_command(
+    host: Host, ports: Mapping[int, int], *, options: Mapping[str, str], pid: int | None = None
+) -> tuple[str, ...]:
+    """The words of an ssh command that forwards ports of a node's loopback to this machine's. Pure.
+
+    ports: by the port on this machine, the one on the node. options: as for render_ssh_command. pid: a program on the
+    node with whose end ssh ends, after it has printed ENDED. It prints OPENED once all ports are forwarded, exits if
+    one cannot be, and later if the node does not answer.
     """
     tunnel = {
         "ExitOnForwardFailure": "yes",
@@ -38,8 +49,11 @@ def render_forward_command(host: Host, ports: Mapping[int, int], *, options: Map
     }
     forwards = [word for here, there in ports.items() for word in ("-L", f"127.0.0.1:{here}:127.0.0.1:{there}")]
     (program, *words), target = find_ssh_words(host, options=options)
+    # Once ssh has gone, echo fails.
+    waits = RemoteCommand(f"while kill -0 {pid} 2>/dev/null; do echo; sleep 1; done; echo {shlex.quote(ENDED)}")
+    before, after = (("-N",), ()) if pid is None else ((), (waits.line(),))
     # ssh takes the first value of an option.
-    return (program, *render_options(tunnel), *words, "-N", "-T", *forwards, "--", target)
+    return (program, *render_options(tunnel), *words, *before, "-T", *forwards, "--", target, *after)
 
 
 def check_free(ports: Mapping[int, int]) -> None:
@@ -70,7 +84,8 @@ def keep_open(
     """Runs an ssh command that forwards ports and prints OPENED, again whenever it ends. KeyboardInterrupt ends it.
 
     find_line: returns the command anew, since a node that was stopped and started has another address; may raise
-    ClusterError. opened: called once, when the ports are forwarded. Raises ClusterError if they cannot be.
+    ClusterError. opened: called once, when the ports are forwarded. Raises ClusterError if they cannot be or, later,
+    NotFoundError if the node is gone, and ProgramEnded.
     """
     failed = _hold(line, opened, report)
     if failed is not None:
@@ -91,6 +106,8 @@ def _connect_again(line: Sequence[str], find_line: Callable[[], Sequence[str]], 
         failed = f"ssh: {failed}"
         try:
             line = find_line()
+        except NotFoundError:
+            raise
         except ClusterError as error:
             failed = error.message
         if failed != shown:
@@ -99,18 +116,21 @@ def _connect_again(line: Sequence[str], find_line: Callable[[], Sequence[str]], 
     return line
 
 
-def _hold(line: Sequence[str], opened: Callable[[], None], report: Report) -> str | None:
+def _hold(words: Sequence[str], opened: Callable[[], None], report: Report) -> str | None:
     """Runs the command to its end. Returns None if it has forwarded the ports, otherwise its last message."""
     is_open, last = False, "it has ended without a message"
-    with _start(line) as ssh:
+    with _start(words) as ssh:
         try:
-            for text in map(str.strip, ssh.stdout or ()):
+            for line in ssh.stdout or ():
+                text = _NO_ANSWER.sub("the port on the node: ", line.strip())
                 if text == OPENED:
                     is_open = True
                     opened()
-                elif is_open and text != last:
+                elif text == ENDED:
+                    raise ProgramEnded
+                elif is_open and text not in ("", last):
                     report(Event(kind="info", what=f"ssh: {text}"))
-                last = text
+                last = text or last
         finally:
             ssh.terminate()
     return None if is_open else last

@@ -3,20 +3,19 @@
 import secrets
 import sys
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 
 import click
 from msgspec.structs import replace
 
 from bootstrap.apply import ReadyNode
 from bootstrap.notebook import COMMAND, Server, find_server, open_page, place_notebook
-from bootstrap.ssh.tunnel import LOCAL, find_free, keep_open, render_forward_command
+from bootstrap.ssh.tunnel import LOCAL, ProgramEnded, find_free, keep_open, render_forward_command
 from cluster.app import App, if_interrupted, pass_app
 from cluster.commands.ssh import find_options
 from cluster.completion import NODE
 from cluster.jobs import ask_head, end_job, open_head
 from cluster.nodes.source import Nodes
-from cluster.session import describe_and_warn, source_of
+from cluster.session import describe, describe_and_warn, source_of
 from cluster.submission.request import TrainRequest
 from cluster.submission.submit import submit
 from foundation.errors import ClusterError, NotFoundError
@@ -119,11 +118,18 @@ def attach(app: App, nodes: Nodes, node: str, server: Server, *, opens: bool) ->
         if opens:
             open_page(page, url)
 
-    line = render_forward_command(host, {port: server.port}, options=find_options(app, host))
+    line = render_forward_command(host, {port: server.port}, options=find_options(app, host), pid=server.pid)
+
+    def find_line() -> tuple[str, ...]:
+        if _find(app, describe(app), node) is None:  # a node that was stopped has another address, but no notebook
+            raise NotFoundError(f"the notebook on {node} has ended", hint="cluster logs notebook")
+        return line
+
     try:
-        with suppress(KeyboardInterrupt):  # the usual end
-            # A node that was stopped has another address, but no notebook.
-            keep_open(line, find_line=lambda: line, opened=show, report=app.report)
+        keep_open(line, find_line=find_line, opened=show, report=app.report)
+    except ProgramEnded:
+        app.message(f"the notebook on {node} has ended: cluster logs notebook shows why")
+    except KeyboardInterrupt:  # the usual end
+        app.message(f"the notebook keeps running: cluster notebook {node} attaches to it, --stop ends it")
     finally:
         page.unlink(missing_ok=True)
-    app.message(f"the notebook keeps running: cluster notebook {node} attaches to it, --stop ends it")

@@ -45,7 +45,7 @@ class JobProcess:
 
     title: its name in messages, without rank and host. agent: that of its host. at: the index of its running command.
     was_ended: whether the agent has ended it. why: the agent's own error. last_line: of its output, without blank ones.
-    bound: ps-lite's address and port. blocked: ports that it cannot reach. is_contained: whether it runs in a container.
+    bound: ps-lite's address and port. blocked: ports that it cannot reach. is_contained: it runs in a container.
     """
 
     def __init__(self, number: int, role: str, host: str, agent: HostAgent, *, title: str = "") -> None:

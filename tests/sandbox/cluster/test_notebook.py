@@ -82,7 +82,9 @@ def test_a_cell_loses_no_output_and_a_job_runs_beside_it(two_nodes: Project) -> 
     with two_nodes.running("notebook", "node-1") as process:
         assert process.stdout is not None
         assert process.stdout.readline().strip().rpartition("?")[2] == url.rpartition("?")[2]  # the same one
-    two_nodes.run("notebook", "--stop", "node-1")
+        two_nodes.run("notebook", "--stop", "node-1")
+        assert process.wait(timeout=60) == 0
+        assert "the notebook on node-1 has ended" in two_nodes.messages.read_text()
     [job] = [job for job in json.loads(two_nodes.run("jobs", "--json").stdout) if job["name"] == "notebook"]
     assert job["state"] == "stopped"
     token = urllib.parse.urlsplit(url).query.removeprefix("token=")

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from bootstrap.ssh.host import render_editor_links, render_scp_command
-from bootstrap.ssh.tunnel import OPENED, check_free, keep_open
+from bootstrap.ssh.tunnel import ENDED, OPENED, ProgramEnded, check_free, keep_open
 from cluster.commands.ssh import read_paths, read_ports
-from foundation.errors import ClusterError, UsageError
-from foundation.progress import Event
+from foundation.errors import ClusterError, NotFoundError, UsageError
+from foundation.progress import Event, silent
 from node_facts import HOST
 
 
@@ -73,6 +73,18 @@ def test_a_tunnel_finds_the_new_address_of_its_node(tmp_path: Path) -> None:
         keep_open(old, find_line=find_line, opened=lambda: None, report=report)
     lost = "the connection is lost: connecting again, until Ctrl-C"
     assert [word for word in words if not word.startswith("ssh: ")] == [lost, "node-0 is stopped", "connected again"]
+
+
+def test_a_tunnel_ends_with_the_program_or_its_node(tmp_path: Path) -> None:
+    def find_line() -> tuple[str, ...]:
+        raise NotFoundError("no cluster")
+
+    for line, end in ((f"echo {OPENED}; echo; echo {ENDED}", ProgramEnded), (f"echo {OPENED}; kill $$", NotFoundError)):
+        once = f"[ -e $0 ] || exit; rm $0; {line}"
+        (tmp_path / "once").touch()
+        words = ("sh", "-c", once, f"{tmp_path}/once")
+        with pytest.raises(end):
+            keep_open(words, find_line=find_line, opened=lambda: None, report=silent)
 
 
 @pytest.mark.parametrize(("user", "home"), [("ubuntu", "/home/ubuntu"), ("root", "/root")])
