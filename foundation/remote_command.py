@@ -9,6 +9,15 @@ import shlex
 from base64 import b64encode
 
 HIDDEN = "***"
+# The password in a URL, up to the last @ before a blank or another URL: it may itself contain @ or /. A port with a
+# path is not a password.
+_PASSWORD = re.compile(r"(://[^/\s:]*:)(?!\d+[/?#])(?:(?!://)\S)+@")
+_TOKEN = re.compile(r"(https?://)[^/?#\s:@]+@", re.IGNORECASE)  # instead of a user, as git hosts accept it
+
+
+def hide_passwords(text: str) -> str:
+    """The text without the passwords of its URLs. Pure."""
+    return _TOKEN.sub(r"\1***@", _PASSWORD.sub(r"\1***@", text))
 
 
 class Secret:

@@ -17,6 +17,7 @@ from msgspec import Meta, Struct, ValidationError, convert
 from msgspec.structs import fields, replace
 
 from foundation.errors import ConfigError
+from foundation.remote_command import hide_passwords
 from foundation.setting_types import ALONE, HIDDEN, Settings, Shape
 
 _KINDS: dict[Any, tuple[type, ...]] = {
@@ -348,9 +349,11 @@ def show_name(name: str) -> str:
 
 
 def show(value: object) -> str:
-    """A value as TOML writes it, cut to 80 characters."""
-    if isinstance(value, str | bool):
-        text = json.dumps(value, ensure_ascii=False)
+    """A value as TOML writes it, without passwords in URLs, cut to 80 characters."""
+    if isinstance(value, str):
+        text = json.dumps(hide_passwords(value), ensure_ascii=False)
+    elif isinstance(value, bool):
+        text = json.dumps(value)
     elif isinstance(value, list | tuple):
         text = f"[{', '.join(map(show, value))}]"
     elif isinstance(value, Mapping):

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from msgspec import to_builtins
 
 from foundation.decode import decode
+from foundation.remote_command import HIDDEN, hide_passwords
 from node.protocol import MAX_RECORD_BYTES, Record
 from node.setup import process_tree
 
@@ -22,12 +23,7 @@ SECRET = re.compile(
     "|_(PWD|KEYS?)(_|$)|^KEYS?$",
     re.IGNORECASE,
 )
-# The password in a URL, up to the last @ before a blank or another URL: it may itself contain @ or /. A port with a
-# path is not a password.
-URL_PASSWORD = re.compile(r"(://[^/\s:]*:)(?!\d+[/?#])(?:(?!://)\S)+@")
-URL_TOKEN = re.compile(r"(https?://)[^/?#\s:@]+@", re.IGNORECASE)  # instead of a user, as git hosts accept it
 ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
-HIDDEN = "***"  # replaces a value
 
 
 def root() -> str:
@@ -53,9 +49,7 @@ def short_path(socket: str) -> Iterator[str]:
 
 def mask(name: str, value: str) -> str:
     """Returns a variable's value for display: masked if the name suggests a secret, and without passwords in URLs."""
-    if SECRET.search(name):
-        return HIDDEN
-    return URL_TOKEN.sub(r"\1***@", URL_PASSWORD.sub(r"\1***@", value))
+    return HIDDEN if SECRET.search(name) else hide_passwords(value)
 
 
 def read_record(job: str) -> Record | None:

@@ -28,6 +28,7 @@ GIT_URL = re.compile(
     r"@\s*git\+(?P<url>(?:https|ssh|file)://(?:git@)?[^\s@#/]*/[^\s@#]+)(?:@(?P<ref>\w[\w./-]*))?"
     r"(?:#subdirectory=(?P<folder>\w[\w./-]*))?(?=\s|$)"
 )
+LOCAL = re.compile(r"[./~]|\S+\.(?:txt|toml|whl)$")
 COMMENT = re.compile(r"(?:^|\s+)#.*$", re.MULTILINE)
 MXNET = re.compile(r"mxnet(-cu[0-9]+)?")
 
@@ -59,8 +60,13 @@ def check_entry(entry: str) -> str:
 def check_line(line: str) -> None:
     """Refuses what is not a package. Pure. Raises ValueError without the line, which may have a password in it."""
     option = re.match(r"--?[A-Za-z][A-Za-z-]*", line)
-    if option is not None:
+    if option is not None and option[0] not in ("-e", "--editable"):
         raise ValueError(f"the option {option[0]} is not supported: set up pip or uv on this machine instead")
+    if option is not None or LOCAL.match(line):
+        raise ValueError(
+            "files are not packages: -r FILE names a requirements file; [bootstrap] sync sends your own code; the "
+            "wheels of a folder are found by name if UV_FIND_LINKS is that folder on this machine"
+        )
     is_wheel = WHEEL_URL.search(line) and not re.search(r"//[^/\s]*@", line)
     if "://" in line and not is_wheel and not is_git(line):
         raise ValueError(

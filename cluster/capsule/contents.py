@@ -10,7 +10,8 @@ from typing import Any
 from msgspec import Struct, to_builtins
 
 from cluster.views.layout import render_table
-from node.job_folder import HIDDEN, SECRET, mask
+from foundation.remote_command import HIDDEN
+from node.job_folder import SECRET, mask
 from node.protocol import JobHost, JobSpec, Machine
 
 ENVIRONMENTS = ("env", "env_server", "env_worker")

@@ -29,8 +29,8 @@ from cluster.session import collect, source_of
 from cluster.status import describe_status
 from cluster.views.status import status_document
 from foundation.errors import ClusterError
-from foundation.remote_command import run_program
-from node.job_folder import HIDDEN, mask
+from foundation.remote_command import HIDDEN, run_program
+from node.job_folder import mask
 from node.protocol import JobSpec
 from train.follow.events import EventReader, render_line
 from train.follow.records import JobRecord

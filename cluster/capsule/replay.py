@@ -23,7 +23,7 @@ from cluster.capsule.describe import list_data
 from cluster.submission.request import TrainRequest
 from cluster.submission.submit import find_registry, submit
 from foundation.errors import ClusterError
-from node.job_folder import HIDDEN
+from foundation.remote_command import HIDDEN
 from node.protocol import JobSpec, Order
 from train.job.config import TrainConfig
 from train.job.lost_nodes import restore_config

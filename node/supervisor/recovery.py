@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from foundation.file_lock import FileLock, is_held
+from foundation.remote_command import HIDDEN
 from node import job_folder
 from node.engines.schedulers import SCHEDULERS
 from node.job.cost import cost_of, find_cost
@@ -135,7 +136,7 @@ def publish(record: Record) -> None:
     spec = record.spec
     if spec.output_url is None or not (spec.nodes_credentials or spec.output_url.startswith("/")):
         return
-    env = {name: value for name, value in spec.env.items() if value != job_folder.HIDDEN}
+    env = {name: value for name, value in spec.env.items() if value != HIDDEN}
     Copying(spec.id, spec.output_url, env, secrets=None).finish(COPY_S)
 
 

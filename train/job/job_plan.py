@@ -11,10 +11,11 @@ from bootstrap.apply import ReadyNode
 from bootstrap.container.config import ContainerConfig
 from bootstrap.container.prepare import LauncherUse, PreparedImage
 from bootstrap.environment.target import choose_mxnet
+from foundation.remote_command import HIDDEN
 from node.engines import ENGINES, find_engine
 from node.engines.engine import Framework
 from node.engines.schedulers import SCHEDULERS
-from node.job_folder import HIDDEN, mask
+from node.job_folder import mask
 from node.protocol import AllocationRequest, Container, JobHost, JobSpec, Notify, Order
 from train.job.checks import ProposedJob, check
 from train.job.config import DataConfig, QueueConfig, TrainConfig

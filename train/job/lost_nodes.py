@@ -10,9 +10,9 @@ from msgspec import structs, to_builtins
 
 from bootstrap.apply import ReadyNode
 from foundation.errors import ClusterError
+from foundation.remote_command import HIDDEN
 from foundation.settings import check
 from node.job.cost import cost_of
-from node.job_folder import HIDDEN
 from node.protocol import LOSSES, Attempt, JobHost, JobSpec, Order, Record
 from train.job.config import TrainConfig
 from train.job.placement import describe_host

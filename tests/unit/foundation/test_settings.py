@@ -92,6 +92,7 @@ def test_accepts(text: str, key: str, value: Any) -> None:
         (r'zone = "z1\n"', r'zone = "z1\n": must be a zone such as "z1"'),
         ("zone = 1", 'zone = 1: must be a zone such as "z1"'),
         ('words = "bad"', 'words = "bad": is bad'),
+        ('shape = ["a://b:hush@c"]', 'shape = ["a://b:***@c"]: must be text in quotes (any)'),
         ('words = ["good", "bad"]', 'words[1] = "bad": is bad'),
         ("words = 1", "words = 1: must be text in quotes (some words)"),
         ("numbers = 1", "numbers = 1: must be a list (some numbers)"),
