@@ -255,6 +255,8 @@ def explain_pull(message: str, reference: Reference, *, node: str, login: Login 
          f"{reference.server} refuses {reference} to {node} {who}", rights),
         ("manifest unknown|name unknown|not found: manifest|repository does not",
          f"{reference.server} has no image {reference.name} with this tag or digest", "correct [container] image"),
+        ("toomanyrequests|rate limit", f"{reference.server} limits how often {node} may pull {who}",
+         "wait; or log in with [container] registry, or copy the image to a registry of your own"),
         ("x509|certificate", f"{node} does not trust the certificate of {reference.server}", certificates),
         ("no space left", f"{node} has no room for {reference}", _ROOM_HINT),
         ("", f"{node} cannot pull {reference}",

@@ -31,9 +31,9 @@ class _Session(NodeProgram):
         super().__init__(connection, "mount_volumes", as_root=True)
         self.name = connection.host.name
 
-    def do(self, step: str, *, what: str, timeout_s: float = STEP_S, **arguments: Any) -> Any:
+    def do(self, step: str, *, what: str, timeout_s: float = STEP_S, hint: str = "", **arguments: Any) -> Any:
         """Carries out a step. Returns its result. what: the description of the step in an error."""
-        hint = f"cluster ssh {self.name}; then run the command again"
+        hint = hint or f"cluster ssh {self.name}; then run the command again"
         answer = self.call({"step": step, **arguments}, dict[str, Any], timeout_s=timeout_s, what=what, hint=hint)
         return answer.get("result")
 
@@ -138,6 +138,7 @@ class _Mounting:
                 "mount",
                 what=f"mounting {mount.server} at {path}",
                 timeout_s=MOUNT_S,
+                hint=f"cluster data ls s3://{mount.source.bucket}/" if mount.how == "s3fs" else "",
                 mount=path,
                 words=mount.words,
                 entry=note_of(mount, now=self._now),

@@ -1,7 +1,6 @@
 """`cluster notebook`: JupyterLab on a node, as a job beside the others, and its port on this machine."""
 
 import secrets
-import sys
 from collections.abc import Iterable, Sequence
 
 import click
@@ -113,7 +112,6 @@ def attach(app: App, nodes: Nodes, node: str, server: Server, *, opens: bool) ->
 
     def show() -> None:
         app.print(url, wrapped=False)
-        sys.stdout.flush()
         app.message(f"JupyterLab runs on {node}, and is forwarded until Ctrl-C")
         if opens:
             open_page(page, url)

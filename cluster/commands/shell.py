@@ -42,12 +42,14 @@ SIGNALS = {number.value: number.name for number in signal.Signals}
 def exec_(app: App, *, names: tuple[str, ...], as_json: bool, words: tuple[str, ...]) -> int:
     """Run a command on all nodes in parallel.
 
-    COMMAND is run word for word; for the features of a shell, use sh -c. Each line of output is prefixed with the
+    COMMAND is run word for word; a single word with spaces is a line for sh. Each line of output is prefixed with the
     node's name. The exit code is that of the first process that failed, 1 if a node cannot be reached, otherwise 0.
     Ctrl-C ends the command on all nodes.
     """
     if not words:
         raise UsageError("there is no command to run", hint="cluster exec -- COMMAND")
+    if len(words) == 1 and len(words[0].split()) > 1:
+        words = ("sh", "-c", words[0])
     app.enter_cloud()
     nodes = describe_and_warn(app)
     if as_json:

@@ -62,7 +62,6 @@ def forward(app: App, *, words: tuple[str, ...]) -> None:
 
     def show() -> None:
         app.print("\n".join(f"http://{LOCAL}:{here}/" for here in ports), wrapped=False)
-        sys.stdout.flush()
         app.message(f"forwarding from {host.name} until Ctrl-C")
 
     line = render_forward_command(host, ports, options=find_options(app, host))

@@ -185,7 +185,7 @@ cluster bench nodes --json           for scripts
     "exec": """
 cluster exec -- nvidia-smi                     on all nodes
 cluster exec --node node-1 -- df -h /          on one
-cluster exec -- sh -c 'ps aux | grep python'   with the features of a shell
+cluster exec 'ps aux | grep python'            a line for the shell there
 """,
     "ssh": """
 cluster ssh                               a shell on the head

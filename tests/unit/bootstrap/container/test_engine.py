@@ -59,7 +59,6 @@ def test_a_process_in_a_container_that_runs() -> None:
 @pytest.mark.parametrize(
     ("words", "uid", "ids"),
     [
-        (["podman"], 1000, ["--user", "1000:1001", "--userns", "keep-id"]),
         (["podman"], 0, ["--user", "0:1001"]),
         (["docker"], 1000, ["--user", "1000:1001"]),
         (engine.DOCKER_AS_ROOT, 1000, ["--user", "1000:1001"]),
@@ -89,10 +88,9 @@ def test_no_secret_is_on_a_command_line_and_the_engine_keeps_its_own_settings(wo
     assert "--privileged" not in line
 
 
-def test_a_size_of_its_own_for_shared_memory() -> None:
-    words, _ = run(["podman"], shm_size=64 << 20)
-    assert words[words.index("--shm-size") + 1] == "67108864b"
-    assert "--ipc" not in words
+def test_gpus() -> None:
+    assert "nvidia.com/gpu=all" in run(["podman"], gpus=True)[0]
+    assert "--gpus" in run(["docker"], gpus=True)[0]
 
 
 def test_folders_are_mounted_before_what_is_inside() -> None:

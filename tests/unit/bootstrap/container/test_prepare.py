@@ -163,6 +163,7 @@ def test_whether_an_image_has_mxnet(message: str) -> None:
         ("unauthorized: authentication required", LOGIN, 'to node-0 as "me"', "registry.password_env"),
         ("unauthorized: authentication required", None, "to node-0 without a user", "set [container] registry"),
         ("Error: denied: requested access to the resource is denied", None, "refuses", "do not exist, too"),
+        ("toomanyrequests: You have reached your pull rate limit", None, "limits how often node-0", "log in"),
         ("manifest unknown", LOGIN, "r.example.com has no image train with", "correct [container] image"),
         ("x509: certificate signed by unknown authority", None, "does not trust", "certs.d/r.example.com/ca.crt"),
         ("write /var: no space left on device", None, "has no room", "volume_size_gib"),

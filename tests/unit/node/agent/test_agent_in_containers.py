@@ -157,22 +157,6 @@ def test_programs_in_the_container_of_a_node(home: Path) -> None:
     assert "PATH" not in {word.partition("=")[0] for word in call["words"]}  # the image's own PATH is used
 
 
-def test_what_is_inside(home: Path) -> None:
-    more: dict[str, Any] = {"mounts": [["~/data", "/data", True]], "shm_size": 1 << 30, "gpus": True}
-    with contained(home, "true", has_environment=True, **more) as agent:
-        agent.read_until(Exited)
-    [call] = calls(home, "run")
-    words = call["words"]
-    volumes = [words[at + 1] for at, word in enumerate(words) if word == "--volume"]
-    assert f"{home}/data:/data:ro" in volumes
-    assert f"{home}/.cluster/home:{home}" in volumes
-    assert f"{sys.prefix}:{sys.prefix}:ro" in volumes
-    assert any(volume.endswith("/output") for volume in volumes)
-    assert not any(".ssh" in volume or ".cluster/ssh" in volume for volume in volumes)
-    assert words[words.index("--shm-size") + 1] == "1073741824b"
-    assert "nvidia.com/gpu=all" in words
-
-
 def test_an_engine_that_cannot_start_it(home: Path) -> None:
     script = home / "engine" / "client.py"
     script.write_text(script.read_text().replace('os.environ.get("PODMAN_FAILS")', '"run"'))
