@@ -47,7 +47,6 @@ COMMAND_S = 60.0
 LOOK_S = 1.0
 END_S = 5.0
 MAX_EVENT_BYTES = 64 << 10
-MAX_LOG_BYTES = 256 << 10
 
 
 class Settings(Notify, frozen=True, kw_only=True):
@@ -256,11 +255,9 @@ def read_event(path: str) -> dict[str, Any]:
 
 
 def _note(line: str) -> None:
-    """Adds a line to the log, which must stay small, since it is in memory."""
+    """Adds a line to the log."""
     try:
         with open(LOG, "a", encoding="utf-8") as stream:
-            if stream.tell() > MAX_LOG_BYTES:
-                stream.truncate(0)
             stream.write(f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())} {line}\n")
     except OSError:
         pass  # the log does not matter for the event

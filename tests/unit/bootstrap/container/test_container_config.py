@@ -16,13 +16,8 @@ def read(**table: Any) -> ContainerConfig:
 
 
 def test_all_keys() -> None:
-    config = read(
-        image="r.example.com/train:1",
-        registry=REGISTRY,
-        shm_size="2g",
-        mounts=["/data:/data:ro", "~/cache:/cache"],
-        engine="podman",
-    )
+    mounts = ["/data:/data:ro", "~/cache:/cache"]
+    config = read(image="r.example.com/train:1", registry=REGISTRY, shm_size="2g", mounts=mounts, engine="podman")
     assert config.registry.username == "me"
     assert parse_size(config.shm_size) == 2 << 30
     assert list(map(parse_mount, config.mounts)) == [("/data", "/data", True), ("~/cache", "/cache", False)]

@@ -33,7 +33,3 @@ def test_a_name_is_completed(image: str, expected: Reference, shown: str) -> Non
 def test_what_is_no_name_is_refused(image: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         parse_reference(image)
-
-
-def test_the_same_image_by_its_digest() -> None:
-    assert str(parse_reference("r.example.com/a:1").at(DIGEST)) == f"r.example.com/a@{DIGEST}"

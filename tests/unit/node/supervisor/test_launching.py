@@ -56,7 +56,6 @@ def test_the_check_for_open_mpi_runs_with_the_hosts_path(*, has_environment: boo
 
 @pytest.mark.parametrize("has_environment", [False, True])
 def test_an_images_own_torchrun_is_in_its_container(*, has_environment: bool) -> None:
-    """If it fails, the cause is looked for in the image."""
     there = {"node-0": Container(engine=("podman",), image="sha256:1", path="/img", has_environment=has_environment)}
     known = make_processes(launcher="torchrun", containers=there)
     launcher = known.add("launcher", "10.0.0.4")
