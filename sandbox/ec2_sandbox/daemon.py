@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 from moto.core.models import DEFAULT_ACCOUNT_ID
-from moto.moto_server.werkzeug_app import DomainDispatcherApplication
 from moto.s3.models import s3_backends
 from msgspec import json
 
@@ -35,10 +34,10 @@ from ec2_sandbox.api.server import (
     TlsServer,
     answer_checkip,
     catch_errors,
-    create_app,
     hide_content_types,
     make_tls_context,
 )
+from ec2_sandbox.api.services import Services
 from ec2_sandbox.faults import KINDS, Act, FaultBook, FaultError, parse_fault
 from ec2_sandbox.hosts.faults import HostFaults
 from ec2_sandbox.hosts.fleet import Fleet, PhantomFleet
@@ -186,7 +185,7 @@ def open_server(paths: SandboxPaths, settings: Settings, book: FaultBook) -> Tls
     """Returns the API server, which listens only on the sandbox's own address."""
     address = str(settings.ranges.gateway.ip)
     tls = make_tls_context(paths, address)
-    moto = answer_pricing(hide_content_types(DomainDispatcherApplication(create_app)), settings.region, settings.others)
+    moto = answer_pricing(hide_content_types(Services()), settings.region, settings.others)
     guarded = catch_errors(Authentication(moto, (settings.region, *settings.others)))
     return TlsServer(address, answer_checkip(ApiLog(ApiFaults(guarded, book, name_caller), paths.api_log)), tls)
 

@@ -92,7 +92,8 @@ def _clean_environment(paths: SandboxPaths) -> dict[str, str]:
     if find_caller() is not None:
         kept["PYTHONDONTWRITEBYTECODE"] = "1"  # they would be root's files in the user's folders
     return {**kept, "LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1", "TMPDIR": str(paths.objects_dir),
-            "MALLOC_MMAP_THRESHOLD_": "131072"}  # so that freed memory goes back to the kernel  # fmt: skip
+            # So that freed memory goes back to the kernel, and threads share theirs.
+            "MALLOC_MMAP_THRESHOLD_": "131072", "MALLOC_ARENA_MAX": "1"}  # fmt: skip
 
 
 def _give_to_caller(path: Path) -> None:

@@ -15,9 +15,13 @@ from urllib.parse import parse_qs
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 import trustme
-from moto.moto_server.werkzeug_app import MotoRequestHandler, create_backend_app
+from moto.core.request import (
+    PRESERVED_HEADER_NAMES_ENVIRON_KEY,
+    environ_key_for_header,
+    should_preserve_original_header_name,
+)
 from werkzeug.exceptions import ClientDisconnected
-from werkzeug.serving import BaseWSGIServer
+from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler
 from werkzeug.wrappers import Response
 from werkzeug.wsgi import LimitedStream
 
@@ -43,14 +47,23 @@ def make_tls_context(paths: SandboxPaths, gateway: str) -> ssl.SSLContext:
     return context
 
 
-class KeepAliveHandler(MotoRequestHandler):
-    """moto's request handler with HTTP/1.1's persistent connections."""
+class KeepAliveHandler(WSGIRequestHandler):
+    """A request handler with HTTP/1.1's persistent connections."""
 
     protocol_version = "HTTP/1.1"
     sys_version = ""
     timeout = IDLE_TIMEOUT_S
     disable_nagle_algorithm = True
     wbufsize = -1
+
+    def make_environ(self) -> WSGIEnvironment:
+        """Adds the headers of S3's metadata whose names have underscores, which Werkzeug drops."""
+        environ = super().make_environ()
+        named = {environ_key_for_header(name): name for name in self.headers
+                 if should_preserve_original_header_name(name)}  # fmt: skip
+        added = {key: name for key, name in named.items() if key not in environ}
+        return {**environ, **{key: self.headers[name] for key, name in added.items()},
+                PRESERVED_HEADER_NAMES_ENVIRON_KEY: added}  # fmt: skip
 
     def run_wsgi(self) -> None:
         """Answers one request, and reads its body to the end so that the next request can follow."""
@@ -157,13 +170,6 @@ def catch_errors(app: WSGIApplication) -> WSGIApplication:
             return refuse(environ, start_response, environ[CALL_KEY]["service"], SANDBOX_BROKEN)
 
     return guarded
-
-
-def create_app(service: Any) -> Any:
-    """Returns moto's application for a service. Raises NotImplementedError for None, a service that moto lacks."""
-    if service is None:
-        raise NotImplementedError("it does not have this service")
-    return create_backend_app(service)
 
 
 def hide_content_types(app: WSGIApplication) -> WSGIApplication:

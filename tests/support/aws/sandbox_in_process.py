@@ -19,7 +19,6 @@ from botocore.exceptions import ConnectionClosedError
 from moto.core.models import DEFAULT_ACCOUNT_ID
 from moto.ec2.models import ec2_backends
 from moto.iam.models import iam_backends
-from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from moto.s3.models import s3_backends
 from werkzeug.test import create_environ
 
@@ -31,6 +30,7 @@ from ec2_sandbox.api.log import ApiLog, StateLog
 from ec2_sandbox.api.prices import answer_pricing
 from ec2_sandbox.api.regions import Backend
 from ec2_sandbox.api.server import catch_errors, hide_content_types
+from ec2_sandbox.api.services import Services
 from ec2_sandbox.config import SandboxConfig
 from ec2_sandbox.faults import FaultBook
 from ec2_sandbox.hosts.fleet import PhantomFleet
@@ -71,7 +71,7 @@ class InProcessSandbox:
         self.state_log = log.with_name("states.jsonl")
         self._states = StateLog(self.state_log)
         self.whole = self._install()
-        moto = answer_pricing(hide_content_types(DomainDispatcherApplication(create_backend_app)), REGION)
+        moto = answer_pricing(hide_content_types(Services()), REGION)
         self.app: WSGIApplication = ApiLog(ApiFaults(catch_errors(moto), self.book, lambda _: CALLER), log)
 
     @property
