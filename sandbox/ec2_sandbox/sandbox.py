@@ -24,9 +24,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
+from msgspec import convert
+
 from ec2_sandbox import control, rootless
-from ec2_sandbox.config import SandboxConfig, check_fault, check_quota_code
-from ec2_sandbox.errors import NotFoundError, SandboxError
+from ec2_sandbox.cli.settings import FolderSettings, find_mistakes
+from ec2_sandbox.errors import NotFoundError, SandboxError, UsageError
 from ec2_sandbox.faults import Fault, fault, parse_fault, render_fault
 from ec2_sandbox.hosts.files import PATH
 from ec2_sandbox.hosts.hosts import Folder, words_inside
@@ -55,7 +57,7 @@ class Sandbox:
 
     The sandbox ends with its block, also after an exception and Ctrl-C. It removes itself if this process is killed. If
     its own processes are killed at the same time, the next `Sandbox`, or `ec2-sandbox prune`, removes what is left.
-    Raises FaultError or ValueError for a wrong fault or quota.
+    Raises UsageError for a wrong setting.
     """
 
     def __init__(
@@ -74,12 +76,14 @@ class Sandbox:
         packages: Sequence[str] = (),
         report: Report = silent,
     ) -> None:
-        self._region, self._others, self._report = region, others, report
-        self._config = SandboxConfig(
-            hosts=hosts, boot_delay_s=boot_delay_s, end_delay_s=end_delay_s, consistency_delay_s=consistency_delay_s,
-            link_mbit=link_mbit, quotas={check_quota_code(code): vcpus for code, vcpus in (quotas or {}).items()},
-            faults=tuple(check_fault(_text_of(fault)) for fault in faults), packages=tuple(packages),
-        )  # fmt: skip
+        given = {
+            "region": region, "others": others, "hosts": hosts, "boot_delay_s": boot_delay_s,
+            "end_delay_s": end_delay_s, "consistency_delay_s": consistency_delay_s, "link_mbit": link_mbit,
+            "quotas": quotas or {}, "faults": tuple(map(_text_of, faults)), "packages": packages,
+        }  # fmt: skip
+        if mistakes := find_mistakes(given):
+            raise UsageError("\n".join(mistakes))
+        self._settings, self._report = convert(given, FolderSettings), report
         self._folder = Path(folder) if folder is not None else None
         self._temporary: Path | None = None
         self._info: control.SandboxInfo | None = None
@@ -113,8 +117,8 @@ class Sandbox:
         self._starter = os.getpid()
         try:
             self._info = control.start(
-                self._home, region=self._region, report=self._report, config=self._config, others=self._others,
-                owner=self._starter,
+                self._home, region=self._settings.region, report=self._report, owner=self._starter,
+                config=self._settings.without_regions(), others=self._settings.others,
             )  # fmt: skip
         except BaseException:  # also Ctrl-C
             self.stop()
@@ -155,7 +159,7 @@ class Sandbox:
     @property
     def region(self) -> str:
         """The region."""
-        return self._region
+        return self._settings.region
 
     @property
     def pid(self) -> int:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from ec2_sandbox import Host, Sandbox, control, fault
-from ec2_sandbox.errors import SandboxError
+from ec2_sandbox.errors import SandboxError, UsageError
 from ec2_sandbox.faults import FaultError
 from ec2_sandbox.paths import paths_of
 from ec2_sandbox.progress import silent
@@ -223,8 +223,15 @@ def test_a_folder_has_one_sandbox(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "settings", [{"faults": ["capacitie"]}, {"faults": ["kill instance=i-1"]}, {"quotas": {"L-1": 1}}]
+    ("settings", "message"),
+    [
+        ({"faults": ["capacitie"]}, "did you mean"),
+        ({"faults": ["kill instance=i-1"]}, "acts on an instance"),
+        ({"quotas": {"L-1": 1}}, "no quota L-1"),
+        ({"region": "nowhere", "others": ["eu-west-1"] * 3}, r"no such region\nothers .*: not allowed"),
+        ({"hosts": "None", "boot_delay_s": -1, "packages": "cloud-init"}, r"hosts .*\nboot_delay_s .*\npackages "),
+    ],
 )
-def test_wrong_settings_are_refused(settings: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"did you mean|acts on an instance|no quota L-1"):
+def test_wrong_settings_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         Sandbox(**settings)
