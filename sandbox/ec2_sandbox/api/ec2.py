@@ -21,6 +21,7 @@ from moto.ec2.exceptions import (
 )
 from moto.ec2.models import EC2Backend
 from moto.ec2.models.availability_zones_and_regions import Region
+from moto.ec2.models.elastic_network_interfaces import NetworkInterface
 from moto.ec2.models.instance_types import INSTANCE_TYPES
 from moto.ec2.models.instances import MetadataOptions, Reservation
 from moto.ec2.models.spot_requests import SpotInstanceRequest
@@ -179,6 +180,8 @@ class SandboxEC2Backend(EC2Backend):
 
     def check_launch(self, image_id: str, key_name: str | None, instance_type: str, zone: str | None) -> None:
         """Raises EC2ClientError, with EC2's code and message, for names that do not exist."""
+        if not image_id:
+            raise MissingParameterError("ImageId")
         if image_id not in self.amis:
             raise EC2ClientError("InvalidAMIID.NotFound", f"The image id '[{image_id}]' does not exist")
         if key_name and key_name not in self.key_pairs:
@@ -274,14 +277,27 @@ class SandboxEC2Backend(EC2Backend):
         known |= {name: value for name, value in given.items() if value is not None}
         return super().modify_instance_metadata_options(instance_id, **known)
 
+    def _check_groups(self, group_ids: Iterable[str]) -> None:
+        """Raises EC2ClientError for a group that does not exist, which moto would create or replace by None."""
+        for group_id in group_ids:
+            if self.get_security_group_from_id(group_id) is None:
+                raise InvalidSecurityGroupNotFoundError(group_id)
+
+    def create_network_interface(self, subnet: Any, *args: Any, **kwargs: Any) -> NetworkInterface:
+        """As in moto, but raises EC2ClientError for a group that does not exist."""
+        self._check_groups(kwargs.get("group_ids") or ())
+        return super().create_network_interface(subnet, *args, **kwargs)
+
     def modify_instance_security_groups(self, instance_id: str, new_group_id_list: list[str]) -> Any:
         """As in moto, but also moves the instance's first interface, which moto leaves in its former groups."""
+        self._check_groups(new_group_id_list)
         instance = super().modify_instance_security_groups(instance_id, new_group_id_list)
         instance.nics[0]._group_set = list(instance.security_groups)  # noqa: SLF001 -- moto has no public way
         return instance
 
     def modify_network_interface_attribute(self, eni_id: str, group_ids: list[str], *args: Any, **kwargs: Any) -> None:
         """As in moto, but also moves the interface's instance, which moto leaves in its former groups."""
+        self._check_groups(group_ids)
         super().modify_network_interface_attribute(eni_id, group_ids, *args, **kwargs)
         interface = self.get_network_interface(eni_id)
         if group_ids and interface.instance is not None and interface.device_index == 0:

@@ -18,6 +18,7 @@ from moto.ec2.exceptions import DryRunClientError, EC2ClientError
 from ec2_sandbox.api import limits
 from ec2_sandbox.api.actions.disks import DiskActions
 from ec2_sandbox.api.actions.fleets import FleetActions
+from ec2_sandbox.api.actions.templates import check_keys
 from ec2_sandbox.api.ec2 import lock
 from ec2_sandbox.api.instances import REACHABILITY, SandboxInstance
 from ec2_sandbox.api.prices import ON_DEMAND, spot_price, spot_times
@@ -27,6 +28,11 @@ NAMESPACE = "http://ec2.amazonaws.com/doc/2016-11-15"
 NOTHING_ELSE = r"(Response xmlns=[^>]*>(?:<requestId>[^<]*</requestId>)?)(</\w+Response>$)"
 # Actions with these words in their names change the firewall immediately.
 FIREWALL_WORDS = ("SecurityGroup", "ModifyInstanceAttribute", "ModifyNetworkInterfaceAttribute")
+
+MODIFIED = {
+    "InstanceType", "Kernel", "UserData", "DisableApiTermination", "DisableApiStop", "SourceDestCheck", "EbsOptimized",
+    "InstanceInitiatedShutdownBehavior", "BlockDeviceMappings", "Groups", "InstanceId",
+}  # fmt: skip
 
 # DescribeInstanceStatus's filters that moto lacks.
 STATUS_FILTERS: dict[str, Callable[[SandboxInstance], str]] = {
@@ -71,6 +77,8 @@ class SandboxEC2Response(FleetActions, DiskActions):
             if self._get_param("DryRun") and action != "RunInstances":
                 raise DryRunClientError
             if repeatable and (found := backend.answers.find(action, token, given)):
+                if action == "RunInstances":
+                    self._check_repeated(str(found[2]))
                 return found
             status, headers, body = super().call_action()
         except NotImplementedError as error:
@@ -88,10 +96,24 @@ class SandboxEC2Response(FleetActions, DiskActions):
                 backend.answers.keep(action, token, given, (status, headers, body))
         return status, headers, body
 
+    def _check_repeated(self, answer: str) -> None:
+        """Raises EC2ClientError if all instances of an earlier launch are terminated."""
+        states = {i.id: i.state for i in self.sandbox_backend.sandbox_instances()}
+        if all(states.get(one, "terminated") == "terminated" for one in re.findall(r"\bi-[0-9a-f]{17}\b", answer)):
+            message = "The client token you have provided is associated with an instance that has been terminated."
+            raise EC2ClientError("IdempotentInstanceTerminated", message)
+
     def _render_error(self, error: ServiceException) -> TYPE_RESPONSE:
         status, headers, body = self.serialized(ActionResult(error))
         headers["status"] = str(status)
         return status, headers, body
+
+    def create_tags(self) -> ActionResult:
+        """As in moto, but raises EC2ClientError for AWS's own keys. A tag may lack a value."""
+        tags = [{"Value": "", **tag} for tag in self._get_param("Tags", [])]
+        check_keys(tags)
+        self.params = {**self.params, "Tags": tags}
+        return super().create_tags()
 
     def delete_key_pair(self) -> ActionResult:
         """As in moto, but also by the id of the key pair."""
@@ -253,13 +275,22 @@ class SandboxEC2Response(FleetActions, DiskActions):
         )
 
     def modify_instance_attribute(self) -> ActionResult:
-        """As in moto, and also the shutdown behavior, which moto lacks, and user data, which moto refuses."""
+        """As in moto, and also the shutdown behavior, which moto lacks, and user data, which moto refuses.
+
+        moto would take the instance out of its groups for what it does not know, and ignore most of what the form with
+        Attribute and Value names.
+        """
+        name, value = self._get_param("Attribute", ""), self._get_param("Value")
+        self.params = {key: given for key, given in self.params.items() if key not in ("Attribute", "Value")}
+        if value is not None:
+            self.params[name[:1].upper() + name[1:]] = {"Value": {"true": True, "false": False}.get(value, value)}
+        if unknown := self.params.keys() - MODIFIED:
+            raise NotImplementedError(f"ModifyInstanceAttribute of {min(unknown)}")
         backend, instance_id = self.ec2_backend, self._get_param("InstanceId")
         behavior, user_data = (
             self._get_param(f"{name}.Value") for name in ("InstanceInitiatedShutdownBehavior", "UserData")
         )
         if behavior is not None:
-            self.error_on_dryrun()
             if behavior not in {"stop", "terminate"}:
                 raise EC2ClientError("InvalidParameterValue", f"Invalid value '{behavior}' for the shutdown behavior.")
             if behavior == "stop" and backend.get_instance(instance_id).lifecycle == "spot":
@@ -267,7 +298,6 @@ class SandboxEC2Response(FleetActions, DiskActions):
             backend.modify_instance_attribute(instance_id, "instance_initiated_shutdown_behavior", behavior)
             return EmptyResult()
         if isinstance(user_data, bytes):
-            self.error_on_dryrun()
             encoded = Base64EncodedString(base64.b64encode(user_data).decode("ascii"))
             backend.modify_instance_attribute(instance_id, "user_data", encoded)
             return EmptyResult()

@@ -232,6 +232,8 @@ def _publish(
     backend.amis[image_id] = ami
     parameter = f"/aws/service/{folder}/ami-id"
     parameters = ssm_backends[DEFAULT_ACCOUNT_ID][backend.region_name]._parameters  # noqa: SLF001 -- moto refuses names that begin with /aws
+    # moto's own parameters name images that the sandbox does not have.
+    parameters.latest_amis_loaded = parameters.latest_ecs_amis_loaded = True
     parameters[parameter].append(
         Parameter(  # type: ignore[abstract]  # moto creates them the same way
             account_id=DEFAULT_ACCOUNT_ID,

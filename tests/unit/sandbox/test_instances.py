@@ -12,8 +12,10 @@ from ec2_sandbox.api import moto_setup
 from ec2_sandbox.api.ec2 import SandboxEC2Backend
 from ec2_sandbox.hosts.metadata import MetadataService
 from provision_world import World
+from sandbox_steps import UBUNTU
 
 NOBODY = "i-0123456789abcdef0"
+NO_GROUP = "sg-0123456789abcdef0"
 TYPE = {"InstanceType": "t3.micro"}
 
 
@@ -24,6 +26,24 @@ def launch(world: World, count: int = 1, **more: Any) -> list[str]:
     ids = [instance["InstanceId"] for instance in ec2.run_instances(**wanted)["Instances"]]
     ec2.describe_instances(InstanceIds=ids)  # the daemon's next step: they run
     return ids
+
+
+def launch_with(**wrong: Any) -> Callable[[Any, list[str]], Any]:
+    image = {"Name": "architecture", "Values": ["x86_64"]}
+    return lambda ec2, _: ec2.run_instances(
+        **{
+            "ImageId": ec2.describe_images(Filters=[image])["Images"][0]["ImageId"],
+            "MinCount": 1,
+            "MaxCount": 1,
+            **TYPE,
+            **wrong,
+        }
+    )
+
+
+def interface_of(ec2: Any, instance_id: str) -> str:
+    [reservation] = ec2.describe_instances(InstanceIds=[instance_id])["Reservations"]
+    return str(reservation["Instances"][0]["NetworkInterfaces"][0]["NetworkInterfaceId"])
 
 
 def test_a_launch_whose_interface_has_no_subnet_can_be_repeated(world: World) -> None:
@@ -42,18 +62,52 @@ def test_a_launch_whose_interface_has_no_subnet_can_be_repeated(world: World) ->
          "InvalidInstanceAttributeValue"),
         (lambda ec2, _: ec2.cancel_spot_instance_requests(SpotInstanceRequestIds=["sir-01234567"]),
          "InvalidSpotInstanceRequestID.NotFound"),
-        (lambda ec2, _: ec2.run_instances(ImageId=ec2.describe_images()["Images"][0]["ImageId"], **TYPE,
-                                            MinCount=1, MaxCount=1, SecurityGroups=["none"]),
+        *((launch_with(**wrong), code) for wrong, code in (
+            ({"SecurityGroups": ["none"]}, "InvalidGroup.NotFound"),
+            ({"NetworkInterfaces": [{"DeviceIndex": 0, "Groups": [NO_GROUP]}]}, "InvalidGroup.NotFound"),
+            ({"UserData": "x" * 16385}, "InvalidParameterValue"),
+            ({"ImageId": ""}, "MissingParameter"),
+            ({"ImageId": "resolve:ssm:/none"}, "InvalidParameterValue"),
+            ({"TagSpecifications": [{"ResourceType": "instance", "Tags": [{"Key": "aws:a", "Value": "b"}]}]},
+             "InvalidParameterValue"),
+        )),
+        (lambda ec2, ids: ec2.create_tags(Resources=ids, Tags=[{"Key": "aws:a", "Value": "b"}]),
+         "InvalidParameterValue"),
+        (lambda ec2, ids: ec2.modify_instance_attribute(InstanceId=ids[0], Groups=[NO_GROUP]),
          "InvalidGroup.NotFound"),
+        (lambda ec2, ids: ec2.modify_network_interface_attribute(NetworkInterfaceId=interface_of(ec2, ids[0]),
+                                                                   Groups=[NO_GROUP]), "InvalidGroup.NotFound"),
+        (lambda ec2, ids: ec2.modify_instance_attribute(InstanceId=ids[0], EnaSupport={"Value": True}),
+         "UnsupportedOperation"),
+        (lambda ec2, ids: ec2.modify_instance_attribute(InstanceId=ids[0], Attribute="color", Value="red"),
+         "UnsupportedOperation"),
     ],
 )  # fmt: skip
 def test_an_error_has_the_code_of_ec2(world: World, call: Callable[[Any, list[str]], Any], code: str) -> None:
     """The first instance runs, the second is stopped."""
     ids = launch(world, 2)
     world.clients.ec2.stop_instances(InstanceIds=ids[1:])
+    groups = world.clients.ec2.describe_security_groups()["SecurityGroups"]
     with pytest.raises(ClientError) as caught:
         call(world.clients.ec2, ids)
     assert caught.value.response["Error"]["Code"] == code
+    assert world.clients.ec2.describe_security_groups()["SecurityGroups"] == groups
+
+
+def test_protection_by_attribute_and_value(world: World) -> None:
+    [host] = launch(world)
+    world.clients.ec2.modify_instance_attribute(InstanceId=host, Attribute="disableApiTermination", Value="true")
+    with pytest.raises(ClientError, match="OperationNotPermitted"):
+        world.clients.ec2.terminate_instances(InstanceIds=[host])
+
+
+def test_a_token_is_used_up_when_its_instances_are_terminated(world: World) -> None:
+    wanted: Any = {"ClientToken": "token", "ImageId": f"resolve:ssm:{UBUNTU}"}
+    ids = launch(world, **wanted)
+    assert launch(world, **wanted) == ids
+    world.clients.ec2.terminate_instances(InstanceIds=ids)
+    with pytest.raises(ClientError, match="IdempotentInstanceTerminated"):
+        launch(world, **wanted)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from moto.ec2.exceptions import EC2ClientError, InvalidLaunchTemplateVersionNotF
 from moto.ec2.models.instances import Reservation
 from moto.ec2.models.launch_templates import LaunchTemplateVersion
 from moto.iam.models import iam_backends
+from moto.ssm.models import ssm_backends
 
 from ec2_sandbox.api import limits
 from ec2_sandbox.api.actions.base import SandboxActions
@@ -15,6 +16,8 @@ from ec2_sandbox.api.ec2 import DEFAULT_INSTANCE_TYPE
 from ec2_sandbox.api.instances import PlacementGroup, SandboxInstance, register_spot_requests
 from ec2_sandbox.config import Market
 
+MAX_USER_DATA = 16384
+BY_PARAMETER = "resolve:ssm:"
 # A page of launch templates, or of versions, when the caller does not say how long it is; moto has one page only.
 ALL_TEMPLATES = 10_000
 
@@ -58,6 +61,12 @@ class LaunchActions(SandboxActions):
             version = self.find_template(given)
             named = {"LaunchTemplateId": version.template.id, "Version": str(version.number)}
             self.params = {**merge_launch(version.data, self.params), "LaunchTemplate": named}
+        image_id = str(self._get_param("ImageId") or "")
+        if image_id.startswith(BY_PARAMETER):
+            found = ssm_backends[self.current_account][self.region].get_parameter(image_id.removeprefix(BY_PARAMETER))
+            if found is None:
+                raise EC2ClientError("InvalidParameterValue", f"Unable to resolve {image_id}")
+            self.params = {**self.params, "ImageId": found.value}
 
     def find_template(self, given: dict[str, str]) -> LaunchTemplateVersion:
         """Returns a version of a launch template. Raises EC2ClientError if it does not exist.
@@ -114,6 +123,8 @@ class LaunchActions(SandboxActions):
 
     def _check_launch(self) -> None:
         backend, instance_type, zone = self.sandbox_backend, self._instance_type(), self._find_zone()
+        if len(str(self._get_param("UserData", "")).rstrip("=")) * 3 // 4 > MAX_USER_DATA:  # it is in base64
+            raise EC2ClientError("InvalidParameterValue", f"User data is limited to {MAX_USER_DATA} bytes")
         image_id = str(self._get_param("ImageId", ""))
         backend.check_launch(image_id, self._get_param("KeyName"), instance_type, zone)
         limits.check_architecture(instance_type, str(backend.amis[image_id].architecture))

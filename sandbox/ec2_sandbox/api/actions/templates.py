@@ -54,3 +54,10 @@ def check_tagged(specifications: Iterable[Mapping[str, Any]], allowed: Iterable[
             raise EC2ClientError(
                 "InvalidParameterValue", f"'{kind}' is not a valid taggable resource type for this operation."
             )
+        check_keys(specification.get("Tags", []))
+
+
+def check_keys(tags: Iterable[Mapping[str, str]]) -> None:
+    """Raises EC2ClientError for a tag whose key only AWS may use."""
+    if any(tag["Key"].lower().startswith("aws:") for tag in tags):
+        raise EC2ClientError("InvalidParameterValue", "Tag keys starting with 'aws:' are reserved for internal use")
