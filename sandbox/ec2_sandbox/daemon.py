@@ -31,13 +31,13 @@ from ec2_sandbox.api.moto_setup import forget, install
 from ec2_sandbox.api.prices import answer_pricing
 from ec2_sandbox.api.regions import Backend
 from ec2_sandbox.api.server import (
+    Services,
     TlsServer,
     answer_checkip,
     catch_errors,
     hide_content_types,
     make_tls_context,
 )
-from ec2_sandbox.api.services import Services
 from ec2_sandbox.faults import KINDS, Act, FaultBook, FaultError, parse_fault
 from ec2_sandbox.hosts.faults import HostFaults
 from ec2_sandbox.hosts.fleet import Fleet, PhantomFleet
@@ -203,7 +203,7 @@ def cause(text: str, book: FaultBook, immediate: Mapping[str, Act]) -> dict[str,
         return asdict(book.arm(text))
     act = immediate.get(fault.kind)
     if act is None:
-        raise FaultError(f'{fault.kind}: this sandbox has no hosts ([sandbox] hosts = "none")')
+        raise FaultError(f'{fault.kind}: this sandbox has no hosts (hosts = "none")')
     return {**asdict(fault), "did": act(fault.parameters)}
 
 

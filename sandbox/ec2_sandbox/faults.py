@@ -114,14 +114,6 @@ KINDS: dict[str, Kind] = {
 }  # fmt: skip
 
 
-KindName = Literal[
-    "capacity", "vcpu-limit", "throttle", "unauthorized", "internal-error", "lost-reply", "s3-503", "s3-cut", "s3-flip",
-    "no-boot", "no-sshd", "kill", "freeze", "thaw", "partition", "heal", "full-disk", "free-disk", "link",
-    "spot-notice",
-]  # fmt: skip
-"""The names of KINDS, for type checkers."""
-
-
 class FaultError(ValueError):
     """A fault is invalid, does not exist, or cannot be caused. The message says why."""
 
@@ -180,7 +172,7 @@ def parse_fault(text: str) -> Fault:
 
 
 def fault(
-    kind: KindName, *, zone: str | None = None, type: str | None = None,  # noqa: A002 -- as in the text
+    kind: str, *, zone: str | None = None, type: str | None = None,  # noqa: A002 -- as in the text
     market: Literal["on-demand", "spot"] | None = None, free: int | None = None, service: str | None = None,
     action: str | None = None, rate: float | None = None, seed: int | None = None, operation: str | None = None,
     key: str | None = None, after_bytes: int | None = None, at_byte: int | None = None, instance: str | None = None,

@@ -1,12 +1,4 @@
-"""The Python API: a sandbox that lives as long as a block of a program.
-
-    from ec2_sandbox import Sandbox, fault
-
-    with Sandbox() as sandbox:
-        ec2 = sandbox.client("ec2")
-        sandbox.faults.add(fault("capacity", zone="us-east-1a"))
-        ...
-        print(sandbox.hosts[instance_id].run("hostname").stdout)
+"""The Python API: `with Sandbox() as sandbox:`, a sandbox that lives as long as a block of a program.
 
 It needs root's rights. An ordinary user's program gets them in the user's own namespaces: `ec2-sandbox shell -- python
 program.py` (rootless.py).
@@ -24,11 +16,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from msgspec import convert
-
 from ec2_sandbox import control, rootless
-from ec2_sandbox.cli.settings import FolderSettings, find_mistakes
-from ec2_sandbox.errors import NotFoundError, SandboxError, UsageError
+from ec2_sandbox.cli.settings import make_settings
+from ec2_sandbox.errors import NotFoundError, SandboxError
 from ec2_sandbox.faults import Fault, fault, parse_fault, render_fault
 from ec2_sandbox.hosts.files import PATH
 from ec2_sandbox.hosts.hosts import Folder, words_inside
@@ -81,9 +71,7 @@ class Sandbox:
             "end_delay_s": end_delay_s, "consistency_delay_s": consistency_delay_s, "link_mbit": link_mbit,
             "quotas": quotas or {}, "faults": tuple(map(_text_of, faults)), "packages": packages,
         }  # fmt: skip
-        if mistakes := find_mistakes(given):
-            raise UsageError("\n".join(mistakes))
-        self._settings, self._report = convert(given, FolderSettings), report
+        self._settings, self._report = make_settings(given), report
         self._folder = Path(folder) if folder is not None else None
         self._temporary: Path | None = None
         self._info: control.SandboxInfo | None = None

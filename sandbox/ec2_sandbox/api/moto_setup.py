@@ -1,10 +1,7 @@
 """Replaces moto's own classes with the sandbox's, for the whole process."""
 
 import datetime as dt
-from collections.abc import Iterable
 
-from botocore.model import Shape
-from moto.core import serialize
 from moto.core.base_backend import BackendDict, backend_lock
 from moto.core.model_instances import reset_model_data
 from moto.core.models import DEFAULT_ACCOUNT_ID
@@ -44,9 +41,6 @@ INSTANCE_FILTERS = {
     "spot-instance-request-id": "spot_instance_request_id", "instance-state-code": "state_code",
 }  # fmt: skip
 
-_compute_possible_keys = serialize.XFormedAttributePicker.get_possible_keys
-_possible_keys: dict[tuple[type, str, Shape], tuple[str, ...]] = {}
-
 
 def install(settings: Ec2Settings) -> Backend:
     """Installs the sandbox's classes. Returns the EC2 backend of the sandbox's region, or of all its regions."""
@@ -74,7 +68,6 @@ def install(settings: Ec2Settings) -> Backend:
     # IAM treats a policy without a version as version 2008-10-17; moto would refuse it.
     validator = policy_validation.BaseIAMPolicyValidator
     validator._validate_version = validator._validate_version_syntax  # type: ignore[method-assign]  # noqa: SLF001
-    serialize.XFormedAttributePicker.get_possible_keys = _find_possible_keys  # type: ignore[assignment,method-assign]
     regions = dict.fromkeys((settings.region, *settings.others))
     backends = [ec2_backends[DEFAULT_ACCOUNT_ID][region] for region in regions]
     found = [backend for backend in backends if isinstance(backend, SandboxEC2Backend)]
@@ -111,16 +104,3 @@ def _some_weeks_ago() -> dt.datetime:
     """
     month = utcnow().replace(day=1, hour=0, minute=0, second=0, microsecond=0)
     return (month - dt.timedelta(days=1)).replace(day=10)
-
-
-def _find_possible_keys(
-    picker: serialize.XFormedAttributePicker, context: serialize.AttributePickerContext
-) -> Iterable[str]:
-    """Returns the attributes that may hold a value of a response. They depend on the object's type.
-
-    moto computes them for each value, which is a fifth of the time of a list of instances.
-    """
-    known = (type(context.obj), context.key, context.shape)
-    if known not in _possible_keys:
-        _possible_keys[known] = tuple(_compute_possible_keys(picker, context))
-    return _possible_keys[known]

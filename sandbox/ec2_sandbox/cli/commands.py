@@ -358,7 +358,7 @@ class Commands(click.Group):
 )
 @click.option(
     "--folder",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    type=click.Path(path_type=Path, exists=True, file_okay=False, resolve_path=True),
     default=".",
     help="The folder that the sandbox belongs to; default: this one.",
 )

@@ -1,6 +1,7 @@
 """Reads the settings of a folder's sandbox: [tool.ec2-sandbox] in its pyproject.toml."""
 
 import difflib
+import threading
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +16,8 @@ from ec2_sandbox.paths import MAX_OTHERS
 
 TABLE = "[tool.ec2-sandbox]"
 DEFAULT_REGION = "us-east-1"
+# msgspec crashes if two threads convert to a type for the first time at once.
+_LOCK = threading.Lock()
 
 
 def _check_region(name: str) -> str:
@@ -58,6 +61,14 @@ def read_settings(folder: Path, given: Mapping[str, Any]) -> FolderSettings:
     if mistakes:
         raise UsageError("\n".join(mistakes))
     return convert({**table, **given}, FolderSettings)
+
+
+def make_settings(given: Mapping[str, Any]) -> FolderSettings:
+    """Returns the settings of a program's sandbox. Raises UsageError, as `read_settings` does."""
+    with _LOCK:
+        if mistakes := find_mistakes(given):
+            raise UsageError("\n".join(mistakes))
+        return convert(given, FolderSettings)
 
 
 def find_mistakes(table: Any) -> list[str]:

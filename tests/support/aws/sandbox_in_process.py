@@ -29,8 +29,7 @@ from ec2_sandbox.api.faults import ApiFaults, CutError
 from ec2_sandbox.api.log import ApiLog, StateLog
 from ec2_sandbox.api.prices import answer_pricing
 from ec2_sandbox.api.regions import Backend
-from ec2_sandbox.api.server import catch_errors, hide_content_types
-from ec2_sandbox.api.services import Services
+from ec2_sandbox.api.server import Services, catch_errors, hide_content_types
 from ec2_sandbox.config import SandboxConfig
 from ec2_sandbox.faults import FaultBook
 from ec2_sandbox.hosts.fleet import PhantomFleet

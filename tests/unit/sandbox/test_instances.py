@@ -28,27 +28,9 @@ def launch(world: World, count: int = 1, **more: Any) -> list[str]:
     return ids
 
 
-def launch_with(**wrong: Any) -> Callable[[Any, list[str]], Any]:
-    image = {"Name": "architecture", "Values": ["x86_64"]}
-    return lambda ec2, _: ec2.run_instances(
-        **{
-            "ImageId": ec2.describe_images(Filters=[image])["Images"][0]["ImageId"],
-            "MinCount": 1,
-            "MaxCount": 1,
-            **TYPE,
-            **wrong,
-        }
-    )
-
-
 def interface_of(ec2: Any, instance_id: str) -> str:
     [reservation] = ec2.describe_instances(InstanceIds=[instance_id])["Reservations"]
     return str(reservation["Instances"][0]["NetworkInterfaces"][0]["NetworkInterfaceId"])
-
-
-def test_a_launch_whose_interface_has_no_subnet_can_be_repeated(world: World) -> None:
-    wanted: Any = {"ClientToken": "token", "NetworkInterfaces": [{"DeviceIndex": 0}]}
-    assert launch(world, **wanted) == launch(world, **wanted)
 
 
 @pytest.mark.parametrize(
@@ -62,15 +44,6 @@ def test_a_launch_whose_interface_has_no_subnet_can_be_repeated(world: World) ->
          "InvalidInstanceAttributeValue"),
         (lambda ec2, _: ec2.cancel_spot_instance_requests(SpotInstanceRequestIds=["sir-01234567"]),
          "InvalidSpotInstanceRequestID.NotFound"),
-        *((launch_with(**wrong), code) for wrong, code in (
-            ({"SecurityGroups": ["none"]}, "InvalidGroup.NotFound"),
-            ({"NetworkInterfaces": [{"DeviceIndex": 0, "Groups": [NO_GROUP]}]}, "InvalidGroup.NotFound"),
-            ({"UserData": "x" * 16385}, "InvalidParameterValue"),
-            ({"ImageId": ""}, "MissingParameter"),
-            ({"ImageId": "resolve:ssm:/none"}, "InvalidParameterValue"),
-            ({"TagSpecifications": [{"ResourceType": "instance", "Tags": [{"Key": "aws:a", "Value": "b"}]}]},
-             "InvalidParameterValue"),
-        )),
         (lambda ec2, ids: ec2.create_tags(Resources=ids, Tags=[{"Key": "aws:a", "Value": "b"}]),
          "InvalidParameterValue"),
         (lambda ec2, ids: ec2.modify_instance_attribute(InstanceId=ids[0], Groups=[NO_GROUP]),
@@ -87,10 +60,47 @@ def test_an_error_has_the_code_of_ec2(world: World, call: Callable[[Any, list[st
     """The first instance runs, the second is stopped."""
     ids = launch(world, 2)
     world.clients.ec2.stop_instances(InstanceIds=ids[1:])
-    groups = world.clients.ec2.describe_security_groups()["SecurityGroups"]
     with pytest.raises(ClientError) as caught:
         call(world.clients.ec2, ids)
     assert caught.value.response["Error"]["Code"] == code
+
+
+@pytest.mark.parametrize(
+    ("wrong", "code", "message"),
+    [
+        ({"ImageId": ""}, "MissingParameter", "ImageId"),
+        ({"ImageId": "ami-00000000000000000"}, "InvalidAMIID.NotFound", "ami-00000000000000000"),
+        ({"ImageId": "resolve:ssm:/none"}, "InvalidParameterValue", "resolve:ssm:/none"),
+        ({"InstanceType": "c5.huge"}, "InvalidParameterValue", "c5.huge"),
+        ({"InstanceType": "c6g.xlarge"}, "InvalidParameterValue", "architecture 'arm64'"),
+        ({"InstanceType": "c5.xlarge", "Placement": {"AvailabilityZone": "us-east-1e"}}, "Unsupported", "us-east-1a"),
+        ({"Placement": {"AvailabilityZone": "eu-west-1a"}}, "InvalidParameterValue", "eu-west-1a"),
+        ({"Placement": {"GroupName": "nowhere"}}, "InvalidPlacementGroup.Unknown", "'nowhere'"),
+        ({"SubnetId": "subnet-00000000000000000"}, "InvalidSubnetID.NotFound", "subnet-00000000000000000"),
+        ({"MinCount": 2}, "InvalidParameterValue", "MinCount"),
+        ({"KeyName": "nobody's"}, "InvalidKeyPair.NotFound", "nobody's"),
+        ({"SecurityGroups": ["none"]}, "InvalidGroup.NotFound", "'none'"),
+        ({"SecurityGroupIds": [NO_GROUP]}, "InvalidGroup.NotFound", NO_GROUP),
+        ({"NetworkInterfaces": [{"DeviceIndex": 0, "Groups": [NO_GROUP]}]}, "InvalidGroup.NotFound", NO_GROUP),
+        ({"UserData": "x" * 16385}, "InvalidParameterValue", "16384 bytes"),
+        ({"IamInstanceProfile": {"Name": "nobody"}}, "InvalidParameterValue",
+         "Value (nobody) for parameter iamInstanceProfile.name is invalid. Invalid IAM Instance Profile name"),
+        ({"IamInstanceProfile": {"Arn": "arn:x"}}, "InvalidParameterValue", "iamInstanceProfile.arn is invalid."),
+        ({"IamInstanceProfile": {"Name": "empty"}}, "InvalidParameterValue", "has no associated IAM Roles"),
+        ({"BlockDeviceMappings": [{"DeviceName": "/dev/sdf", "Ebs": {"SnapshotId": "snap-00000000000000000"}}]},
+         "InvalidSnapshot.NotFound", ""),
+        ({"TagSpecifications": [{"ResourceType": "instance", "Tags": [{"Key": "aws:a", "Value": "b"}]}]},
+         "InvalidParameterValue", "'aws:'"),
+    ],
+)  # fmt: skip
+def test_an_impossible_launch_leaves_nothing(world: World, wrong: Any, code: str, message: str) -> None:
+    world.clients.iam.create_instance_profile(InstanceProfileName="empty")
+    groups = world.clients.ec2.describe_security_groups()["SecurityGroups"]
+    with pytest.raises(ClientError) as caught:
+        launch(world, **wrong)
+    assert caught.value.response["Error"]["Code"] == code
+    assert message in str(caught.value.response["Error"].get("Message"))
+    assert (world.sandbox.backend.reservations, world.sandbox.backend.enis) == ({}, {})
     assert world.clients.ec2.describe_security_groups()["SecurityGroups"] == groups
 
 
@@ -101,13 +111,21 @@ def test_protection_by_attribute_and_value(world: World) -> None:
         world.clients.ec2.terminate_instances(InstanceIds=[host])
 
 
-def test_a_token_is_used_up_when_its_instances_are_terminated(world: World) -> None:
-    wanted: Any = {"ClientToken": "token", "ImageId": f"resolve:ssm:{UBUNTU}"}
-    ids = launch(world, **wanted)
-    assert launch(world, **wanted) == ids
+def test_the_same_client_token_has_one_effect(world: World) -> None:
+    wanted: Any = {
+        "ClientToken": "token",
+        "ImageId": f"resolve:ssm:{UBUNTU}",
+        "NetworkInterfaces": [{"DeviceIndex": 0}],
+    }
+    ids = launch(world, 2, **wanted)
+    assert launch(world, 2, **wanted) == ids
+    with pytest.raises(ClientError, match="IdempotentParameterMismatch"):
+        launch(world, **wanted)
     world.clients.ec2.terminate_instances(InstanceIds=ids)
     with pytest.raises(ClientError, match="IdempotentInstanceTerminated"):
-        launch(world, **wanted)
+        launch(world, 2, **wanted)
+    volume: Any = {"AvailabilityZone": "us-east-1a", "Size": 1, "ClientToken": "token"}
+    assert len({world.clients.ec2.create_volume(**volume)["VolumeId"] for _ in range(2)}) == 1
 
 
 @pytest.mark.parametrize(

@@ -62,3 +62,12 @@ def test_the_only_region_is_the_sandboxs(phantom: RunningSandbox) -> None:
     assert [one["RegionName"] for one in ec2.describe_regions(RegionNames=[REGION])["Regions"]] == [REGION]
     with pytest.raises(ClientError, match="Invalid region provided: eu-west-3"):
         ec2.describe_regions(RegionNames=["eu-west-3"])
+
+
+@pytest.mark.parametrize("service", ["ec2", "ssm"])
+def test_a_call_to_another_region_names_the_sandboxs_region(phantom: RunningSandbox, service: Any) -> None:
+    elsewhere = boto3.client(service, region_name="eu-west-1")
+    with pytest.raises(
+        ClientError, match=r"InvalidRegion.*the sandbox of this folder runs in us-east-1, not in eu-west-1"
+    ):
+        elsewhere.describe_instances() if service == "ec2" else elsewhere.get_parameter(Name="/x")
