@@ -71,10 +71,7 @@ def send_lease(app: App, state: ClusterState, ready: Sequence[ReadyNode], *, now
 
 
 def count_budget(app: App, state: ClusterState, *, now: float) -> Lease | None:
-    """Returns the newest lease, after it has tagged it with the end of its budget for the nodes of `state`.
-
-    Raises AwsError.
-    """
+    """Returns the newest lease, tagged with the end of its budget for the nodes of `state`. Raises AwsError."""
     lease = state.lease
     if lease is None or lease.budget_usd is None:
         return lease
@@ -99,11 +96,8 @@ def describe_trouble(leases: Sequence[NodeLease], lease: Lease) -> list[str]:
         for one in leases
         if one.error is not None
     ]
-    found += [
-        f"{one.node} has not read its tag yet, and has another lease: {one.lease}"
-        for one in leases
-        if one.lease not in {None, wanted}
-    ]
+    late = [one for one in leases if one.lease not in {None, wanted}]
+    found += [f"{one.node} has another lease until it reads its tag, within a minute: {one.lease}" for one in late]
     return found + [
         f"{one.node} cannot keep the lease on its disk: after a reboot it depends on its tag"
         for one in leases

@@ -128,9 +128,6 @@ def _read_spot_prices(ec2: EC2Client, wanted: list[FilterTypeDef], *, since: dat
         return []
 
 
-# -- disks -------------------------------------------------------------------------------------------------------------
-
-
 def disk_cost(gib: int | None, usd_per_gib_month: float | None, start: float, end: float) -> float | None:
     """Returns the cost of a disk from `start` to `end`; None if its size or the price is unknown."""
     if gib is None or usd_per_gib_month is None:

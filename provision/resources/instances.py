@@ -111,7 +111,7 @@ class WaitForRunning(Step):
         if poll(check, timeout_s=RUNNING_TIMEOUT_S) is None:
             raise AwsError(
                 f"nodes {format_indices(wanted - ready)} do not run after {RUNNING_TIMEOUT_S:.0f} s",
-                hint="to continue waiting: cluster up; to delete everything: cluster down",
+                hint="to try again: cluster up; to delete everything: cluster down",
             )
         # Not earlier: until EC2 lists the nodes, the token prevents a repeated launch from doubling them.
         context.files.forget_launches(by_token)

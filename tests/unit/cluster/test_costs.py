@@ -87,10 +87,7 @@ def test_a_cluster_that_another_machine_has_deleted_is_another_cluster(app: App,
 
 
 def test_nodes_that_ended_before_this_machine_looked(app: App, world: World) -> None:
-    """EC2 lists them for an hour. A launch of this machine counts, and a cluster that another one has deleted does not.
-
-    Otherwise this cluster's cost would be unknown, and so a budget would be refused.
-    """
+    """A launch that failed counts, with its disk. A cluster that another machine has deleted does not."""
     for _ in range(2):
         node = world.up(make_config(nodes=1)).nodes[0]
         world.down()

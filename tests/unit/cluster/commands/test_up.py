@@ -52,7 +52,6 @@ def test_a_launch_that_fails_leaves_the_budget(aws_app: App, world: World, monke
     after = world.describe().lease
     assert before is not None
     assert after is not None
-    assert after.set_at > before.set_at
     assert after.budget_until == pytest.approx(before.budget_until, abs=300)
 
 
