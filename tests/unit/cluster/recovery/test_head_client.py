@@ -30,7 +30,7 @@ TABLE: dict[str, Any] = {
         "env_server": {"TOKEN": SECRET},
         "restarts": 7,
     },
-    "bootstrap": {"packages": ["requirements.txt"], "sync": ["mine/"]},
+    "bootstrap": {"packages": ["-r requirements.txt"], "sync": ["mine/"]},
     "notify": {"webhook": f"https://example.org/{SECRET}", "command": f"mail {SECRET}"},
     "sandbox": {"boot_delay_s": 0},
 }

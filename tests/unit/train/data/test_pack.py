@@ -111,7 +111,7 @@ def test_unreadable_images_are_named(run_here: Run, tmp_path: Path, photos: Path
 
 def test_lists_with_several_labels(run_here: Run, tmp_path: Path, photos: Path) -> None:
     (tmp_path / "a.lst").write_text("5\t1\t2.5\tdog/0.png\n9\t0\t-1\tcat/1.jpg\n")
-    with pytest.raises(ClusterError, match="2 of 2 pictures cannot be packed") as raised:
+    with pytest.raises(ClusterError, match="2 of 2 images cannot be packed") as raised:
         run_here("pack", "a.lst", "out", "--label-width", "1", "--processes", "1")
     assert "--root DIR names another folder" in str(raised.value.hint)
     words = ("pack", "a.lst", "out", "--root", "photos", "--processes", "1")
