@@ -28,7 +28,7 @@ GIT_URL = re.compile(
     r"@\s*git\+(?P<url>(?:https|ssh|file)://(?:git@)?[^\s@#/]*/[^\s@#]+)(?:@(?P<ref>\w[\w./-]*))?"
     r"(?:#subdirectory=(?P<folder>\w[\w./-]*))?(?=\s|$)"
 )
-LOCAL = re.compile(r"[./~]|\S+\.(?:txt|toml|whl)$")
+LOCAL = re.compile(r"[./~]|[^\s:]+\.(?:txt|toml|whl)$")
 COMMENT = re.compile(r"(?:^|\s+)#.*$", re.MULTILINE)
 MXNET = re.compile(r"mxnet(-cu[0-9]+)?")
 

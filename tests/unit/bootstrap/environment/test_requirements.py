@@ -22,6 +22,7 @@ HASH = f"--hash=sha256:{'0' * 64}"
         ("pandas>=2,<3 # why\r\n\r\n# six\r\nsix\r\n", ["pandas>=2,<3", "six"], []),
         ("\ufeffpandas", ["pandas"], []),
         ('a; python_version < "3.10"', ['a; python_version < "3.10"'], []),
+        ("a@https://host/a-1-py3-none-any.whl", ["a@https://host/a-1-py3-none-any.whl"], []),
         (f"a==1 \\\n  {HASH}\nb", [f"a==1 {HASH}", "b"], []),
         ("-r more/other.txt", ["other", "deep"], []),
         ("--requirement=more/deep.txt\n-r r.txt\n-r more/deep.txt", ["deep"], []),
