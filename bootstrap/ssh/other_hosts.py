@@ -209,15 +209,16 @@ def render_release(mark: str) -> RemoteCommand:
         "umask 077",
         f'[ ! -d "$HOME/.cluster" ] || {{ {LOCK}; }}',
         'keys=$(readlink -f "$HOME/.ssh/authorized_keys") || :',  # without ~/.ssh, it fails
-        f"answer={REMOVED}",
+        f"answer={REMOVED} left=",
         f'if grep -E -e {shlex.quote(f" {MARK}(-[a-z0-9-]+)?$")} "$keys" 2>/dev/null | grep -q -v -e {own}; then',
         f"    answer={KEPT}",
         'elif [ -d "$HOME/.cluster" ]; then',  # first, as it may be what fills the disk
         '    chmod -R u+w "$HOME/.cluster" 2>/dev/null || :',
         # Files of set-up commands may belong to root.
-        '    rm -rf "$HOME/.cluster" 2>/dev/null || sudo -n rm -rf "$HOME/.cluster"',
+        '    rm -rf "$HOME/.cluster" 2>/dev/null || sudo -n rm -rf "$HOME/.cluster" || left=1',
         "fi",
         f'if grep -q -e {own} "$keys" 2>/dev/null; then {rewrite_keys(mark)}; fi',
+        '[ -z "$left" ]',
         "echo $answer",
     )
     return RemoteCommand("\n".join(lines))

@@ -138,6 +138,13 @@ def test_a_full_disk_keeps_authorized_keys(home: Path, script: RemoteCommand) ->
     assert [*keys.parent.iterdir()] == [keys]
 
 
+def test_files_that_cannot_be_removed_leave_no_key(home: Path) -> None:
+    keys = write_keys(home, f"{MINE}\n{LINE}\n")
+    with pytest.raises(subprocess.CalledProcessError):
+        run(RemoteCommand("rm() { false; }; sudo() { false; }; ", render_release(MARK)), home)
+    assert keys.read_text() == f"{MINE}\n"
+
+
 def test_release_of_a_host_where_logins_need_no_file(home: Path) -> None:
     """Such as one whose keys are in a directory service, if the head was never let in."""
     assert run(render_release(MARK), home) == "removed\n"
