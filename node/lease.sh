@@ -211,7 +211,6 @@ power_off() {
 
 end_node() {
     say "the lease has ended ($why): switching this node off"
-    trap power_off TERM  # all services have stopped; systemd now waits 90 s for processes that ignore this signal
     while :; do
         shutdown -P now >/dev/null 2>&1 &
         sleep 20
@@ -254,6 +253,8 @@ loop() {
             find_end
             if [ -n "$left_s" ] && [ "$left_s" -le 0 ]; then
                 [ "$why" != idle ] || { for_others tell; sleep 2; }
+                # All services have stopped; systemd now waits 90 s for processes that ignore this signal.
+                trap power_off TERM
                 end_node
             fi
         elif [ -n "$left_s" ]; then
