@@ -27,15 +27,18 @@ MOUNT_FOLDERS = ("data", "env", "jobs", "tree")
 SEARCH_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 ANSWER_TIMEOUT_S = 30
 AUTH_FILE = "REGISTRY_AUTH_FILE"  # podman does not run without the file that it names
-# Variables that change how the engine itself works, and those that `sudo -E` removes (`sudo -V` lists them). The engine
-# gets the node's values; the container's values are words of the command line. All other variables, and those that are
-# named like secrets, such as LD_SDK_KEY, go through the environment.
+# Variables that change how the engine itself works. The engine gets the node's values; the container's values are words
+# of the command line. All other variables, and those that are named like secrets, such as LD_SDK_KEY, go through the
+# environment.
 _OF_ENGINE = re.compile(
     "PATH|HOME|USER|LOGNAME|SHELL|TMPDIR|TZ|SUDO_(USER|UID|GID|COMMAND)|LD_[A-Z_]+|XDG_[A-Z_]+|SSL_CERT_(FILE|DIR)|"
     "DOCKER_(HOST|CONFIG|CONTEXT|CERT_PATH|TLS|TLS_VERIFY|API_VERSION|DEFAULT_PLATFORM|CONTENT_TRUST|BUILDKIT)|"
     "CONTAINER_(HOST|CONNECTION|SSHKEY|PROXY)|CONTAINERS_[A-Z_]+|_CONTAINERS_[A-Z_]+|PODMAN_(USERNS|CONNECTIONS_CONF)|"
     "STORAGE_(DRIVER|OPTS)|REGISTR(Y_AUTH_FILE|IES_CONFIG_PATH)|BUILDAH_[A-Z_]+|DBUS_SESSION_BUS_ADDRESS|"
-    "GO(DEBUG|GC|MAXPROCS|MEMLIMIT|TRACEBACK)|NOTIFY_SOCKET|LISTEN_(FDS|PID|FDNAMES)|"
+    "GO(DEBUG|GC|MAXPROCS|MEMLIMIT|TRACEBACK)|NOTIFY_SOCKET|LISTEN_(FDS|PID|FDNAMES)"
+)
+# Those that `sudo -E` removes (`sudo -V` lists them) are words of its command line, too.
+_OF_SUDO = re.compile(
     "PYTHON(HOME|INSPECT|PATH|USERBASE)|PERL(5DB|5LIB|5OPT|IO_DEBUG|LIB)|RUBY(LIB|OPT)|JAVA_TOOL_OPTIONS|ENV|BASH_ENV|"
     "BASHOPTS|SHELLOPTS|GLOBIGNORE|IFS|PS4|CDPATH|FPATH|ZDOTDIR|TMPPREFIX|(READ)?NULLCMD|TERM(CAP|PATH|INFO|INFO_DIRS)|"
     "LOCALDOMAIN|RES_OPTIONS|HOSTALIASES|NLSPATH|PATH_LOCALE"
@@ -134,7 +137,7 @@ def run_words(
     for source, target, read_only in sort_mounts(order["mounts"]):
         words += ["--volume", f"{source}:{target}{':ro' if read_only else ''}"]
     words += ["--env", f"{CONTAINER_VARIABLE}={order['name']}"]
-    given, passed = _pass_on(env)
+    given, passed = _pass_on(engine, env)
     return [*words, *given, order["image"], *order["command"]], passed
 
 
@@ -147,17 +150,18 @@ def exec_words(
     """
     words = [*engine, "exec", "--user", f"{uid}:{gid}", "--workdir", order["cwd"]]
     words += ["--env", f"{CONTAINER_VARIABLE}={order['name']}"]
-    given, passed = _pass_on(env)
+    given, passed = _pass_on(engine, env)
     return [*words, *given, order["container"], *order["command"]], passed
 
 
-def _pass_on(env: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
+def _pass_on(engine: Sequence[str], env: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
     """The options for the variables of a process, and those of them that the engine takes from its own environment."""
     words: list[str] = []
     passed: dict[str, str] = {}
     for name in sorted(env):
         is_secret = SECRET.search(name) is not None and name != AUTH_FILE
-        if _OF_ENGINE.fullmatch(name) and not is_secret:
+        is_removed = engine[0] == DOCKER_AS_ROOT[0] and _OF_SUDO.fullmatch(name)
+        if (_OF_ENGINE.fullmatch(name) or is_removed) and not is_secret:
             words += ["--env", f"{name}={env[name]}"]
         else:
             words += ["--env", name]
