@@ -101,10 +101,14 @@ class LocalData:
 
     def _find_index(self, url: str) -> list[s3.Entry]:
         """Returns the index beside a file of records, if there is one: Gluon's data sets open it by its name."""
-        found = None
-        if url.endswith(words.RECORDS):
-            with contextlib.suppress(s3.StoreError):  # who may not list is denied an object that does not exist
-                found = self._store.find(url.removesuffix(words.RECORDS) + words.INDEX)
+        if not url.endswith(words.RECORDS):
+            return []
+        try:
+            found = self._store.find(url.removesuffix(words.RECORDS) + words.INDEX)
+        except s3.StoreError as error:
+            if error.code != "AccessDenied":  # as for an object that does not exist, for those who may not list
+                raise
+            found = None
         return [found] if found is not None else []
 
     def _without_markers(self, entries: list[s3.Entry]) -> list[s3.Entry]:
