@@ -19,6 +19,7 @@ from functools import partial
 from typing import Any
 
 from node import instance_credentials
+from node.setup import process_tree
 from node.staging import s3
 
 # For the environment's Python. The answer is {} without an MXNet that was built with S3. The secrets come from stdin:
@@ -61,7 +62,8 @@ def read(order: dict[str, Any], *, python: str) -> dict[str, Any]:
     variables = {**order["env"], **secrets}
     given = json.dumps({"uri": order["uri"], "env": variables}) + "\n"
     words = [python, "-c", READ_RECORD]
-    done = subprocess.run(words, input=given, stdout=subprocess.PIPE, encoding="utf-8", check=False)
+    die = process_tree.die_with_parent
+    done = subprocess.run(words, input=given, stdout=subprocess.PIPE, encoding="utf-8", check=False, preexec_fn=die)
     answers = [line for line in done.stdout.splitlines() if line.startswith("{")]
     if not answers:
         os.kill(os.getpid(), -done.returncode) if done.returncode < 0 else sys.exit(done.returncode)
