@@ -283,10 +283,20 @@ class SandboxEC2Backend(EC2Backend):
             if self.get_security_group_from_id(group_id) is None:
                 raise InvalidSecurityGroupNotFoundError(group_id)
 
-    def create_network_interface(self, subnet: Any, *args: Any, **kwargs: Any) -> NetworkInterface:
+    def create_network_interface(
+        self,
+        subnet: Any,
+        private_ip_address: str | list[str],
+        private_ip_addresses: list[dict[str, Any]] | None = None,
+        group_ids: list[str] | None = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> NetworkInterface:
         """As in moto, but raises EC2ClientError for a group that does not exist."""
-        self._check_groups(kwargs.get("group_ids") or ())
-        return super().create_network_interface(subnet, *args, **kwargs)
+        self._check_groups(group_ids or ())
+        return super().create_network_interface(
+            subnet, private_ip_address, private_ip_addresses, group_ids, *args, **kwargs
+        )
 
     def modify_instance_security_groups(self, instance_id: str, new_group_id_list: list[str]) -> Any:
         """As in moto, but also moves the instance's first interface, which moto leaves in its former groups."""

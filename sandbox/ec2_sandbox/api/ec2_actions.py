@@ -31,7 +31,7 @@ FIREWALL_WORDS = ("SecurityGroup", "ModifyInstanceAttribute", "ModifyNetworkInte
 
 MODIFIED = {
     "InstanceType", "Kernel", "UserData", "DisableApiTermination", "DisableApiStop", "SourceDestCheck", "EbsOptimized",
-    "InstanceInitiatedShutdownBehavior", "BlockDeviceMappings", "Groups", "InstanceId",
+    "InstanceInitiatedShutdownBehavior", "BlockDeviceMappings", "Groups", "InstanceId", "DryRun",
 }  # fmt: skip
 
 # DescribeInstanceStatus's filters that moto lacks.

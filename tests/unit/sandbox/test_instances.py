@@ -50,6 +50,8 @@ def interface_of(ec2: Any, instance_id: str) -> str:
          "InvalidGroup.NotFound"),
         (lambda ec2, ids: ec2.modify_network_interface_attribute(NetworkInterfaceId=interface_of(ec2, ids[0]),
                                                                    Groups=[NO_GROUP]), "InvalidGroup.NotFound"),
+        (lambda ec2, _: ec2.create_network_interface(SubnetId=ec2.describe_subnets()["Subnets"][0]["SubnetId"],
+                                                     Groups=[NO_GROUP]), "InvalidGroup.NotFound"),
         (lambda ec2, ids: ec2.modify_instance_attribute(InstanceId=ids[0], EnaSupport={"Value": True}),
          "UnsupportedOperation"),
         (lambda ec2, ids: ec2.modify_instance_attribute(InstanceId=ids[0], Attribute="color", Value="red"),
@@ -106,7 +108,9 @@ def test_an_impossible_launch_leaves_nothing(world: World, wrong: Any, code: str
 
 def test_protection_by_attribute_and_value(world: World) -> None:
     [host] = launch(world)
-    world.clients.ec2.modify_instance_attribute(InstanceId=host, Attribute="disableApiTermination", Value="true")
+    world.clients.ec2.modify_instance_attribute(
+        InstanceId=host, Attribute="disableApiTermination", Value="true", DryRun=False
+    )
     with pytest.raises(ClientError, match="OperationNotPermitted"):
         world.clients.ec2.terminate_instances(InstanceIds=[host])
 
