@@ -125,6 +125,13 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(notify, "ANSWER_S", 0.5)
 
 
+def test_an_event_reaches_the_webhook() -> None:
+    with serve_webhook(answer_status(200), PATH) as (url, asked):
+        assert notify.send(settings(url), EVENT) == []
+    sent = {**EVENT, "cluster": "demo", "content": "job 1 is done"}
+    assert asked == [(PATH, sent)]
+
+
 @pytest.mark.parametrize("code", [302, 308])
 def test_a_redirect_is_not_followed(code: int) -> None:
     with (
