@@ -69,7 +69,8 @@ def _describe_left(root: Path) -> Iterator[str]:
     at = max(ledger.seen.values(), default=0.0)
     bill = next((bill for bill in make_bills(ledger, histories={}, now=at) if bill.usd_per_hour != 0.0), None)
     if bill is not None:
-        costs = count(sum(node.ended_at is None for node in bill.nodes), "node costs", "nodes cost")
+        nodes = sum(node.ended_at is None for node in bill.nodes)
+        costs = count(nodes, "node costs", "nodes cost") if nodes else "its volumes cost"
         usd = render_usd(bill.usd_per_hour)
         simulated = " (simulated)" if root.parent.name.startswith("sandbox-") else ""
         region = "" if simulated else f" in {root.parent.name}"
