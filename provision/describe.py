@@ -303,11 +303,11 @@ def describe_clusters(ec2: EC2Client, *, known: Callable[[str], KnownInstances])
         groups = [group for page in pages_of_groups for group in page["SecurityGroups"]]
         found, keys, volumes = reading.result(), reading_keys.result()["KeyPairs"], reading_volumes.result()
     instances = [each for each in found if each.instance["State"]["Name"] != "terminated"]
-    owners: dict[str, str | None] = {}
-    # The owner tag of the key pair takes precedence: the head may have launched an instance.
     disks_gib: Counter[str] = Counter()
     for volume in volumes:
         disks_gib[find_tag(volume.get("Tags", []), TAG_NAME) or ""] += volume["Size"]
+    owners: dict[str, str | None] = {}
+    # The owner tag of the key pair takes precedence: the head may have launched an instance.
     things = (*volumes, *(each.instance for each in instances), *groups, *keys)
     for tags in (thing.get("Tags", []) for thing in things):
         name = find_tag(tags, TAG_NAME) or ""
