@@ -1,9 +1,10 @@
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from foundation.errors import AwsError
+from foundation.errors import AwsError, ClusterError
 from foundation.progress import Event, silent
 from provision.files import ClusterFiles
 from provision.up import up
@@ -56,6 +57,13 @@ def test_an_old_plan_does_not_double_the_cluster(world: World) -> None:
     up(plan, clients=world.clients, files=world.files, report=events.append)
     assert world.resources() == complete(2)
     assert {event.kind for event in events if event.what.startswith(("make", "launch"))} == {"start", "same"}
+
+
+def test_one_command_at_a_time(world: World) -> None:
+    plan = world.prepare(make_config())
+    with world.files.locked(), pytest.raises(ClusterError, match=f"process {os.getpid()}"):
+        up(plan, clients=world.clients, files=world.files, report=silent)
+    assert not world.resources()
 
 
 def test_nodes_that_do_not_end_in_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

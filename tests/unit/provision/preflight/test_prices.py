@@ -30,6 +30,11 @@ def test_prices_of_all_places(world: World) -> None:
     assert describe_prices(world.clients, PLACES) == expected
 
 
+def test_spot_prices_that_may_not_be_read(world: World) -> None:
+    world.sandbox.book.arm("unauthorized action=DescribeSpotPriceHistory")
+    assert describe_prices(world.clients, [PLACES[3]]) == {PLACES[3]: None}
+
+
 def test_the_newest_spot_price_counts(world: World) -> None:
     """The history may hold older prices, in any order."""
     now = datetime(2030, 1, 1, tzinfo=UTC)
