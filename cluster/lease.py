@@ -73,7 +73,7 @@ def send_lease(app: App, state: ClusterState, ready: Sequence[ReadyNode], *, now
 def count_budget(app: App, state: ClusterState, *, now: float) -> Lease | None:
     """Returns the newest lease, tagged with the end of its budget for the nodes of `state`. Raises AwsError."""
     lease = state.lease
-    if lease is None or lease.budget_usd is None:
+    if lease is None or lease.budget_usd is None or not state.nodes:
         return lease
     updated = update_budget(lease, find_spending(app), now=now)
     if updated is not lease:

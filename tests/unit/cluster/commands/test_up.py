@@ -55,6 +55,23 @@ def test_a_launch_that_fails_leaves_the_budget(aws_app: App, world: World, monke
     assert after.budget_until == pytest.approx(before.budget_until, abs=300)
 
 
+def test_a_first_launch_that_fails_sets_no_lease(aws_app: App, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its nodes are terminated: none are left that spend the budget."""
+
+    def fail(*_: object) -> bool:
+        raise ClusterError("the nodes do not run")
+
+    world.lease = make_lease_config(budget_usd=10.0)
+    aws_app.config_path.write_text('name = "demo"\ncloud = "aws"\n')
+    aws_app.__dict__["files"] = world.files
+    monkeypatch.setattr("cluster.bring_up.check_ahead", lambda _: None)
+    monkeypatch.setattr("provision.resources.instances.WaitForRunning.apply", fail)
+    monkeypatch.setattr("cluster.lease.set_tags", lambda *_: pytest.fail("a lease was set"))
+    request = world.request(make_config())
+    with pytest.raises(ClusterError, match="do not run"):
+        bring_up(aws_app, lambda _: prepare_up(world.clients, request=request, files=world.files), yes=True)
+
+
 def test_a_region_that_lacks_the_type(aws_app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     """The plan of the next one is the first that the user is asked about. A dry run deletes nothing."""
     aws_app.config_path.write_text('name = "demo"\ncloud = "aws"\n[provision]\nregions = ["us-west-2"]\n')
