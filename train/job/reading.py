@@ -223,7 +223,8 @@ def find_scope(config: TrainConfig, data: DataConfig, *, command: Sequence[str] 
     folders = [url for url in (data.s3_url, data.s3_results) if url is not None]
     written = _without_covered(_SAVED.findall(words), folders=[url for url in (data.s3_results,) if url is not None])
     urls = URL.findall("\n".join([words, *config.setup]))
-    stems = [url.removesuffix(RECORDS[1:]) if url.endswith(RECORDS) else url for url in urls]  # and the index beside it
+    # Without "rec", it is also the URL of the index beside the records.
+    stems = [url.removesuffix(RECORDS[1:]) if url.endswith(RECORDS) and url.count("/") > 2 else url for url in urls]
     named = _without_covered(stems, folders=folders, beginnings=written)
     of_variables = URL.findall("\n".join(variables))
     return S3Scope(

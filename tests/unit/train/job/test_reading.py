@@ -207,6 +207,7 @@ def test_without_other_urls_a_job_may_use_what_data_names() -> None:
         (["s3://more/run-$N/", "s3://$BUCKET/a", "s3://more/x*?"], ["s3://more/run-", "s3://more/x"]),
         (["s3://data/digits/train/", "s3://data/digits", "s3://results/models/old"], []),  # already in [data]
         (["s3://data/digits-2/"], ["s3://data/digits-2/"]),
+        (["s3://more.rec"], ["s3://more.rec/"]),
     ],
 )
 def test_a_job_may_read_the_urls_in_its_arguments(words: list[str], found: list[str]) -> None:
