@@ -236,14 +236,16 @@ def _prepare(connection: fabric.Connection) -> None:
     for key in find_known_keys(paths, alias or name):
         connection.client.get_host_keys().add(name, key.get_name(), key)
     connection.connect_timeout = CONNECT_TIMEOUT_S
-    identities = connection.connect_kwargs.get("key_filename", ())
+    # paramiko leaves the "%%" of `ssh -G` as it is.
+    identities = [path.replace("%%", "%") for path in connection.connect_kwargs.get("key_filename", ())]
     agent = options.get("identityagent", "SSH_AUTH_SOCK").removeprefix("$")
     path = agent if agent.startswith("/") else os.environ.get(agent, "")
     alone = options.get("identitiesonly", "no") == "yes"
     connection.client._agent = Agent(path, identities, alone=alone)  # noqa: SLF001 - it takes no other
+    keys = [path for path in identities if Path(path).is_file()]
     connection.connect_kwargs = {
-        "key_filename": [path for path in identities if Path(path).is_file()],
-        "look_for_keys": False,  # `ssh -G` has named the default ones
+        "key_filename": keys,
+        "look_for_keys": not (keys or alone),  # `ssh -G` names the default ones, too: none is tried twice
         "allow_agent": agent != "none",
         **LOGIN_OPTIONS,
     }
