@@ -59,8 +59,8 @@ def list_(app: App, *, as_json: bool, wide: bool) -> None:
 def cost(app: App, *, as_json: bool, wide: bool) -> None:
     """Show the costs of the cluster and of earlier ones of its name.
 
-    For each node: the instance, its disk and its public address, from launch to end. Each machine knows the
-    costs that its own commands have seen.
+    For each node: the instance, its disk and its public address, from launch to end. Each machine knows the costs that
+    its own commands have seen.
     """
     app.check_has_instances("cost", instead="cluster status")
     now = datetime.now(UTC).timestamp()

@@ -103,9 +103,9 @@ def note_job(app: App, hosts: Sequence[Host], job: str) -> None:
 def release(app: App) -> tuple[tuple[Resource, ...], tuple[Unseen, ...]]:
     """Removes the cluster's files and key from the user's own hosts.
 
-    Returns the cleaned hosts, and the others with the reason. These stay remembered, and the
-    next `cluster down` tries them again. A host that cannot be reached, as after an allocation, is clean if it has the
-    home folder of a cleaned one. Raises ClusterError.
+    Returns the cleaned hosts, and the others with the reason. These stay remembered, and the next `cluster down` tries
+    them again. A host that cannot be reached, as after an allocation, is clean if it has the home folder of a cleaned
+    one. Raises ClusterError.
     """
     memory = memory_of(app)
     mark, known = memory.read()

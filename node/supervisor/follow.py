@@ -36,7 +36,7 @@ class Follower:
         self.supervisor: socket.socket | None = None
         self.supervisor_lines = wire.LineBuffer(limit=1 << 20)
         self.bars: dict[int, str] = {}  # the processes' progress bars, by their numbers
-        self.bars_at: dict[int, float] = {}  # older than what the log has by now, perhaps
+        self.bars_at: dict[int, float] = {}  # when the supervisor got them; later lines may be in the log already
         self.shown_bars: dict[int, str] = {}  # those that the reader knows
         self.is_complete = False  # no process writes to the log any longer
         self.pace = wire.Pace()

@@ -27,10 +27,9 @@ LONGEST_BAR = 300  # characters of each
 class RankProgress(Struct, kw_only=True):
     """One worker's progress. speed: smoothed samples/s. received_at: time of its last output, seconds since the epoch.
 
-    reported_at: that of its last line with a report.
-    epoch_s: the duration of its last whole epoch. bar: the rows of its current progress bar. epochs: how many there
-    will be. first_epoch: the first one that it reported. epoch_at: when it first reported the current one.
-    has_ended_epoch: it did so at its end. counts_epochs: as in Report.
+    reported_at: that of its last line with a report. epoch_s: the duration of its last whole epoch. bar: the rows of
+    its current progress bar. epochs: how many there will be. first_epoch: the first one that it reported. epoch_at:
+    when it first reported the current one. has_ended_epoch: it did so at its end. counts_epochs: as in Report.
     """
 
     process: Process
