@@ -72,7 +72,8 @@ def make_curves_figure(
     legend = [one[:2] for one in series] if curves else []
     cells = [(label, *map(render_number, summary)) for label, summary in summaries.items()]
     text = "; ".join(f"{label}: from {first} to {last}" for label, first, last, *_ in cells[:MOST_LINES])
-    svg = draw_curves(series, title=title, text=text, length_s=span[1] - span[0], render=render_number)
+    length_s = span[1] - span[0]
+    svg = draw_curves(series, title=title, text=text, length_s=length_s, render=render_number, from_zero=what == "node")
     head = (what, "first", "last", "least", "greatest", "mean")
     return Figure(title=title, svg=svg, legend=legend, table=Table(caption=title, head=head, rows=cells))
 

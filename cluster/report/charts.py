@@ -49,9 +49,18 @@ def make_series(kind: str, label: str, points: Sequence[Point], start: float) ->
 
 
 def draw_curves(
-    series: Sequence[Series], *, title: str, text: str, length_s: float, render: Callable[[float], str]
+    series: Sequence[Series],
+    *,
+    title: str,
+    text: str,
+    length_s: float,
+    render: Callable[[float], str],
+    from_zero: bool = False,
 ) -> Markup:
-    """Curves over time. title, text: what a screen reader says. length_s: of the axis. render: writes a value."""
+    """Curves over time. title, text: what a screen reader says. length_s: of the axis. render: writes a value.
+
+    from_zero: the axis of values includes 0, so that CPU use between 99.9 and 100 % does not look like a fall.
+    """
     chart = pygal.XY(
         js=[],
         css=[],
@@ -67,6 +76,7 @@ def draw_curves(
         x_value_formatter=render_clock,
         value_formatter=render,
         xrange=(0, max(length_s, 1e-3)),
+        include_x_axis=from_zero,
         style=Style(label_font_size=FONT, major_label_font_size=FONT),
     )
     for one in series:

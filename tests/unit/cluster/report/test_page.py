@@ -167,7 +167,10 @@ def test_machines_and_samples_of_nodes() -> None:
     )  # fmt: skip
     job = make_job(*speeds(3, 100.0, 110.0), nodes=(JobHost(name="node-0", machine=machine),))
     record = replace(job.record, spec=replace(job.record.spec, packages=("torch==2.13.0", "numpy==2.3")))
-    page = Page(render_report([replace(job, record=record, samples=samples)]))
+    html = render_report([replace(job, record=record, samples=samples)])
+    page = Page(html)
+    axis = html.split("<figcaption>CPU, % of all cores")[1].split('class="axis y"')[1].split("</g>")[0]
+    assert ">0</text>" in axis
     captions = set(page.text["figcaption"])
     assert {"CPU, % of all cores", "GPU use, %, mean of its GPUs", "Cores used, by rank"} <= captions
     assert {"Disk read, MB/s", "GPU power, W, all of its GPUs"}.isdisjoint(captions)
