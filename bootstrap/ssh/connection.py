@@ -46,6 +46,7 @@ FILE_SILENCE_S = 60.0
 KEY_TIMEOUT_S = 20.0
 KEY_PAUSE_S = 0.5  # sshd may block clients that fail too often (PerSourcePenalties, since OpenSSH 9.8)
 END_EVERY_S = 10.0  # how often to check whether an instance that does not answer has ended
+BOOTED_S = 300.0  # an instance that has booted, by its console, answers within this time, or never
 EXIT_TIMEOUT_S = 20.0  # from the end of a command's output to its exit
 DEAD_AFTER_S = 20  # four keepalives without an answer
 
@@ -311,11 +312,12 @@ class InstanceAccess(Struct, frozen=True, kw_only=True):
 def wait_for_connection(host: Host, access: InstanceAccess, *, timeout_s: float) -> NodeConnection:
     """Connects, and retries for about timeout_s seconds while the node may still be booting, and has not ended.
 
-    Raises ConnectError, AwsError (no permission to read the console), and ClusterError (the private key cannot be
-    used).
+    After BOOTED_S, only while its console shows that it still boots. Raises ConnectError, AwsError (no permission to
+    read the console), and ClusterError (the private key cannot be used).
     """
     deadline = time.monotonic() + timeout_s
     check_at = time.monotonic() + END_EVERY_S
+    booted_at = time.monotonic() + BOOTED_S
     pause_s = 0.1
     contact = access.meet(host)
     refused: ConnectError | None = None
@@ -335,6 +337,11 @@ def wait_for_connection(host: Host, access: InstanceAccess, *, timeout_s: float)
                 check_at = time.monotonic() + END_EVERY_S
                 if (end := access.console.find_end(host.instance_id)) is not None:
                     raise ConnectError(f"{host.name} ({host.instance_id}) {end}", hint="cluster status") from cause
+                if (
+                    time.monotonic() > booted_at
+                    and explain_console(access.console.find_last_lines(host.instance_id))[1]
+                ):
+                    deadline = time.monotonic()
             if time.monotonic() > deadline:
                 # After a refused key, sshd closes connections because of too many failures: the key is the cause.
                 if refused is not None and isinstance(cause, paramiko.SSHException | EOFError):

@@ -111,8 +111,8 @@ def test_the_console_shows_whether_a_node_has_booted(lines: tuple[str, ...], mes
     assert ("still booting" in text) is not booted
 
 
-def wait(private_key: Path, *, timeout_s: float) -> None:
-    console = Console(find_fingerprints=lambda _: frozenset(), find_last_lines=lambda _: ())
+def wait(private_key: Path, *, timeout_s: float, last_line: str = "") -> None:
+    console = Console(find_fingerprints=lambda _: frozenset(), find_last_lines=lambda _: (last_line,))
     access = InstanceAccess(
         private_key=private_key, pins=HostKeyPins(private_key.parent / "known_hosts"), console=console
     )
@@ -133,6 +133,24 @@ def test_a_disconnect_after_a_refused_key_is_reported_as_a_refused_key(
     KEY.write_private_key_file(str(tmp_path / "key"))
     with pytest.raises(ConnectError, match="does not accept the cluster's key for user ubuntu: the image's user"):
         wait(tmp_path / "key", timeout_s=0.2)
+
+
+@pytest.mark.parametrize(("last_line", "calls"), [("[ 3.1] Free", 4), ("ip-10-0-0-5 login: ", 1)])
+def test_a_node_that_still_boots_gets_more_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last_line: str, calls: int
+) -> None:
+    made: list[Host] = []
+
+    def fail_to_connect(host: Host, **_: object) -> None:
+        made.append(host)
+        raise ConnectError("none") from (REFUSED if len(made) < 4 else paramiko.BadHostKeyException("h", KEY, KEY))
+
+    monkeypatch.setattr(bootstrap.ssh.connection, "connect", fail_to_connect)
+    monkeypatch.setattr(bootstrap.ssh.connection, "END_EVERY_S", 0)
+    monkeypatch.setattr(bootstrap.ssh.connection, "BOOTED_S", 0)
+    with pytest.raises(ConnectError):
+        wait(tmp_path / "key", timeout_s=60, last_line=last_line)
+    assert len(made) == calls
 
 
 @pytest.mark.parametrize(
