@@ -171,7 +171,8 @@ class JobSources:
                 raise self.why_not
             return of_head
         if self.why_not is not None:
-            self._app.message(f"{self.why_not.message}; showing the jobs in {results}", style="yellow")
+            hint = f" ({self.why_not.hint})" if self.why_not.hint else ""
+            self._app.message(f"{self.why_not.message}{hint}; showing the jobs in {results}", style="yellow")
         return merge_records(of_head, self._read_s3(results))
 
     def _read_s3(self, results: str) -> tuple[JobRecord, ...]:

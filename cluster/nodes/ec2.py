@@ -118,7 +118,7 @@ class Ec2Source(NodeSource):
         if node is None or node.state not in {"pending", "running"}:
             raise HeadGoneError(
                 f"{host.name} ({host.instance_id}) {'does not exist any more' if node is None else f'is {node.state}'}",
-                hint="cluster status",
+                hint="cluster status" if node is None else "cluster start",
             )
         return self.connect(nodes.find_host(node.name), wait_s=ANSWER_TIMEOUT_S)
 

@@ -116,18 +116,18 @@ def _find_connects(
     """Returns functions that connect to the job's hosts that run, by name; adds the others to `found.gone`."""
     connects: dict[str, Callable[[], NodeConnection]] = {}
     with_files = {files.host for files in record.files}
-    running = [
-        host for host in record.nodes if nodes is not None and host.name in nodes.names and nodes.runs(host.name)
-    ]
-    if nodes is not None and running:
-        connections = stack.enter_context(source_of(app).open_connections())
-        for host in running:
+    if nodes is not None:
+        there = [host for host in record.nodes if host.name in nodes.names]
+        is_any_running = any(nodes.runs(host.name) for host in there)
+        connections = stack.enter_context(source_of(app).open_connections()) if is_any_running else None
+        for host in there:
             try:
                 now = nodes.find_host(host.name)
             except ClusterError as error:
-                found.errors[host.name] = error
+                if nodes.runs(host.name) or host.name in with_files or not record.has_ended:
+                    found.errors[host.name] = error
             else:
-                if host.instance_id in (None, "", now.instance_id):
+                if connections is not None and host.instance_id in (None, "", now.instance_id):
                     connects[host.name] = partial(connections.get, now)
     found.gone = tuple(
         host.name for host in record.nodes if host.name in with_files and host.name not in {*connects, *found.errors}
@@ -216,4 +216,6 @@ def _raise_errors(errors: Mapping[str, ClusterError], failed: Sequence[str]) -> 
     """Raises ClusterError if not all files could be copied."""
     texts = [error.message if name in error.message else f"{name}: {error.message}" for name, error in errors.items()]
     if texts or failed:
-        raise ClusterError(render_skipped([*texts, *failed]), hint="run the command again: it copies what is missing")
+        first = "; then ".join(dict.fromkeys(error.hint for error in errors.values() if error.hint))
+        again = "run the command again: it copies what is missing"
+        raise ClusterError(render_skipped([*texts, *failed]), hint=f"{first}; then {again}" if first else again)

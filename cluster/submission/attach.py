@@ -321,4 +321,4 @@ def _head_gone(app: App, job: str, error: ClusterError) -> JobError:
     """Ends the job's processes on all other nodes, and returns the error for a lost head."""
     left = end_from_here(app, job)
     text = f"\n  may still run: {render_left(left)}" if left else "; no process of the job is left on the other nodes"
-    return JobError(f"job {job} ended with its head: {error.message}{text}", exit_code=1, hint="cluster status")
+    return JobError(f"job {job} ended with its head: {error.message}{text}", exit_code=1, hint=error.hint)

@@ -227,6 +227,18 @@ def test_status_does_not_wait_for_a_silent_head(app: App, monkeypatch: pytest.Mo
         hung.set()
 
 
+def test_jobs_from_s3_are_shown_beside_why_the_head_is_not_asked(
+    app: App, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    app.config_path.write_text('name = "demo"\n[data]\nresults = "s3://bucket/r/"\n')
+    monkeypatch.setattr(jobs, "read_s3_records", lambda *_, **__: (make_record(1, "s3"),))
+    nodes = Ec2Nodes(make_state("stopped"), ProvisionConfig())
+    with pytest.raises(ClusterError) as caught:
+        nodes.find_host("node-0")
+    assert jobs.JobSources(app, why_not=caught.value, nodes=nodes).find_records()[0].source == "s3"
+    assert "is stopped (cluster start); showing the jobs in s3://bucket/r/" in " ".join(capsys.readouterr().err.split())
+
+
 def attempt(number: int, **values: Any) -> dict[str, Any]:
     times = {"started_at": NOW.timestamp() - 1000, "ended_at": NOW.timestamp() - 690}
     return {"number": number, "nodes": ["node-0", "node-1"], **times, **values}
