@@ -59,11 +59,11 @@ def find_metrics(data: JobData) -> tuple[Metric, ...]:
             if curve.points:
                 found.setdefault(name, {})[label] = curve
     names = sorted(found, key=lambda name: (name != SPEED, name == EPOCH_TIME))
-    return tuple(_find_metric(name, found[name], data) for name in names)
+    return tuple(combine_ranks(name, found[name], data, sum if name == SPEED else statistics.fmean) for name in names)
 
 
-def _find_metric(name: str, ranks: Mapping[str, Curve], data: JobData) -> Metric:
-    how = sum if name == SPEED else statistics.fmean
+def combine_ranks(name: str, ranks: Mapping[str, Curve], data: JobData, how: Callable[..., float]) -> Metric:
+    """A number of these ranks, and of all of them together: their sum or their mean."""
     together = combine(list(ranks.values()), *data.span, how)
     first, last, least, greatest, mean = zip(*(curve.summary for curve in ranks.values()), strict=True)
     low, high = Curve(together).summary[2:4] if how is sum else (min(least), max(greatest))

@@ -14,6 +14,7 @@ from msgspec import to_builtins
 from cluster.report.analysis import (
     NODE_NUMBERS,
     Metric,
+    combine_ranks,
     find_metrics,
     find_node_curves,
     find_process_curves,
@@ -21,7 +22,6 @@ from cluster.report.analysis import (
     find_traffic,
 )
 from cluster.report.blocks import (
-    MOST_LINES,
     Figure,
     Section,
     Table,
@@ -30,7 +30,7 @@ from cluster.report.blocks import (
     render_number,
 )
 from cluster.report.charts import render_clock
-from cluster.report.curves import Curve, Summary, combine, since
+from cluster.report.curves import Curve, Summary, since
 from cluster.report.history import LARGEST, History, RankHistory
 from cluster.report.job import JobData
 from cluster.views.results import render_files
@@ -141,18 +141,16 @@ def _count(names: Sequence[str]) -> str:
 def _make_curves(job: JobData, metrics: Sequence[Metric]) -> Section | None:
     figures: list[Figure] = []
     for metric in metrics:
+        shown = metric
         if metric.name == SPEED and len(metric.ranks) > 1:
             title, total = f"{SPEED}, all ranks", {"sum": metric.summary}
             figures.append(make_curves_figure(title, {}, together=metric.together, together_label="sum",
                                               span=job.span, summaries=total))  # fmt: skip
-            many = len(metric.ranks) > MOST_LINES
-            means = combine(list(metric.ranks.values()), *job.span, fmean) if many else ()
-            figures.append(make_curves_figure(f"{SPEED} by rank", metric.ranks, together=means, span=job.span))
-        else:
-            rows = {label: curve.summary for label, curve in metric.ranks.items()}
-            rows |= {"mean": metric.summary} if len(rows) > 1 else {}
-            figures.append(make_curves_figure(metric.name, metric.ranks, together=metric.together,
-                                              span=job.span, summaries=rows))  # fmt: skip
+            shown = combine_ranks(f"{SPEED} by rank", metric.ranks, job, fmean)
+        rows = {label: curve.summary for label, curve in metric.ranks.items()}
+        rows |= {"mean": shown.summary} if len(rows) > 1 else {}
+        figures.append(make_curves_figure(shown.name, metric.ranks, together=shown.together,
+                                          span=job.span, summaries=rows))  # fmt: skip
     text = "" if figures else "The job has reported no numbers that cluster knows."
     return Section(title="Curves", text=text, figures=figures)
 

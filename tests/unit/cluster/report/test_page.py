@@ -114,6 +114,9 @@ def test_the_page_of_many_ranks_is_small(ranks: int) -> None:
     single = {f"curve s{number}" for number in range(min(ranks, 4 if ranks > 8 else 8))}
     together = {"curve all"} if ranks > 1 else set()
     assert shown == single | together | ({"curve band"} if ranks > 8 else set())
+    tables = re.findall("<table>.*?</table>", html, re.DOTALL)
+    by_rank = next((table for table in tables if "samples/s by rank<" in table), "")
+    assert bool(re.search(f">mean</th>.*>{100 + (ranks - 1) / 2:g}<", by_rank, re.DOTALL)) is (ranks > 1)
 
 
 @pytest.mark.parametrize(
