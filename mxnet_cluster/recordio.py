@@ -15,6 +15,7 @@ an IRHeader (mxnet/recordio.py): flag, label, id and id2. If flag > 0, `flag` la
 
 from __future__ import annotations
 
+import io
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -45,18 +46,21 @@ def encode_record(payload: bytes) -> bytes:
     return bytes(encoded)
 
 
-def scan_records(file: BinaryIO, *, name: str, offset: int = 0) -> Iterator[bytes]:
+def scan_records(file: BinaryIO, *, name: str, offset: int = 0, most: int | None = None) -> Iterator[bytes]:
     """Yields all records, encoded, with all parts and padding, from the file's position, `offset`, to its end.
 
-    name: the file's name, for errors. Raises ClusterError, with the offset in bytes, if the file is truncated or not
-    RecordIO.
+    name: the file's name, for errors. most: reads only so many bytes of each part, and passes over the rest. Raises
+    ClusterError, with the offset in bytes, if the file is truncated or not RecordIO.
     """
     parts: list[bytes] = []
     while header := file.read(_PART.size):
         flag, length = _parse_part(header, name=name, offset=offset, inside=bool(parts))
         padded = length + -length % 4
-        body = file.read(padded)
-        if len(body) < padded:
+        body = file.read(padded if most is None else min(padded, most))
+        left = padded - len(body)
+        if left:
+            file.seek(left - 1, io.SEEK_CUR)
+        if left and not file.read(1):
             raise broken(name, offset, f"the file ends inside a record of {length} bytes")
         parts += (header, body)
         offset += _PART.size + padded

@@ -1,6 +1,7 @@
 """Describes shards, for `cluster data info`.
 
-Reads every record. Of a shard in S3 with an index, reads only the index and the last record, unless all are requested.
+Reads the beginning of every record. Of a shard in S3 with an index, reads only the index and the last record, unless
+all are requested.
 """
 
 from array import array
@@ -14,6 +15,8 @@ from mxnet_cluster.recordio import broken, decode_record, find_labels, scan_reco
 from mxnet_cluster.records import count_part, find_part
 from train.data.sources import Shard, Sources
 from train.s3.url import is_s3
+
+HEAD_BYTES = 4096  # of a record, which usually has its labels there
 
 
 class ShardInfo(Struct, frozen=True, kw_only=True):
@@ -58,16 +61,19 @@ def share_out(shards: Sequence[ShardInfo], workers: int) -> list[tuple[int, int]
     return [(count_part(starts, part), sum(it.end - it.begin for it in part)) for part in parts]
 
 
-def _scan(sources: Sources, shard: Shard) -> ShardInfo:
+def _scan(sources: Sources, shard: Shard, most: int | None = HEAD_BYTES) -> ShardInfo:
     starts = array("Q")
     labels: Counter[tuple[float, ...]] = Counter()
     without = 0
     with sources.open(shard) as file:
         end = 0
-        for record in scan_records(file, name=shard.name):
+        for record in scan_records(file, name=shard.name, most=most):
             starts.append(end)
-            end += len(record)
-            found = find_labels(decode_record(record))
+            end = file.tell()
+            payload = decode_record(record)[:most]
+            found = find_labels(payload)
+            if found is None and len(payload) == most:
+                return _scan(sources, shard, None)
             if found is None:
                 without += 1
             else:

@@ -18,7 +18,6 @@ from mxnet_cluster.recordio import (
     find_head,
     scan_records,
 )
-from record_files import read_records
 
 # Payloads that often contain the magic number, whole or in pieces, at any alignment.
 PAYLOADS = st.lists(st.sampled_from([MAGIC, MAGIC[:2], MAGIC[2:], b"", b"a", b"bc", b"def", b"ghij"]), max_size=12).map(
@@ -58,8 +57,9 @@ def test_bytes_are_those_of_dmlc_core(payload: bytes, encoded: bytes) -> None:
     ],
 )
 def test_broken_files(content: bytes, at: int, what: str) -> None:
-    with pytest.raises(ClusterError, match=rf"x\.rec: .* at byte {at}: .*{what}"):
-        list(read_records(content))
+    for most in (None, 0, 2):
+        with pytest.raises(ClusterError, match=rf"x\.rec: .* at byte {at}: .*{what}"):
+            list(scan_records(io.BytesIO(content), name="x.rec", most=most))
 
 
 def test_a_payload_that_is_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,6 +93,8 @@ def test_heads_are_where_the_records_are(payloads: list[bytes]) -> None:
     content = b"".join(records)
     heads = list(accumulate(map(len, records), initial=0))[:-1]
     assert list(scan_records(io.BytesIO(content), name="x.rec")) == records
+    file = io.BytesIO(content)
+    assert [file.tell() for _ in scan_records(file, name="x.rec", most=100)] == [*heads, len(content)][1:]
     for begin in range(0, len(content), 4):
         following = [head for head in heads if head >= begin]
         assert find_head(content[begin:]) == (following[0] - begin if following else None)

@@ -1,5 +1,6 @@
 """split and info: no byte is lost, and errors name the file and the offset."""
 
+import io
 import json
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -16,7 +17,7 @@ from photos import Run
 from record_files import image_record, write_uneven
 from train.data.info import describe_shards, share_out
 from train.data.shards import Destination, open_destination, split_shards
-from train.data.sources import Sources
+from train.data.sources import Shard, Sources
 
 
 def joined(folder: Path) -> bytes:
@@ -24,6 +25,15 @@ def joined(folder: Path) -> bytes:
 
 
 def nothing(_: int) -> None: ...
+
+
+class CountedFile(io.BytesIO):
+    read_bytes = 0
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        data = super().read(size)
+        self.read_bytes += len(data)
+        return data
 
 
 def opened(folder: str, *, replace: bool = False) -> AbstractContextManager[Destination]:
@@ -125,6 +135,25 @@ def test_info_tells_labels_apart(run_here: Run, tmp_path: Path) -> None:
     (tmp_path / "a.rec").write_bytes(b"".join(records))
     found = json.loads(run_here("info", "a.rec", "--json"))["labels"]["first"]
     assert found == dict.fromkeys(["0.1", "0.12345678", "0.12345679", "2", "1e+06", "1234567", "1234568"], 1)
+
+
+@pytest.mark.parametrize(("labels", "reads_less"), [(3, True), (2000, False)])
+def test_info_reads_the_labels_alone(monkeypatch: pytest.MonkeyPatch, *, labels: int, reads_less: bool) -> None:
+    """If they are not longer than usual."""
+    image = ImageRecord(labels=tuple(map(float, range(labels))), record_id=0, image=bytes(1 << 20))
+    content = 2 * encode_record(encode_image(image))
+    files = []
+
+    def open_counted(*_: object) -> AbstractContextManager[CountedFile]:
+        files.append(CountedFile(content))
+        return files[-1]
+
+    monkeypatch.setattr(Sources, "open", open_counted)
+    shard = Shard(name="a.rec", size_bytes=len(content))
+    (found,) = describe_shards(Sources(), [shard], full=False, watch=nothing)
+    assert found.labels == {image.labels: 2}
+    assert found.record_sizes == [len(content) // 2] * 2
+    assert (sum(file.read_bytes for file in files) < 10_000) is reads_less
 
 
 def test_info_agrees_with_the_reader(tmp_path: Path) -> None:
