@@ -116,13 +116,14 @@ def _open_local(folder: Path, folders: Sequence[str], *, replace: bool) -> Itera
 def _open_remote(
     folder: str, folders: Sequence[str], put: Callable[[Path], None], *, region: str, replace: bool
 ) -> Iterator[Destination]:
-    """Uploads one batch of files while the next one is written. put: copies a folder's contents to the destination."""
+    """Uploads one batch of files while the next one is written; then deletes the old ones that none has replaced.
+
+    put: copies a folder's contents to the destination.
+    """
     old = _find_old(_list_names(folder, region=region), folders, where=folder, replace=replace)
     work = cache_folder() / "packing" / hashlib.sha256(folder.encode()).hexdigest()[:16]
     with work_folder(work), bounded_pool(1) as pool:
-        if old:
-            operations.rm([folder + name for name in old], region=region)
-        batch = work / "batch"
+        batch, written = work / "batch", set[str]()
         uploads: list[Future[None]] = []
 
         def upload() -> None:
@@ -133,11 +134,15 @@ def _open_remote(
             for earlier in uploads:
                 earlier.result()
             move_files(files, batch)
+            written.update(files)
             uploads[:] = [pool.submit(upload)]
 
         yield Destination(work=work, deliver=deliver)
         for last in uploads:
             last.result()
+        left = [folder + name for name in old if name not in written]
+        if left:
+            operations.rm(left, region=region)
 
 
 def _list_names(folder: str, *, region: str) -> list[str]:

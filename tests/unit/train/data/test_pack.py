@@ -210,6 +210,15 @@ def test_straight_to_s3(run_here: Run, tmp_path: Path, photos: Path, bucket: S3S
     assert not list((tmp_path / "cache" / "cluster" / "packing").iterdir())
     with pytest.raises(UsageError, match="has shards already"):
         run_here("pack", "photos", "s3://bucket/train/")
+    before = bucket.read("bucket")
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "1.jpg").write_text("no picture")
+    with pytest.raises(ClusterError, match="cannot be packed"):
+        run_here("pack", "bad", "s3://bucket/train", "--replace", "--processes", "1")
+    assert bucket.read("bucket") == before
+    run_here("pack", "photos", "s3://bucket/train", *words[:2], "--shards", "1", "--processes", "1", "--replace")
+    assert [*bucket.read("bucket")] == ["train/index/labels.txt", "train/index/part-00000.idx",
+                                        "train/index/part-00000.lst", "train/part-00000.rec"]  # fmt: skip
 
 
 @pytest.mark.slow
@@ -221,10 +230,6 @@ def test_commands_for_shards_in_s3(run_here: Run, bucket: S3Server) -> None:
     objects = bucket.read("bucket")
     assert len([name for name in objects if name.startswith("two/") and name.endswith(".rec")]) == 2
     assert join(objects, "two/") == join(objects, "train/")
-    run_here("pack", "photos", "s3://bucket/train", *words[:2], "--shards", "1", "--processes", "1", "--replace")
-    left = [name for name in bucket.read("bucket") if name.startswith("train/")]
-    assert left == ["train/index/labels.txt", "train/index/part-00000.idx", "train/index/part-00000.lst",
-                    "train/part-00000.rec"]  # fmt: skip
     counted = json.loads(run_here("info", "s3://bucket/two/", "--json"))
     assert (counted["records"], counted["labels"]) == (40, None)
     whole = json.loads(run_here("info", "s3://bucket/two/", "--json", "--full", "--workers", "2"))
