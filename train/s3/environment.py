@@ -4,7 +4,6 @@ The reader reads the environment once, supports neither instance profiles nor co
 https.
 """
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -50,9 +49,7 @@ def s3_environment(*, region: str, endpoint_url: str | None, private_ca: bool) -
         return env
     parts = urlsplit(endpoint_url)
     if parts.scheme != "https" or not parts.netloc or parts.path.strip("/"):
-        raise ConfigError(
-            f'AWS_ENDPOINT_URL = "{endpoint_url}": MXNet reads from https:// endpoints without a path only'
-        )
+        raise ConfigError(f'the S3 endpoint "{endpoint_url}": MXNet reads from https:// endpoints without a path only')
     env |= {"S3_IS_AWS": "0", "S3_ENDPOINT": parts.netloc, "AWS_ENDPOINT_URL": endpoint_url}
     if private_ca:
         env["S3_VERIFY_SSL"] = "0"
@@ -78,16 +75,19 @@ def find_s3_access(
     not read.
     Raises AwsError, and ConfigError for an endpoint that MXNet cannot read from or a bad AWS_CA_BUNDLE.
     """
-    endpoint_url = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-    bundle = os.environ.get("AWS_CA_BUNDLE")
+    from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - slow to import, and only needed here
+
+    try:
+        endpoint_url, bundle = _find_endpoint()
+    except BotoCoreError as error:
+        raise AwsError(f"reading the AWS configuration: {error}", hint="aws configure list") from error
     env = s3_environment(region=region, endpoint_url=endpoint_url, private_ca=bool(bundle))
     authorities = read_authorities(bundle) if endpoint_url is not None else None
     if instance_profile != "none":
         return S3Access(env=env, secrets={}, of_nodes=True, authorities=authorities)
     if policy is None:
         return S3Access(env=env, secrets={}, authorities=authorities)
-    import boto3  # noqa: PLC0415 - slow to import, and only needed here
-    from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415
+    import boto3  # noqa: PLC0415 - as above
 
     from train.s3.job_keys import make_job_keys  # noqa: PLC0415 - as above
 
@@ -104,6 +104,16 @@ def find_s3_access(
         raise AwsError(f"no temporary credentials for the job: {error}", hint="aws sts get-caller-identity") from error
     left_s = (keys.ends_at - datetime.now(UTC)).total_seconds() if keys.ends_at is not None else None
     return S3Access(env=env, secrets=keys.secrets, left_s=left_s, warning=keys.warning, authorities=authorities)
+
+
+def _find_endpoint() -> tuple[str | None, str | None]:
+    """S3's endpoint and its CA bundle, of the environment or the profile; None for AWS's. Raises BotoCoreError."""
+    from botocore.configprovider import ConfiguredEndpointProvider  # noqa: PLC0415 - as above
+    from botocore.session import get_session  # noqa: PLC0415 - as above
+
+    session = get_session()
+    endpoint = ConfiguredEndpointProvider(session.full_config, session.get_scoped_config(), "s3")
+    return endpoint.provide(), session.get_config_variable("ca_bundle")
 
 
 def read_authorities(path: str | None) -> str | None:

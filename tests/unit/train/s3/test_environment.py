@@ -5,7 +5,7 @@ from pathlib import Path
 import boto3
 import pytest
 
-from foundation.errors import ConfigError
+from foundation.errors import AwsError, ConfigError
 from job_world import plan
 from train.job.config import TrainConfig
 from train.s3.environment import S3Access, find_s3_access, s3_environment
@@ -80,6 +80,28 @@ def test_the_certificates_of_a_private_endpoint_go_to_the_job(monkeypatch: pytes
     for access in (find_access(policy=None), find_access("auto")):
         assert access.authorities == "-----BEGIN CERTIFICATE-----"
         assert plan(TrainConfig(), 2, access=access).order.authorities == access.authorities
+
+
+def test_the_endpoint_of_a_profile_counts_for_jobs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As for `cluster data put`; a variable precedes it."""
+    (tmp_path / "ca.pem").write_text("-----BEGIN CERTIFICATE-----")
+    config = tmp_path / "config"
+    config.write_text(
+        f"[profile store]\nservices = ours\nca_bundle = {tmp_path}/ca.pem\n"
+        "[services ours]\ns3 =\n  endpoint_url = https://minio.example\n"
+    )
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
+    monkeypatch.setenv("AWS_PROFILE", "store")
+    for name in ("AWS_ENDPOINT_URL", "AWS_CA_BUNDLE"):
+        monkeypatch.delenv(name, raising=False)
+    access = find_access("auto")
+    assert (access.env["AWS_ENDPOINT_URL"], access.env["S3_VERIFY_SSL"]) == ("https://minio.example", "0")
+    assert access.authorities == "-----BEGIN CERTIFICATE-----"
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "https://10.0.0.1:4443")
+    assert find_access("auto").env["AWS_ENDPOINT_URL"] == "https://10.0.0.1:4443"
+    monkeypatch.setenv("AWS_PROFILE", "none")
+    with pytest.raises(AwsError, match="none"):
+        find_access("auto")
 
 
 def test_a_job_that_needs_nothing_of_s3_gets_no_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
