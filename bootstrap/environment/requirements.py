@@ -25,7 +25,7 @@ HASH = re.compile(r"--hash(?:=|\s+)sha256:([0-9a-f]{64})")
 NAME = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)\s*(?=$|[\[<>=!~;@,(\s])")
 WHEEL_URL = re.compile(r"@\s*https://\S+\.whl(#\S*)?(\s|$)")
 GIT_URL = re.compile(
-    r"@\s*git\+(?P<url>(?:https|ssh|file)://(?:git@)?[^\s@#/]*/[^\s@#]+)(?:@(?P<ref>\w[\w./-]*))?"
+    r"@\s*git\+(?P<url>(?:https|ssh)://(?:git@)?[^\s@#/]*/[^\s@#]+)(?:@(?P<ref>\w[\w./-]*))?"
     r"(?:#subdirectory=(?P<folder>\w[\w./-]*))?(?=\s|$)"
 )
 LOCAL = re.compile(r"[./~]|[^\s:]+\.(?:txt|toml|whl)$")

@@ -247,6 +247,14 @@ def test_a_package_without_a_wheel_is_built(
     assert any(wheel.name.startswith(f"{chosen}-") for wheel in bundle.wheels)
 
 
+@pytest.fixture
+def git_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """https://git.example/ is this machine's disk."""
+    monkeypatch.setenv("GIT_CONFIG_COUNT", "1")
+    monkeypatch.setenv("GIT_CONFIG_KEY_0", "url.file:///.insteadOf")
+    monkeypatch.setenv("GIT_CONFIG_VALUE_0", "https://git.example/")
+
+
 def make_repository(folder: Path, content: dict[str, str]) -> str:
     """A git repository with these files, tagged v1, and a later commit. Returns its URL."""
     folder.mkdir()
@@ -257,9 +265,10 @@ def make_repository(folder: Path, content: dict[str, str]) -> str:
     for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "1"], ["tag", "v1"], ["rm", "-qr", "."]):
         subprocess.run([*git, *words], check=True)
     subprocess.run([*git, "commit", "-qm", "2", "--allow-empty"], check=True)
-    return f"git+{folder.as_uri()}"
+    return f"git+https://git.example{folder}"
 
 
+@pytest.mark.usefixtures("git_server")
 def test_a_git_repository_is_built_and_not_run_here(tmp_path: Path, index: Index) -> None:
     ran = tmp_path / "ran"
     url = make_repository(tmp_path / "repository", {"own/setup.py": f"open({str(ran)!r}, 'w')\n"})
@@ -283,6 +292,7 @@ def test_a_git_repository_is_built_and_not_run_here(tmp_path: Path, index: Index
     assert caught.value.hint == "check the URL and the branch, tag or commit"
 
 
+@pytest.mark.usefixtures("git_server")
 def test_the_version_of_a_git_repository(tmp_path: Path) -> None:
     """setuptools_scm and pbr would ask git for it, and fail."""
     url = make_repository(tmp_path / "repository", {"setup.py": ""})

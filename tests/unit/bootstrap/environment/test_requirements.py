@@ -45,6 +45,7 @@ def test_requirements_files_are_read(tmp_path: Path, text: str, lines: list[str]
         ("--index-url https://me:secret@host/simple", "the option --index-url is not supported: set up pip or uv"),
         ("a @ https://me:secret@host/a.whl", "not a URL without a password, of a wheel"),
         ("a @ git+http://host/a", "not a URL without a password"),
+        ("a @ git+file:///home/me/a", "not a URL without a password"),  # sync, too, sends nothing from other folders
         ("a @ git+https://me:secret@host/a", "not a URL without a password"),
         ("git+https://host/a", "of a git repository: NAME @ git+https://HOST/REPOSITORY@TAG"),
         ("?", "not a package of a package index"),
