@@ -35,7 +35,12 @@ def check_containers(
     checks: dict[str, Check] = {}
 
     def check(node: ReadyNode) -> None:
-        checks[node.host.name] = _try(node, config, image)
+        name = node.host.name
+        try:
+            checks[name] = _try(node, config, image)
+        except ClusterError as error:
+            result = "its engine was not asked"
+            checks[name] = _Check(node=name, status="failed", result=result, cause=error.message, hint=error.hint)
 
     on_all(nodes, check)
     return tuple(checks[node.host.name] for node in nodes)

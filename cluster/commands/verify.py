@@ -31,12 +31,12 @@ def verify(app: App, *, deep: bool, as_json: bool) -> None:
     app.enter_cloud()
     described = describe_and_warn(app)
     with ready_nodes(app, described) as (nodes, _):
+        # What AWS refuses ends the command before the nodes are checked, and no check ends it.
+        hardware, mounts = find_hardware(app, described), source_of(app).describe_mounts(described)
         checks = measure_nodes(app, nodes) if deep else check_nodes(app, nodes)
-        hardware = find_hardware(app, described)
         findings, errors = describe_health(nodes)
         unhealthy = find_unhealthy(findings, hardware, with_clocks=False)  # a check of its own covers them
         keep_on_head(nodes[0].connection, findings, unhealthy, ids=ids_of(nodes), report=app.report)
-        mounts = source_of(app).describe_mounts(described)
         more = [
             check_health(name, found.report, unhealthy.get(name, ()), hardware.get(name))
             for name, found in findings.items()

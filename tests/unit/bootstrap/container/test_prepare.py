@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from bootstrap.container import chain, check, prepare
 from bootstrap.container.config import ContainerConfig
 from bootstrap.container.prepare import Login
 from bootstrap.container.reference import parse_reference
+from bootstrap.verify.checks import Check
 from foundation.errors import ClusterError
 from foundation.progress import silent
 from node.setup.containers import engine
@@ -198,6 +200,25 @@ def test_a_failed_check_of_verify(monkeypatch: pytest.MonkeyPatch) -> None:
     config = ContainerConfig(image="x/train:1.4")
     (found,) = check.check_containers((), config, find_login=lambda: None, uses_environment=False, report=silent)
     assert (found.status, found.result, found.cause) == ("failed", "no x/train:1.4:", "manifest unknown more")
+
+
+def test_a_node_that_fails_meanwhile_is_a_failed_check_of_verify(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The checks of the others are shown."""
+    nodes: Any = [SimpleNamespace(host=SimpleNamespace(name=f"node-{number}")) for number in range(2)]
+
+    def fail(node: object, *_: object) -> Check:
+        if node is nodes[0]:
+            raise ClusterError("node-0 did not answer", hint="cluster status")
+        return Check(node="node-1", check="container", subject="image", status="ok", result="docker runs it")
+
+    monkeypatch.setattr(check, "prepare", lambda *_, **__: None)
+    monkeypatch.setattr(check, "_try", fail)
+    config = ContainerConfig(image="x/train:1.4")
+    checks = check.check_containers(nodes, config, find_login=lambda: None, uses_environment=False, report=silent)
+    assert [(one.node, one.status, one.cause) for one in checks] == [
+        ("node-0", "failed", "node-0 did not answer"),
+        ("node-1", "ok", None),
+    ]
 
 
 # -- the program on the node -------------------------------------------------------------------------------------------
