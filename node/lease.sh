@@ -109,7 +109,14 @@ find_load() {
     elif [ $passed_s -gt 0 ] && [ $(((ticks - before) / passed_s)) -ge $busy_percent ]; then
         echo "the CPU is busy: $(((ticks - before) / passed_s)) % of a core"
     elif ls /dev/nvidia[0-9]* >/dev/null 2>&1; then
-        gpu=$(timeout 20 nvidia-smi --query-gpu=utilization.gpu --format=csv,noheader,nounits 2>/dev/null | sort -n | tail -n 1)
+        use=$(timeout 20 nvidia-smi --query-gpu=utilization.gpu --format=csv,noheader,nounits 2>/dev/null)
+        gpu=$(echo "$use" | grep -v N/A | sort -n | tail -n 1)
+        case $use in
+        *N/A*)  # of a GPU that MIG divides, only the programs are known
+            programs=$(timeout 20 nvidia-smi --query-compute-apps=pid --format=csv,noheader 2>/dev/null) || programs=unknown
+            [ -z "$programs" ] || { echo "a program uses a GPU"; return; }
+            gpu=${gpu:-0} ;;
+        esac
         case $gpu in
         '' | *[!0-9]*) echo "the GPUs cannot be read" ;;
         *) [ "$gpu" -lt $busy_gpu_percent ] || echo "a GPU is busy: $gpu %" ;;

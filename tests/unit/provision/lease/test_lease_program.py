@@ -25,6 +25,7 @@ SHELLS = ("dash", "bash")
 FULL = Lease(
     set_at=1.8e9, until=1.9e9, idle_s=1800.0, budget_usd=123456.78, then="stop", budget_until=1.85e9,
 )  # fmt: skip
+MIG = 'case "$1" in *apps*) {} ;; *) echo "[N/A]"; echo 3 ;; esac'  # one of two GPUs is divided
 QUIET = {"curl": "exit 7", "shutdown": 'touch "$ROOT/off"', "poweroff": "exit 1", "nvidia-smi": "exit 1"}
 
 
@@ -257,6 +258,9 @@ SUPERVISOR = "/r/bin/python\0-Es\0/r/node\0supervise"
         (None, "sleep 5", "echo 0; echo 4", ""),
         (None, "sleep 5", "echo 0; echo 93", "a GPU is busy: 93 %"),
         (None, "sleep 5", "exit 9", "the GPUs cannot be read"),
+        (None, "sleep 5", MIG.format(":"), ""),
+        (None, "sleep 5", MIG.format("echo 77"), "a program uses a GPU"),
+        (None, "sleep 5", MIG.format("exit 9"), "a program uses a GPU"),
     ],
 )
 def test_what_uses_a_node(nodes: Nodes, job: str | None, command: str, gpus: str | None, why: str) -> None:
