@@ -380,12 +380,11 @@ class Stacks(Struct, kw_only=True, omit_defaults=True):
 class News(Struct, kw_only=True, omit_defaults=True):
     """The supervisor's messages to those that `Watch`.
 
-    bars: all current progress bars, by the process's number, after a change. bars_at: when each was printed, about, in
+    bars: all current progress bars, by the process's number, after a change, and when each was printed, about, in
     seconds since the epoch. result: at the job's end.
     """
 
-    bars: dict[int, str] | None = None
-    bars_at: dict[int, float] = {}
+    bars: dict[int, tuple[str, float]] | None = None
     result: JobResult | None = None
 
 

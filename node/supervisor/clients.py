@@ -31,8 +31,7 @@ class Clients:
     def __init__(self, answer: Callable[[Any], Awaitable[bytes | None]], fail: Callable[[BaseException], None]) -> None:
         self._answer, self._fail = answer, fail
         self._watchers: set[asyncio.StreamWriter] = set()
-        self._bars: dict[int, str] = {}  # by the process's number
-        self._bars_at: dict[int, float] = {}
+        self._bars: dict[int, tuple[str, float]] = {}  # and when each was printed, by the process's number
         self._is_due = False
 
     async def open(self, path: str) -> None:
@@ -63,14 +62,14 @@ class Clients:
     def put_bar(self, number: int, text: str) -> None:
         """Sets a process's bar; "": it has none any longer."""
         if text:
-            self._bars[number], self._bars_at[number] = text, round(time.time(), 3)
+            self._bars[number] = text, round(time.time(), 3)
         else:
             self._bars.pop(number, None)
         self._send_soon()
 
     def end_bar(self, number: int) -> list[str]:
         """Forgets a process, which has ended. Returns the rows of its bar, if it could not write them as lines."""
-        text = self._bars.get(number, "")
+        text, _ = self._bars.get(number, ("", 0.0))
         if text:
             self.put_bar(number, "")
         return text.split("\n") if text else []
@@ -91,11 +90,11 @@ class Clients:
 
     def _make_news(self) -> News:
         bars, room = {}, MOST_CHARACTERS
-        for number, text in sorted(self._bars.items()):
-            room -= len(text)
+        for number, bar in sorted(self._bars.items()):
+            room -= len(bar[0])
             if room >= 0:
-                bars[number] = text
-        return News(bars=bars, bars_at={number: self._bars_at[number] for number in bars})
+                bars[number] = bar
+        return News(bars=bars)
 
     async def finish(self, result: JobResult) -> None:
         """Sends the job's result to those who follow it, in limited time."""

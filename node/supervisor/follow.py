@@ -35,9 +35,9 @@ class Follower:
         self.result: JobResult | None = None  # from the supervisor
         self.supervisor: socket.socket | None = None
         self.supervisor_lines = wire.LineBuffer(limit=1 << 20)
-        self.bars: dict[int, str] = {}  # the processes' progress bars, by their numbers
-        self.bars_at: dict[int, float] = {}  # when the supervisor got them; later lines may be in the log already
-        self.shown_bars: dict[int, str] = {}  # those that the reader knows
+        # By the processes' numbers: their bars, and when the supervisor got them, since later lines may be in the log.
+        self.bars: dict[int, tuple[str, float]] = {}
+        self.shown_bars: dict[int, tuple[str, float]] = {}  # those that the reader knows
         self.is_complete = False  # no process writes to the log any longer
         self.pace = wire.Pace()
         self.sent_at = time.monotonic()
@@ -103,11 +103,10 @@ class Follower:
 
     def send_bars(self) -> None:
         """Sends the progress bars that have changed, once the reader has the log so far, with their processes."""
-        now = round(time.time(), 3)
+        none = ("", round(time.time(), 3))
         for number in sorted(self.bars.keys() | self.shown_bars.keys()):
-            text = self.bars.get(number, "")
-            if text != self.shown_bars.get(number, ""):
-                at = self.bars_at.get(number, now) if text else now
+            text, at = self.bars.get(number, none)
+            if text != self.shown_bars.get(number, none)[0]:
                 # The first key shows that this line does not count for the offset.
                 self.send(wire.encode({"bar": text, "p": number, "t": at}))
         self.shown_bars = self.bars
@@ -152,7 +151,7 @@ class Follower:
         for line in self.supervisor_lines.feed(data):
             news = decode(line, News)
             if news.bars is not None:
-                self.bars, self.bars_at = news.bars, news.bars_at
+                self.bars = news.bars
             if news.result is not None:
                 self.result = news.result
                 self.is_complete = True
