@@ -4,8 +4,6 @@ They come from the instance metadata service: first the role's name, then its ke
 (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instance-metadata-security-credentials.html).
 """
 
-from __future__ import annotations
-
 import json
 import time
 from datetime import datetime, timedelta, timezone

@@ -5,8 +5,6 @@ processes run (`place`), what starts them (`plan_launches`), which environment t
 output means (`read_line`).
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -182,7 +180,7 @@ def assign_hosts(order: Order, granted: Sequence[JobHost]) -> None:
     """
     planned = list(dict.fromkeys(line.partition(":")[0] for line in order.hostfile))
     known = {host.ip: host for host in order.hosts}
-    moved = dict(zip(planned, granted))  # noqa: B905 - Python 3.9 has no strict=
+    moved = dict(zip(planned, granted, strict=False))
     busy = {host.ip: replace(host, workers=known[ip].workers, servers=known[ip].servers) for ip, host in moved.items()}
     head = order.hosts[0]
     first = busy.pop(head.ip, replace(head, workers=0, servers=0))

@@ -1,7 +1,5 @@
 """MXNet's own tools/launch.py: by ssh to the hosts of its hostfile, or with all processes on the head."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from node.engines import ps_lite

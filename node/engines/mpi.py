@@ -1,7 +1,5 @@
 """Open MPI's mpirun: through launch.py for MXNet's kv-store, else directly, for Horovod or mpi4py."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """PBS: qsub, qstat and qdel of OpenPBS, of Torque, and of Slurm's wrappers for Torque."""
 
-from __future__ import annotations
-
 import re
 
 from node.engines.scheduler import (

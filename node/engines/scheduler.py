@@ -5,8 +5,6 @@ scheduler here therefore renders that script, builds the command lines of the sc
 output.
 """
 
-from __future__ import annotations
-
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -110,7 +108,7 @@ class Scheduler(ABC):
     def render_script(self, request: AllocationRequest) -> str:
         """The batch script, which holds the nodes until the supervisor's heartbeat stops."""
         walltime = "" if request.walltime_s is None else render_clock(request.walltime_s)
-        values = zip(self.forms, (request.queue, walltime, request.account))  # noqa: B905 - Python 3.9 has no strict=
+        values = zip(self.forms, (request.queue, walltime, request.account), strict=True)
         options = [*self._options(request), *(form.format(value) for form, value in values if value), *request.options]
         lines = [f"{self.directive} {option}" for option in options]
         return "\n".join(["#!/bin/sh", *lines, "", *render_holder(request.job)])

@@ -1,7 +1,5 @@
 """Grid Engine: qsub, qstat, qconf, qdel and qacct."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Slurm: sbatch, scontrol and scancel."""
 
-from __future__ import annotations
-
 import re
 
 from msgspec.structs import replace

@@ -1,7 +1,5 @@
 """PyTorch: torchrun on every node, or no launcher at all. Processes meet at the address and port of rank 0."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec.structs import replace

@@ -9,8 +9,6 @@ A key is derived from an object's URL, ETag and size, so an object overwritten i
 kernel's and end with their process: a killed process leaves an unlocked folder, which the next process removes.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import hashlib
@@ -103,7 +101,7 @@ class Cache:
         os.utime(self.path("objects", key))
         return path
 
-    def claim(self, entry: s3.Entry, should_stop: Callable[[], bool]) -> Slot | None:
+    def claim(self, entry: s3.Entry, should_stop: Callable[[], bool]) -> "Slot | None":
         """Returns a Slot to fetch an object into; None if it may already exist. Waits while another process fetches it.
 
         should_stop: called regularly; if true, ends the wait with None. Raises OSError if there is no room.

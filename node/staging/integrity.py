@@ -11,15 +11,13 @@ checksum of all its bytes (FULL_OBJECT), or a digest of its parts' digests ("VAL
 report the part size with it, but a common part size can be deduced.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import hashlib
 import re
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol, Union
+from typing import Protocol
 
 MIB = 1 << 20
 # Part sizes of programs in MiB: ours, aws, boto3 8; Go 5; s5cmd 50; rclone 5 and 64; s3cmd 15; Hadoop 64, 100, 128.
@@ -29,7 +27,7 @@ MAX_PARTS = 10000
 # The cheapest first; each of them detects a single wrong byte.
 DIGEST_BYTES = {"crc32": 4, "sha256": 32, "sha1": 20, "md5": 16}
 ETAG = re.compile(r'"?([0-9a-fA-F]{32})(?:-([0-9]+))?"?')
-Data = Union[bytes, memoryview]
+Data = bytes | memoryview
 
 
 class Digest(Protocol):

@@ -5,8 +5,6 @@ links with the names that the objects have in S3; they stay while its agent live
 objects (outputs.py) are files of their own, which the job may overwrite.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import functools

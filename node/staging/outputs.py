@@ -12,8 +12,6 @@ What a program saves at a URL that its command names is in s3/BUCKET/KEY there, 
 of it is brought there before the processes start (local_data.py).
 """
 
-from __future__ import annotations
-
 import contextlib
 import glob
 import os

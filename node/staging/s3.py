@@ -6,7 +6,6 @@
 
 Everything after the bucket is the key, with any characters; keys with empty parts, "." or ".." are rejected.
 S3 verifies the SHA-256 of uploads. Ignores any proxy in the environment.
-Works with obstore 0.8, the last version for Python 3.9.
 """
 
 from __future__ import annotations

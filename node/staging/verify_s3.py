@@ -7,8 +7,6 @@ prints {"staged": bytes read} or {"refused": why not, "code": ...}. If MXNet cra
 "is_deep", it also prints the rate, as node/setup/probes/burn_in.py does.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

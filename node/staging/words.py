@@ -1,7 +1,5 @@
 """The words of a command that name data in S3, and the same words with paths on this node. Pure."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -42,7 +40,7 @@ def find_url(name: str, urls: Iterable[str]) -> str | None:
     return url if url.startswith(tuple(urls)) else None
 
 
-def make_value(folder: str, url: str, entries: Sequence[Entry]) -> str:
+def make_value(folder: str, url: str, entries: "Sequence[Entry]") -> str:
     """Returns what replaces a URL in a word. entries: the objects at this URL, sorted.
 
     A path, or for a folder with nothing but the shards of records (and the folder of their indexes) the list of their
