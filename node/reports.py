@@ -33,6 +33,8 @@ from msgspec.structs import replace
 
 FLAGS = re.IGNORECASE | re.ASCII
 LONGEST = 2000  # characters of a line that are examined
+WORDS = ("poch", "samples/s", "oss", "%|", "━", "/step", "it [")
+"""A line without any of them has no report."""
 SPEED_PATTERN = re.compile(
     r"\bspeed:?\s*(\d[\d.]*(?:e[+-]?\d+)?|inf)\s*samples/s|\b(?:img|images|samples)/s(?:ec)?[:=]\s*(\d[\d.]*)", FLAGS
 )
@@ -106,8 +108,7 @@ class Report(Struct, frozen=True, kw_only=True):
 def parse_report(text: str) -> Report | None:
     """The report in a line of a worker's output; None for other lines. Pure."""
     # Most lines have no report, and there may be very many lines.
-    words = ("poch", "samples/s", "oss", "%|", "━", "/step", "it [")
-    if not any(word in text for word in words) or "Namespace(" in text:  # argparse's, of a program's options
+    if not any(word in text for word in WORDS) or "Namespace(" in text:  # argparse's, of a program's options
         return None
     text = COLOURS.sub("", text[:LONGEST])
     bar = TQDM_PATTERN.match(text) or BAR_PATTERN.match(text) or KERAS_PATTERN.match(text)

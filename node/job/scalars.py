@@ -1,18 +1,20 @@
 """The numbers that a job's workers report, from the lines of its log: by worker, step and time."""
 
+import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from node import reports
 from node.job.events import Event, EventReader
 from node.reports import Report, parse_report
 
 SPEED = "samples/s"
 EPOCH_TIME = "epoch time, s"
-WORDS = (b"poch", b"samples/s", b"oss", b"%|", rb"\u2501", b"/step", b"it [")
-"""A line of output without any of them has no number: of such lines there may be very many."""
+WORDS = tuple(json.dumps(word)[1:-1].encode() for word in reports.WORDS)
+"""A line of the log without any of them has no number: of such lines there may be very many."""
 _PROCESSES = (b'"role"', b'"rank"')
 
 

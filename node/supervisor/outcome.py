@@ -198,11 +198,17 @@ class Outcome:
         """Whether one of the job's processes has failed."""
         return bool(self._failed)
 
-    def note_progress(self) -> None:
-        """Handles the progress of a worker while none has created a kv-store."""
-        self._has_trained = True
-        if self._is_unused():
-            self._warn_of_unused()
+    def note_progress(self, text: str) -> None:
+        """Looks in a worker's line or bar for progress of its training while none has created a kv-store."""
+        if not self.awaits_kv_store():
+            return
+        from node.reports import parse_report  # noqa: PLC0415 - its patterns would delay each job
+
+        report = parse_report(text)
+        if report is not None and (report.epoch is not None or report.metrics):  # others may be bars of a download
+            self._has_trained = True
+            if self._is_unused():
+                self._warn_of_unused()
 
     def _is_unused(self) -> bool:
         """Whether certainly no worker has created a kv-store: it would have printed its port, as a server has."""

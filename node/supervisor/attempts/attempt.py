@@ -17,7 +17,7 @@ from node.job.cost import cost_of
 from node.protocol import Left, Order
 from node.supervisor import launching, remains
 from node.supervisor.agents import Agents, HostAgent, wait_for
-from node.supervisor.attempts import kv_store, restarts
+from node.supervisor.attempts import restarts
 from node.supervisor.attempts.interruption import Interruption
 from node.supervisor.attempts.restarts import AttemptEnd
 from node.supervisor.attempts.stacks import StackRequests
@@ -174,7 +174,7 @@ class RunningAttempt:
         self._job.clients.put_bar(process.number, text)
         if process.role == "worker" and text:
             self.stalls.on_bar(process, text)
-            self.note_progress(text)
+            self.outcome.note_progress(text)
 
     def end_output(self, process: JobProcess) -> None:
         """Writes the end of a process's output to the log: with its bar, if it is lost and could not end its line."""
@@ -194,12 +194,7 @@ class RunningAttempt:
             self.resumed = restarts.parse_resumed(text)
             if self.resumed is not None:
                 self._job.save_soon()  # the record of the previous attempt contains the number of lost batches
-        self.note_progress(text)
-
-    def note_progress(self, text: str) -> None:
-        """Looks in a worker's line or bar for progress of its training."""
-        if kv_store.is_progress(text) and self.outcome.awaits_kv_store():
-            self.outcome.note_progress()
+        self.outcome.note_progress(text)
 
     def announce(self, agent: HostAgent, message: Announced) -> None:
         """Starts a process that a launcher on a host has announced, if the job has one more there."""

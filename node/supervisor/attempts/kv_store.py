@@ -1,17 +1,6 @@
 """Detects jobs whose workers do not use their kv-store, so that each trains a separate model, usually by mistake."""
 
-import re
-
 from node.protocol import Order
-
-# Lines that training loops print: Speedometer's, "Epoch[3] Time cost=1.2", "[Epoch 3] loss: 0.3".
-PROGRESS = re.compile(r"(?i)\d samples/s|\b(?:epoch|iter)[:\s\[]*\d+\b.*\d\.\d")
-
-
-def is_progress(line: str) -> bool:
-    """Whether a line of a worker reports training progress."""
-    # The first test is fast: most lines do not, and there may be very many.
-    return ("poch" in line or "samples/s" in line or "Iter[" in line) and PROGRESS.search(line[:2000]) is not None
 
 
 def is_reported(order: Order) -> bool:

@@ -173,6 +173,25 @@ def test_running_servers_at_the_end_mean_workers_without_a_kv_store(
     assert list(warned) == ["kv-store"] * is_warned_of
 
 
+@pytest.mark.parametrize(
+    ("line", "is_progress"),
+    [
+        ("INFO:root:Epoch[3] Time cost=1.234", True),
+        ("Iter[0] Batch [20]\tSpeed: 120.5 samples/sec\taccuracy=0.5", True),
+        ("Epoch data 3 of 7", False),
+        ("Generating train split: 100%|###| 60000/60000 [00:04<00:00, 9999.1 examples/s]", False),
+    ],
+)
+def test_training_before_there_is_a_kv_store_is_warned_of(
+    job: Job, monkeypatch: pytest.MonkeyPatch, line: str, *, is_progress: bool
+) -> None:
+    warned: dict[str, str] = {}
+    monkeypatch.setattr(job.outcome, "_warn", warned.__setitem__)
+    job._add("server", "node-1", 3).bound = ("10.0.0.5", 5)
+    job.outcome.note_progress(line)
+    assert list(warned) == ["kv-store"] * is_progress
+
+
 def test_the_end_waits_for_a_process_that_is_announced_late(job: Job) -> None:
     """The engine's launcher may start the last one when a short program has already ended in the others."""
     job.outcome._warn = lambda *_: None
