@@ -143,7 +143,6 @@ def submit(
 
     log: that of earlier attempts. supervisor: one that waits for an order.
     """
-    order.hostfile = order.hostfile or tuple(host.ip for host in order.hosts)
     job = order.spec.id
     unrunnable = find_unrunnable(order)
     if unrunnable is not None:

@@ -44,7 +44,7 @@ class LaunchPy(Engine):
         Without servers, launch.py would start a scheduler that waits forever for a worker that does not need it.
         """
         if not order.spec.servers:
-            host = (order.hostfile or (order.hosts[0].ip,))[0].partition(":")[0]
+            host = order.hostfile[0].partition(":")[0]
             return (HostLaunch("worker", host, {RANK: "0", WORLD_SIZE: "1"}),)
         words = [order.spec.python, order.hosts[0].ip, "-n", str(order.spec.workers), "-s", str(order.spec.servers)]
         words += ["--launcher", self.name]
