@@ -10,6 +10,7 @@ from datetime import datetime, timedelta, timezone
 
 import msgspec
 
+from foundation.decode import decode
 from node import metadata
 from node.metadata import ADDRESS
 
@@ -41,10 +42,6 @@ class Keys(msgspec.Struct, frozen=True, rename="pascal"):
         }
 
 
-# Created at import, before any thread starts: `cluster verify` sends this module without foundation/decode.py.
-_DECODER = msgspec.json.Decoder(Keys)
-
-
 def wait_for(address: str = ADDRESS) -> Keys:
     """Returns the credentials of this host. Raises CredentialsError if there are none after PATIENCE_S."""
     give_up_at = time.monotonic() + PATIENCE_S
@@ -64,7 +61,7 @@ def read(address: str) -> Keys:
         answer = _get(address, ROLES + role)
         found = json.loads(answer)
         if found.get("Code") == "Success":
-            return _DECODER.decode(answer)
+            return decode(answer.encode(), Keys)
     except CredentialsError:
         raise
     except (OSError, ValueError, AttributeError, IndexError) as error:

@@ -307,7 +307,7 @@ class LogLine(Struct, frozen=True, kw_only=True, omit_defaults=True):
     message: str | None = None
     stalled_since: Moment | None = None
     warnings: tuple[str, ...] | None = None
-    state: str | None = None
+    state: JobState | None = None
     result: JobResult | None = None
     files: tuple[NewFiles, ...] = ()
 
@@ -411,7 +411,6 @@ class Record(Struct, kw_only=True):
     ended_at: Moment | None = None
     exit_code: ExitCode | None = None
     error: str | None = None
-    version: int = 1
     warnings: tuple[str, ...] = ()
     stall: Stall | None = None
     stacks: tuple[str, ...] = ()

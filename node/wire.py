@@ -21,9 +21,9 @@ class RoleOrder(Struct, kw_only=True):
     """What one process of a job runs.
 
     address: the host's address, or None. launched: the variables by which the engine identifies the process. commands:
-    run one after another, in `folder`. cwd: the job's working folder, or for a launcher on the head the job's folder.
-    setup: the digest of the commands whose exports it gets. container: where they run; None for the host itself.
-    volumes: folders where volumes are mounted, which must work. python: that of the training environment.
+    run one after another, in `folder`. setup: the digest of the commands whose exports it gets. container: where they
+    run; None for the host itself. volumes: folders where volumes are mounted, which must work. python: that of the
+    training environment.
     """
 
     role: str
@@ -31,7 +31,6 @@ class RoleOrder(Struct, kw_only=True):
     address: str | None = None
     launched: dict[str, str] = {}
     commands: tuple[tuple[str, ...], ...]
-    cwd: str
     folder: str
     env: dict[str, str]
     setup: str | None = None

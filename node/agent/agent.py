@@ -332,9 +332,9 @@ class Agent(asyncio.Protocol):
 
     async def _describe_use(self, process: JobProcess, hosts: Collection[str]) -> None:
         pids = [pid for pid, _, _ in process.find()]
-        use, size_bytes = process_tree.describe_use(pids), await traffic.count_bytes(pids, hosts)
-        stopped = tuple((pid, words) for pid, words in use["stopped"])
-        self.send(Used(process.number, use["cpu_s"], use["bytes"] + size_bytes // TRACKED, stopped))
+        cpu_s, size_bytes, stopped = process_tree.describe_use(pids)
+        tracked = await traffic.count_bytes(pids, hosts)
+        self.send(Used(process.number, cpu_s, size_bytes + tracked // TRACKED, stopped))
 
     async def _take_stack(self, process: JobProcess, wanted: TakeStack) -> None:
         pids = {pid for pid, _, _ in process_tree.find(self.order.spec.id)} if wanted.nccl else set()

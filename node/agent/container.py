@@ -67,15 +67,14 @@ def find_mounts(shared: AgentOrder, order: RoleOrder, container: Container, env:
     shared: the agent's order. env: the environment of a process. All paths are the same as outside; only the home
     folder is a separate one.
     """
-    cwd, python = order.cwd, order.python
     home = os.path.expanduser("~")
     own_home = os.path.join(home, engine.HOME_FOLDER)
     os.makedirs(own_home, mode=0o700, exist_ok=True)
     inside = env.get("HOME", home)
     mounts = [(own_home, inside, False), (CODE_DIR, CODE_DIR, True)]
     if container.has_environment:
-        mounts += [(folder, folder, True) for folder in find_environment(python, home)]
-    mounts += [(path, path, False) for path in (cwd, env.get("CLUSTER_OUTPUT_DIR", "")) if path]
+        mounts += [(folder, folder, True) for folder in find_environment(order.python, home)]
+    mounts += [(path, path, False) for path in (shared.cwd, env.get("CLUSTER_OUTPUT_DIR", "")) if path]
     notices = os.path.dirname(place_of(shared.spec.id, shared.attempt))
     os.makedirs(notices, mode=0o700, exist_ok=True)
     mounts += [(folder, folder, False) for folder in (notices, env["CLUSTER_DATA_CACHE_DIR"])]

@@ -60,7 +60,7 @@ def _merge(shared: AgentOrder, order: RoleOrder) -> dict[str, str]:
         }
     if order.setup is None:
         return {**base, **own}
-    changes = setup_env.read(os.path.join(os.path.expanduser("~"), ".cluster"), order.setup)
+    changes = setup_env.read(order.setup)
     own_path = own.get("PATH", base.get("PATH", ""))
     path = setup_env.merge({"PATH": own_path}, changes)["PATH"]
     # The job's own Python comes first, whatever the commands loaded.

@@ -4,15 +4,13 @@ The log is the only source of a job's output for `cluster train`, `cluster logs`
 """
 
 from collections.abc import Iterable
-from typing import Literal, cast, get_args
+from typing import Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from foundation.decode import decode
 from node.protocol import JobResult, JobState, LogLine, NewFiles, Process, find_first_key
-
-STATES: frozenset[str] = frozenset(get_args(JobState))
 
 
 class Event(Struct, frozen=True, kw_only=True):
@@ -68,10 +66,8 @@ class EventReader:
             self.state, self.files = message.result.state, message.files
             return Event(kind="result", at=message.t, result=message.result, state=message.result.state)
         if message.state is not None:
-            if message.state not in STATES:  # from a later version
-                return None
-            self.state = cast("JobState", message.state)
-            return Event(kind="state", at=message.t, state=self.state)
+            self.state = message.state
+            return Event(kind="state", at=message.t, state=message.state)
         if message.message is not None:
             return Event(kind="message", at=message.t, text=message.message, stalled_since=message.stalled_since)
         if message.warnings is not None:

@@ -109,10 +109,10 @@ def find_descendants() -> list[Process]:
     return _describe(_below([os.getpid()]))
 
 
-def describe_use(pids: Iterable[int]) -> dict[str, Any]:
+def describe_use(pids: Iterable[int]) -> tuple[float, int, tuple[tuple[int, str], ...]]:
     """The resources that processes have used, and which of them are stopped.
 
-    {"cpu_s": with children that have ended, "bytes": read and written, "stopped": [[pid, command line], ...]}.
+    CPU time in seconds, with children that have ended; bytes read and written; (pid, command line) of stopped ones.
     Processes under a debugger do not count as stopped.
     """
     ticks = size_bytes = 0
@@ -125,11 +125,8 @@ def describe_use(pids: Iterable[int]) -> dict[str, Any]:
         size_bytes += sum(_numbers(pid, "io", (b"rchar", b"wchar")))
         if fields[0] == b"T" and _numbers(pid, "status", (b"TracerPid",)) == [0]:
             stopped.append(pid)
-    return {
-        "cpu_s": ticks / os.sysconf("SC_CLK_TCK"),
-        "bytes": size_bytes,
-        "stopped": [[pid, words] for pid, _, words in _describe(stopped)],
-    }
+    described = tuple((pid, words) for pid, _, words in _describe(stopped))
+    return ticks / os.sysconf("SC_CLK_TCK"), size_bytes, described
 
 
 def our_programs_last(found: Sequence[Process]) -> Sequence[Process]:

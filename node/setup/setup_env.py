@@ -45,9 +45,9 @@ def reach_near(environ: Mapping[str, str]) -> dict[str, str]:
     return dict(environ, NO_PROXY=value, no_proxy=value)
 
 
-def read(cluster_dir: str, digest: str) -> dict[str, Any]:
-    """Reads the changes that the commands of a digest made; `cluster_dir` is ~/.cluster. Raises OSError, ValueError."""
-    path = os.path.join(cluster_dir, "setup", os.uname().nodename, f"{digest}.env")
+def read(digest: str) -> dict[str, Any]:
+    """Reads the changes that the commands of a digest made. Raises OSError, ValueError."""
+    path = os.path.join(os.path.expanduser("~"), ".cluster", "setup", os.uname().nodename, f"{digest}.env")
     with open(path, encoding="utf-8") as stream:
         changes: dict[str, Any] = json.load(stream)
     return changes

@@ -71,10 +71,7 @@ def probe_environment(python: str, setup: str | None) -> dict[str, str]:
     # Otherwise the framework would use all cores for six numbers.
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
     env["PATH"] = f"{os.path.dirname(python)}:/usr/local/bin:/usr/bin:/bin"
-    if setup is None:
-        return env
-    cluster_dir = os.path.join(os.path.expanduser("~"), ".cluster")
-    return setup_env.merge(env, setup_env.read(cluster_dir, setup))
+    return env if setup is None else setup_env.merge(env, setup_env.read(setup))
 
 
 def run_probe(order: Mapping[str, Any], probe: Mapping[str, Any]) -> dict[str, Any]:

@@ -25,7 +25,6 @@ import obstore
 from obstore.exceptions import BaseError
 
 from node import instance_credentials
-from node.metadata import ADDRESS
 from node.staging.s3_store import keep_keys, open_store
 
 if TYPE_CHECKING:
@@ -89,8 +88,7 @@ class Store:
     machine, and ValueError for a URL that is not an object's.
     """
 
-    def __init__(self, env: Mapping[str, str], find_keys: Callable[[], S3Credential] | None = None) -> None:
-        """find_keys: called for new credentials before the last ones expire, instead of using the environment's."""
+    def __init__(self, env: Mapping[str, str]) -> None:
         self.region = _first(env, "S3_REGION", "AWS_REGION", "AWS_DEFAULT_REGION") or "us-east-1"
         suffix = ".cn" if self.region.startswith("cn-") else ""
         endpoint = _first(env, "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "S3_ENDPOINT")
@@ -99,7 +97,7 @@ class Store:
         self._host = self._endpoint.partition("://")[2]
         self._is_aws = _AWS_HOST.fullmatch(self._host) is not None
         self._verified = self._is_aws or env.get("S3_VERIFY_SSL") != "0"
-        self._find_keys = find_keys or _find_keys(env)
+        self._find_keys = _find_keys(env)
         self._stores: dict[str, S3Store] = {}
 
     def put_file(self, path: str, url: str, version: tuple[int, int] | None = None) -> str:
@@ -247,14 +245,13 @@ class _Broken(Exception):
 class InstanceKeys:
     """Provides the credentials of this host's instance profile; obstore calls it again before they expire."""
 
-    def __init__(self, address: str = ADDRESS) -> None:
-        self._address = address
+    def __init__(self) -> None:
         self._last: S3Credential | None = None
 
     def __call__(self) -> S3Credential:
         """Returns credentials that are valid now. Raises CredentialsError if there are none."""
         try:
-            found = instance_credentials.wait_for(self._address)
+            found = instance_credentials.wait_for()
         except instance_credentials.CredentialsError:
             ends_at = self._last and self._last["expires_at"]
             if self._last is None or ends_at is None or ends_at < datetime.now(timezone.utc):

@@ -47,7 +47,7 @@ class Client:
         env = {key: value for key, value in os.environ.items() if key in KEPT or key.startswith(KEPT_GROUPS)}
         env["PATH"] = ":".join(filter(None, (os.environ.get("PATH", ""), PLACES)))
         if setup is not None:
-            env = setup_env.merge(env, setup_env.read(os.path.join(os.path.expanduser("~"), ".cluster"), setup))
+            env = setup_env.merge(env, setup_env.read(setup))
         self._env = env
 
     async def ask(self, words: Sequence[str], timeout_s: float | None = None) -> Response:

@@ -239,8 +239,7 @@ class Processes:
         return self._order_of_launcher(("/bin/sh", "-c", text), {"PATH": path})
 
     def _order_of_launcher(self, words: tuple[str, ...], env: dict[str, str]) -> RoleOrder:
-        folder = job_folder.path(self.order.spec.id)
-        return RoleOrder(role="launcher", commands=(words,), cwd=folder, folder=folder, env=env)
+        return RoleOrder(role="launcher", commands=(words,), folder=job_folder.path(self.order.spec.id), env=env)
 
     def order_of(self, process: JobProcess, launched: dict[str, str]) -> RoleOrder:
         """Returns the order of a process. The scheduler and launchers get no secrets."""
@@ -272,7 +271,6 @@ class Processes:
             address=host.ip if host is not None else None,
             launched=launched,
             commands=commands,
-            cwd=settings.cwd,
             folder=os.path.join(settings.cwd, order.train.subfolder) if order.train.subfolder else settings.cwd,
             env=env,
             setup=order.spec.setup,

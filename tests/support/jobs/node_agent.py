@@ -107,7 +107,7 @@ class NodeAgent:
 def make_order(job: str, **more: Any) -> RoleOrder:
     folder = job_folder.path(job, "work")
     fields: dict[str, Any] = {"role": "worker", "commands": (("true",),), "env": {"X": "it's"}}
-    return RoleOrder(**{**fields, "cwd": folder, "folder": folder, **more})
+    return RoleOrder(**{**fields, "folder": folder, **more})
 
 
 def make_agent_order(job: str, *, train: Mapping[str, Any] | None = None, **more: Any) -> AgentOrder:

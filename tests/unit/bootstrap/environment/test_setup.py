@@ -37,8 +37,9 @@ def setup(home: Path, *commands: str) -> subprocess.CompletedProcess[str]:
 
 
 def kept(home: Path, *commands: str) -> dict[str, object]:
-    found: dict[str, object] = setup_env.read(str(home / ".cluster"), str(setup_digest(commands)))
-    return found
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOME", str(home))
+        return setup_env.read(str(setup_digest(commands)))
 
 
 def test_commands_run_once_for_two_that_ask_for_them(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def test_a_process_reports_start_lines_and_exit(commands: list[str], lines: list
 
 def test_files_that_cannot_be_copied_are_an_error() -> None:
     with run_agent(cwd="/proc/none") as agent:
-        agent.start("true", cwd="/proc/none", folder="/proc/none")
+        agent.start("true", folder="/proc/none")
         exited = agent.read_until(Exited)
     assert (exited.exit_code, exited.at) == (1, -1)
     assert str(exited.why).startswith("cannot copy the job's files: ")

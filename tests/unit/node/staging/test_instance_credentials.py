@@ -125,9 +125,9 @@ def test_expiring_keys_are_renewed(metadata: Metadata, monkeypatch: pytest.Monke
     monkeypatch.delenv("http_proxy")
     with serve_s3_alone() as server:
         server.put("models", {})
-        env = {"AWS_ENDPOINT_URL": server.url, "S3_REGION": REGION}
+        env = {"AWS_ENDPOINT_URL": server.url, "S3_REGION": REGION, "CLUSTER_DATA_CREDENTIALS": "instance"}
         metadata.give(Expiration=end_in(200))
-        store = s3.Store(env, find_keys=s3.InstanceKeys(metadata.address))
+        store = s3.Store(env)
         store.put_file(__file__, "s3://models/1")
         asked = len(metadata.asked)
         time.sleep(0.15)  # obstore does not ask again earlier
@@ -140,7 +140,7 @@ def test_expiring_keys_are_renewed(metadata: Metadata, monkeypatch: pytest.Monke
 
 
 def test_valid_keys_are_kept_without_new_ones(metadata: Metadata) -> None:
-    keys = s3.InstanceKeys(metadata.address)
+    keys = s3.InstanceKeys()
     with pytest.raises(instance_credentials.CredentialsError):
         keys()
     metadata.give(Expiration=end_in(3600))

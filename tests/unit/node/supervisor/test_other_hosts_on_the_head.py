@@ -51,12 +51,12 @@ def test_processes_get_the_hosts_paths_and_the_jobs_credentials() -> None:
     book = Processes(ORDER, make_agents(ORDER))
     there, here = order_for(book, "worker", "10.9.0.1"), order_for(book, "worker", "10.0.0.4")
     assert there.address == "10.9.0.1"
-    assert there.cwd == "/home/alice/run"
+    assert there.folder == "/home/alice/run"
     assert there.commands == (("/home/alice/e/bin/python", "a.py"),)
     ours = {"CLUSTER_JOB_NAME": "mine"}
     wanted = {"PATH": "/home/alice/e/bin:/usr/bin", "AWS_SECRET_ACCESS_KEY": "x", **ours}
     assert there.env == wanted  # without CLUSTER_DATA_CREDENTIALS: the host has no instance profile
-    assert (here.commands, here.cwd) == ((ORDER.spec.command,), "/run")
+    assert (here.commands, here.folder) == ((ORDER.spec.command,), "/run")
     assert here.env == {**wanted, "PATH": "/e/bin:/usr/bin", "CLUSTER_DATA_CREDENTIALS": "instance"}
     [make] = order_for(book, "setup", "10.9.0.1").commands
     assert make[-2:] == ("/home/alice/run", "/home/alice/e/bin")

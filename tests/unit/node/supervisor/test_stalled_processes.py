@@ -23,12 +23,12 @@ def sleeper() -> Iterator["subprocess.Popen[bytes]"]:
 
 def test_stopped_processes_are_found_but_not_those_of_a_debugger(sleeper: "subprocess.Popen[bytes]") -> None:
     def stopped() -> list[int]:
-        return [pid for pid, _ in process_tree.describe_use([os.getpid(), sleeper.pid])["stopped"]]
+        return [pid for pid, _ in process_tree.describe_use([os.getpid(), sleeper.pid])[2]]
 
     assert sleeper.pid not in stopped()
     sleeper.send_signal(signal.SIGSTOP)
     os.waitid(os.P_PID, sleeper.pid, os.WSTOPPED | os.WNOWAIT)
-    assert process_tree.describe_use([os.getpid(), sleeper.pid])["stopped"] == [[sleeper.pid, "sleep 600"]]
+    assert process_tree.describe_use([os.getpid(), sleeper.pid])[2] == ((sleeper.pid, "sleep 600"),)
     attach = "import ctypes, sys; ctypes.CDLL(None).ptrace(16, int(sys.argv[1]), 0, 0); print(flush=True); input()"
     with subprocess.Popen(
         [sys.executable, "-c", attach, str(sleeper.pid)], stdin=subprocess.PIPE, stdout=subprocess.PIPE

@@ -50,7 +50,7 @@ def test_a_rank_that_is_known_before_is_that_of_all_lines() -> None:
     ] * 7
 
 
-@pytest.mark.parametrize("line", [{"t": 1.0, "weather": "fine"}, {"t": 1.0, "state": "stalled"}, {"alive": True}])
+@pytest.mark.parametrize("line", [{"t": 1.0, "weather": "fine"}, {"alive": True}])
 def test_unknown_lines_of_later_versions_are_skipped(line: dict[str, object]) -> None:
     assert EventReader().read(json.dumps(line).encode()) is None
 

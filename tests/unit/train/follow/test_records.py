@@ -49,7 +49,7 @@ KEYS = (
     "attempts beside cause code command cost_usd cwd ended_at env error exit_code files held_at id image job_number "
     "kv_store launcher left library max_duration_s name nodes nodes_credentials on_node_loss output_url owner "
     "packages pending project python roles scheduler script script_source selection servers setup stacks stall "
-    "started_at state subfolder submitted_at supervisor version waiting_for warnings workers"
+    "started_at state subfolder submitted_at supervisor waiting_for warnings workers"
 )
 """The keys of a job in `cluster jobs --json`, without those that the command adds."""
 DEEP = "[" * 5000 + "]" * 5000
