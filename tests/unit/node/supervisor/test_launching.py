@@ -12,7 +12,6 @@ from job_channels import make_agents, make_order
 from node import ports
 from node.agent.shim import render_program
 from node.engines import ENGINES
-from node.engines.engine import Head, HeadLaunch
 from node.protocol import Container, JobHost
 from node.supervisor import launching
 from node.supervisor.launch import parse_ssh
@@ -27,19 +26,6 @@ def make_processes(**more: Any) -> Processes:
     fields = {"hosts": HOSTS, "hostfile": ("10.0.0.4", "10.0.0.5"), "workers": 2, "servers": 1}
     order = make_order(**{**fields, **more})
     return Processes(order, make_agents(order))
-
-
-@pytest.mark.parametrize(
-    ("more", "missing"),
-    [
-        ({}, ["scheduler on node-0", "server on node-0", "worker on node-0", "worker on node-1"]),
-        ({"workers": 3}, ["scheduler on node-0", "server on node-0", "worker on node-0", "2 workers on node-1"]),
-        ({"hostfile": ("10.0.0.6:2222",)}, ["scheduler on node-0", "server on node-2", "2 workers on node-2"]),
-        ({"servers": 0, "workers": 1, "hostfile": ()}, ["worker on node-0"]),
-    ],
-)
-def test_missing_processes_are_where_launch_py_starts_them(more: dict[str, Any], missing: list[str]) -> None:
-    assert make_processes(**more).missing() == missing
 
 
 @pytest.mark.parametrize("has_environment", [False, True])
@@ -74,9 +60,10 @@ def test_the_heads_programs_keep_a_logins_proxies(monkeypatch: pytest.MonkeyPatc
     """mpirun's processes on the head inherit them, and the command that replaces nodes calls AWS."""
     monkeypatch.setenv("HTTPS_PROXY", "http://p:1")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hush")
-    env = launching.environment(make_order(hosts=HOSTS))
+    env = launching.environment(make_order(python="/e/bin/python", hosts=HOSTS, secrets={"S": "hush"}))
     assert (env["HTTPS_PROXY"], "169.254.169.254" in env["no_proxy"]) == ("http://p:1", True)
-    assert "AWS_SECRET_ACCESS_KEY" not in env
+    assert env["PATH"].startswith("/e/bin:")
+    assert "hush" not in env.values()
 
 
 def test_mpiruns_ssh_command_becomes_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,16 +98,3 @@ def test_jobs_that_start_at_the_same_moment_get_different_ports() -> None:
     again, claim = ports.claim(wanted)
     claim.close()
     assert again == first
-
-
-def test_launch_pys_environment_has_no_secret() -> None:
-    job = make_order(
-        python="/e/bin/python", hosts=HOSTS, launcher="mpi", workers=2, servers=1, secrets={"S": "hush"}, env={"A": "b"}
-    )
-    env = launching.environment(job)
-    assert "hush" not in json.dumps(env)
-    assert env["PATH"].startswith("/e/bin:")
-    (launch,) = ENGINES["mpi"].plan_launches(job, Head("/hosts", mpi_ssh="/tools/mpi-ssh", role_words=("role",)))
-    assert isinstance(launch, HeadLaunch)
-    assert launch.env["OMPI_MCA_plm_rsh_agent"] == "/tools/mpi-ssh"
-    assert launch.words[-1] == "role"

@@ -162,17 +162,6 @@ def test_a_supervisor_that_does_not_answer_is_killed(job_host: LocalHead) -> Non
     assert not job_host.processes()
 
 
-@pytest.mark.slow
-def test_a_job_that_is_stopped_while_it_copies_its_files_keeps_its_result(job_host: LocalHead) -> None:
-    """S3 does not answer: without `stop`, it would try for minutes."""
-    env = {"AWS_ENDPOINT_URL": "http://127.0.0.1:9", "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
-    program = "echo model >$CLUSTER_OUTPUT_DIR/model"
-    order = alone(job_host, program, env=env | {"S3_REGION": "us-east-1"}, output_url="s3://bucket/results/j1/")
-    job_host.ask("submit", order=order)
-    job_host.wait_for('"state": "ending"')
-    assert job_host.ask("stop", job_id(1))[0]["result"]["state"] == "done"
-
-
 def test_a_reader_waits_for_another_that_completes_the_record(
     job_host: LocalHead, monkeypatch: pytest.MonkeyPatch
 ) -> None:

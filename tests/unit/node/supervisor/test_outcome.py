@@ -231,10 +231,11 @@ def test_a_server_that_ends_early_ends_the_job(job: Job) -> None:
     assert job.error == "server on node-1 ended before the workers did"
 
 
-def test_processes_that_do_not_start_in_time_are_named(job: Job) -> None:
+def test_processes_that_do_not_start_in_time_are_named(timers: Timers) -> None:
+    job = Job(timers, workers=3)
     job.outcome.watch_start()
     job.wait(90.0)
-    assert job.error == "the job did not start within 60 s: server on node-0, worker on node-0 did not"
+    assert job.error == "the job did not start within 60 s: server on node-0, 2 workers on node-0 did not"
 
 
 def test_a_job_ends_after_its_longest_time(timers: Timers) -> None:

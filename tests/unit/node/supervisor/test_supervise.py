@@ -115,24 +115,18 @@ def test_mpi_without_open_mpi_says_what_is_missing(job_host: LocalHead) -> None:
     assert "mpi needs Open MPI on every node" in result["error"]
 
 
-def test_the_local_launcher_runs_all_on_the_head(job_host: LocalHead) -> None:
-    env = {"WORKER": f"echo $SECRET; {RUNNING}", "SCHEDULER": "echo none$SECRET; attend"}
-    order = job_host.order(launcher="local", env=env)
-    result, log = job_host.run({**order, "secrets": {"SECRET": "hush"}})
-    assert result["state"] == "done"
-    assert lines_of(log, "worker") == ["hush", "hush"]
-    assert lines_of(log, "scheduler") == ["none"]
-    assert {event["host"] for event in log if "host" in event} == {"node-0"}
-
-
 def test_roles_have_their_own_environment_and_gpus(job_host: LocalHead) -> None:
-    env = dict.fromkeys(("SERVER", "SCHEDULER"), "echo $A; attend")
-    env["WORKER"] = f"echo $A $B $CUDA_VISIBLE_DEVICES; {RUNNING}"
-    order = job_host.order(env={"A": "all", **env}, env_server={"A": "server"}, env_worker={"A": "worker", "B": "b"})
-    _, log = job_host.run({**order, "gpus_per_worker": [[0, 1], [2, 3]], "hostfile": ["127.0.0.1"]})
-    assert sorted(lines_of(log, "worker")) == ["worker b 0,1", "worker b 2,3"]
-    assert lines_of(log, "server") == ["server"]
+    """With the local launcher, all of them are on the head."""
+    env = dict.fromkeys(("SERVER", "SCHEDULER"), "echo $A$SECRET; attend")
+    env["WORKER"] = f"echo $A $B $SECRET $CUDA_VISIBLE_DEVICES; {RUNNING}"
+    more: dict[str, Any] = {"env_server": {"A": "server"}, "env_worker": {"A": "worker", "B": "b"}}
+    order = job_host.order(launcher="local", env={"A": "all", **env}, **more)
+    result, log = job_host.run({**order, "gpus_per_worker": [[0, 1], [2, 3]], "secrets": {"SECRET": "hush"}})
+    assert result["state"] == "done"
+    assert sorted(lines_of(log, "worker")) == ["worker b hush 0,1", "worker b hush 2,3"]
+    assert lines_of(log, "server") == ["serverhush"]
     assert lines_of(log, "scheduler") == ["all"]
+    assert {event["host"] for event in log if "host" in event} == {"node-0"}
 
 
 def test_a_full_disk_ends_the_job_with_an_error(job_host: LocalHead, monkeypatch: pytest.MonkeyPatch) -> None:
