@@ -17,8 +17,8 @@ Amount = Annotated[float, Meta(ge=0, le=1e18)]
 class GpuSample(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A GPU, as NVML reports it. use: percent. memory: bytes. power_w: watts. temperature: degrees Celsius.
 
-    throttled: why its clocks are lower than they could be, such as "thermal"; "": they are not. None: the GPU does not
-    report it.
+    throttled: why its clocks are lower than they could be, such as "thermal"; "": they are not. errors: uncorrected
+    memory errors since the node booted. None: the GPU does not report it.
     """
 
     index: Annotated[int, Meta(ge=0, le=1024)]
@@ -28,6 +28,7 @@ class GpuSample(Struct, frozen=True, kw_only=True, omit_defaults=True):
     power_w: Amount | None = None
     temperature: Amount | None = None
     throttled: str = ""
+    errors: Amount | None = None
 
 
 class ProcessSample(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -46,8 +47,9 @@ class ProcessSample(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Sample(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A node and its processes of the job. t: seconds since the epoch. over_s: the time since the sample before.
 
-    cpu: percent of all of the node's CPUs. memory: bytes in use, of memory_total. read, written: bytes/s of all disks.
-    received, sent: bytes/s of all network interfaces but the loopback.
+    cpu: percent of all of the node's CPUs. memory, shm, disk: bytes in use, of all memory, of /dev/shm and of the disk
+    with the job's files; with _total: how many there are. read, written: bytes/s of all disks. received, sent: bytes/s
+    of all network interfaces but the loopback.
     """
 
     t: Moment
@@ -56,6 +58,10 @@ class Sample(Struct, frozen=True, kw_only=True, omit_defaults=True):
     cpu: Amount = 0.0
     memory: Amount = 0.0
     memory_total: Amount = 0.0
+    shm: Amount = 0.0
+    shm_total: Amount = 0.0
+    disk: Amount = 0.0
+    disk_total: Amount = 0.0
     read: Amount = 0.0
     written: Amount = 0.0
     received: Amount = 0.0

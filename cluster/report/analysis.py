@@ -44,8 +44,11 @@ NODE_NUMBERS: Mapping[str, NodeNumber] = {
     "GPU memory, GiB, all of its GPUs": _of_gpus("memory", sum, GIB),
     "GPU power, W, all of its GPUs": _of_gpus("power_w", sum),
     "GPU temperature, °C, hottest": _of_gpus("temperature", max),
+    "GPU memory errors since the boot, all of its GPUs": _of_gpus("errors", sum),
     "Network received, MB/s": lambda node: node.received / 1e6,
     "Network sent, MB/s": lambda node: node.sent / 1e6,
+    "Shared memory (/dev/shm), GiB": lambda node: node.shm / GIB,
+    "Disk with the jobs, GiB": lambda node: node.disk / GIB,
     "Disk read, MB/s": lambda node: node.read / 1e6,
     "Disk written, MB/s": lambda node: node.written / 1e6,
 }

@@ -37,6 +37,7 @@ def _read(index: int) -> GpuSample:
     use, memory = ask(pynvml.nvmlDeviceGetUtilizationRates), ask(pynvml.nvmlDeviceGetMemoryInfo)
     power = ask(pynvml.nvmlDeviceGetPowerUsage)
     reasons = ask(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons) or 0
+    errors = (pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_VOLATILE_ECC)
     return GpuSample(
         index=index,
         use=None if use is None else use.gpu,
@@ -45,4 +46,5 @@ def _read(index: int) -> GpuSample:
         power_w=None if power is None else power / 1000,
         temperature=ask(pynvml.nvmlDeviceGetTemperature, pynvml.NVML_TEMPERATURE_GPU),
         throttled=", ".join(words for bit, words in _REASONS if reasons & bit),
+        errors=ask(pynvml.nvmlDeviceGetTotalEccErrors, *errors),
     )

@@ -8,9 +8,11 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import psutil
 
+from node import job_folder
 from node.samples import GpuSample, ProcessSample, Sample
 from node.setup import process_tree
 from node.setup.containers.engine import CONTAINER_VARIABLE
@@ -73,14 +75,13 @@ class Sampler:
         before, since = self._before, self._at
         self._at, self._before = time.monotonic(), self._read_counters()
         over_s = max(self._at - since, 1e-3)
-        processes, memory = self._processes.sample(over_s), psutil.virtual_memory()
+        processes = self._processes.sample(over_s)
         sample = Sample(
             t=round(time.time(), 3),
             host=self._host,
             over_s=round(over_s, 3),
             **find_rates(before, self._before, over_s),
-            memory=memory.total - memory.available,
-            memory_total=memory.total,
+            **_read_levels(),
             gpus=gpus,
             processes=processes,
         )
@@ -107,6 +108,19 @@ def find_rates(before: Counters, now: Counters, over_s: float) -> dict[str, floa
     grown = {name: max(0, value - before[name]) for name, value in now.items()}
     cpu = 100 * grown.pop("busy") / max(0.01, grown.pop("all"))
     return {"cpu": round(min(cpu, 100.0), 1), **{name: round(value / over_s) for name, value in grown.items()}}
+
+
+def _read_levels() -> dict[str, Any]:
+    memory = psutil.virtual_memory()
+    levels = {"memory": memory.total - memory.available, "memory_total": memory.total}
+    for name, path in (("shm", "/dev/shm"), ("disk", job_folder.root())):  # noqa: S108 - only asked for its size
+        try:
+            found = os.statvfs(path)
+        except OSError:  # there is none
+            continue
+        levels[name] = (found.f_blocks - found.f_bfree) * found.f_frsize
+        levels[f"{name}_total"] = found.f_blocks * found.f_frsize
+    return levels
 
 
 def _list(path: str) -> list[str]:

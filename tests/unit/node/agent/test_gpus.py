@@ -37,6 +37,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         DeviceGetPowerUsage=287_500,
         DeviceGetCurrentClocksThrottleReasons=0x04 | 0x40,
         DeviceGetTemperature=71,
+        DeviceGetTotalEccErrors=refuse(pynvml.NVML_ERROR_NOT_SUPPORTED),
     )
     return answer
 
