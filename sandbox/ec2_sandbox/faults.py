@@ -75,6 +75,8 @@ OTHER = Parameter("b", "another instance's id", required=True)
 FREE = Parameter("free", "the number of instances that can still launch, 0 or more", is_whole)
 RATE = Parameter("rate", "a share of calls, 0 to 1", lambda text: is_number(text) and float(text) <= 1)
 SEED = Parameter("seed", "a whole number that selects the calls of a rate=", is_whole)
+MS = Parameter("ms", "a number of milliseconds, up to 60000",
+               lambda text: is_number(text) and float(text) <= 60_000, required=True)  # fmt: skip
 AFTER_BYTES = Parameter("after_bytes", "the number of bytes that pass; default 0", is_whole)
 AT_BYTE = Parameter("at_byte", "the position of the byte, from 0; default 0", is_whole)
 LEAVES = Parameter("leaves", "stopped, or running (EC2 does not notice)",
@@ -91,6 +93,7 @@ KINDS: dict[str, Kind] = {
              (TYPE, MARKET), count=None),
         Kind("throttle", "RequestLimitExceeded for the next calls, or with rate= for that share of all calls",
              (SERVICE, ACTION, RATE, SEED)),
+        Kind("slow", "the answer comes `ms` milliseconds later", (SERVICE, ACTION, MS), count=None),
         Kind("unauthorized", "UnauthorizedOperation, as for a role that lacks a permission", (SERVICE, ACTION),
              count=None),
         Kind("internal-error", "InternalError, before anything is done", (SERVICE, ACTION)),
@@ -177,7 +180,8 @@ def fault(
     action: str | None = None, rate: float | None = None, seed: int | None = None, operation: str | None = None,
     key: str | None = None, after_bytes: int | None = None, at_byte: int | None = None, instance: str | None = None,
     leaves: Literal["stopped", "running"] | None = None, a: str | None = None, b: str | None = None,
-    mbit: float | None = None, after_s: float | None = None, count: int | Literal["all"] | None = None,
+    mbit: float | None = None, ms: float | None = None, after_s: float | None = None,
+    count: int | Literal["all"] | None = None,
 ) -> Fault:  # fmt: skip
     """Returns a fault for a program: `fault("capacity", zone="us-east-1a")` is `capacity zone=us-east-1a`.
 

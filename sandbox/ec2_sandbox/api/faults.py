@@ -2,6 +2,7 @@
 
 import io
 import re
+import time
 from collections.abc import Callable, Iterable, Iterator
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
@@ -92,6 +93,9 @@ class ApiFaults:
         """Forwards the call unless a fault strikes it. Raises CutError to close the connection."""
         call = environ[CALL_KEY]
         service, action = call["service"] or "", call["action"]
+        if slow := self._book.take("slow", service=service, action=action):
+            environ[FAULT_KEY] = slow.text
+            time.sleep(float(slow.parameters["ms"]) / 1000)
         fault = self._find_fault(
             KINDS_OF_S3 if service == "s3" else KINDS_OF_OTHERS,
             service=service, action=action, operation=action, key=(call["resource"] or "").partition("/")[2],

@@ -1,6 +1,7 @@
 """Each fault of the API, as botocore's client sees it; armed by the command's own function."""
 
 import hashlib
+import json
 from typing import Any
 
 import boto3
@@ -95,6 +96,13 @@ def test_the_next_calls_are_throttled(ec2: Client, phantom: RunningSandbox) -> N
         assert caught.value.response["ResponseMetadata"]["HTTPStatusCode"] == 503
     ec2.describe_instances()
     ec2.delete_security_group(GroupName="not-throttled")
+
+
+def test_slow_answers(ec2: Client, phantom: RunningSandbox) -> None:
+    arm(phantom, "slow service=ec2 action=DescribeVpcs ms=30")
+    ec2.describe_vpcs()
+    last = json.loads(control.api_log(phantom.project_dir).read_text().splitlines()[-1])
+    assert (last["fault"], last["duration_ms"] >= 30) == ("slow service=ec2 action=DescribeVpcs ms=30", True)
 
 
 @pytest.mark.parametrize(
