@@ -12,7 +12,8 @@ import signal
 import time
 import traceback
 from collections.abc import Awaitable, Callable
-from typing import Any
+from contextlib import suppress
+from typing import Any, NoReturn
 
 from msgspec.structs import replace
 
@@ -74,6 +75,7 @@ class Supervisor:
         self.saving: asyncio.TimerHandle | None = None
         self.state: JobState | None = None
         self.is_stopped = False  # the job was stopped by a request
+        self.is_leaving = False  # this host shuts down, and another head continues the job
         self.files: dict[str, NewFiles] = {}  # by the host's name
         self.unhealthy: dict[str, list[str]] = {}  # nodes of the current attempt, once it has failed, and the reasons
         self.ended = list(order.attempts)  # the attempts before the current one
@@ -155,10 +157,21 @@ class Supervisor:
         continues = order.train.on_node_loss == "requeue" or self.state == "queued"
         if self.copying is None or not continues or order.hosts[0].own_host is not None:
             self.stop()
-        elif self.attempt.started_at is not None:
+            return
+        self.is_leaving = True
+        if self.attempt.started_at is not None:
             self.attempt.outcome.lose(self.head, "shuts down")
         else:  # it waits already
-            self.copying.hurry()
+            self.tasks.begin(self.leave())
+
+    async def leave(self) -> NoReturn:
+        """Ends this program but not the job: systemd waits 90 s for the programs of a host that shuts down."""
+        self.write_all()
+        if self.copying is not None:
+            self.copying.finish(LAST_COPY_S)  # blocks, so that a queued job takes no turn meanwhile
+        with suppress(asyncio.TimeoutError):  # in Python 3.10, it is no TimeoutError
+            await asyncio.wait_for(self.notifier.finish(), LAST_COPY_S)
+        os._exit(0)
 
     def write_log_soon(self) -> None:
         """Writes the new lines of the log, once what has arrived is handled."""
@@ -304,6 +317,8 @@ class Supervisor:
         """Waits until all lost nodes are replaced. Raises OSError."""
         self.set_state("waiting")
         self.save(lasting=True)
+        if self.is_leaving:
+            await self.leave()
         if self.copying is not None:
             self.copying.hurry()  # if this node is lost next, only the record is left
         replacement = self.replacement = Replacement(
@@ -381,6 +396,12 @@ class Supervisor:
             self.saving = None
         self.complete_record()
         job_folder.write_record(self.record, lasting=lasting)
+
+    def write_all(self) -> None:
+        """Writes the log and the record now. On a full disk, follow.py and recovery.py complete the rest."""
+        for keep in (self.log.write, lambda: self.save(lasting=True)):
+            with suppress(OSError):
+                keep()
 
     def complete_record(self) -> None:
         """Updates the record's processes, attempts and cost."""
@@ -464,11 +485,7 @@ class Supervisor:
         self.log.put(state=state)
         self.log.put(result=result, files=self.find_files())
         self.report_end()
-        for keep in (self.log.write, lambda: self.save(lasting=True)):
-            try:
-                keep()
-            except OSError:
-                pass  # waiting clients get the result below; follow.py and recovery.py complete the rest
+        self.write_all()
         self.log.close()
         is_copied = self.copying is None or await asyncio.to_thread(self.copying.finish, COPY_S)
         job_folder.remove(job_folder.path(self.job, "socket"))

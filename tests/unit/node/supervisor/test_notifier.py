@@ -1,9 +1,11 @@
 """The events that a job's supervisor sends to [notify]. The webhook's URL is stored nowhere."""
 
+import json
 import os
 import signal
 from typing import Any
 
+from foundation.file_lock import is_held
 from http_server import answer_status, serve_webhook
 from job_host import LocalHead, job_host, job_id
 from secret_watch import has_any
@@ -52,14 +54,21 @@ def test_a_lost_node_is_reported(job_host: LocalHead) -> None:
 
 
 def test_a_head_that_shuts_down_is_reported(job_host: LocalHead) -> None:
-    """Its job waits for another head, because its record outlives this one."""
+    """Its jobs wait for another head, because their records outlive this one. systemd need not wait for any process."""
+    jobs, volume = (job_id(1), job_id(2)), job_host.home / "volume"
     with serve_webhook(answer_status(200), f"/services/{SECRET}") as (url, events):
-        order = notified(job_host, url, on_node_loss="requeue", output_url=f"{job_host.home}/volume/")
-        order["command"] = ["sleep", "100"]
-        job_host.ask("submit", order=order)
+        for job in jobs:
+            more = {"job": job, "on_node_loss": "requeue", "output_url": f"{volume}/{job}/"}
+            job_host.ask("submit", order=notified(job_host, url, **more) | {"command": ["sleep", "100"], "queue": True})
         job_host.wait_for('"state": "running"')
-        os.kill(job_host.record()["supervisor"]["pid"], signal.SIGTERM)
-        until(lambda: job_host.record()["state"] == "waiting", "it does not wait")
-        [(_, lost)] = until(lambda: events, "the event")
-        job_host.ask("stop", job_id(1))
+        until((volume / jobs[1] / "record.json").exists, "the queued job is not copied")
+        for job in reversed(jobs):
+            os.kill(job_host.record(job)["supervisor"]["pid"], signal.SIGTERM)
+        locks = [str(job_host.folder(job) / "lock") for job in jobs]
+        until(lambda: not any(map(is_held, locks)), "the supervisors do not end")
+    copied = [json.loads((volume / job / "record.json").read_bytes()) for job in jobs]
+    assert [(record["state"], record["waiting_for"]) for record in copied] == [("waiting", ["node-0"]), ("queued", [])]
+    [(_, lost)] = events
     assert lost["text"] == f"job {job_id(1)} (name) has lost node-0: it shuts down"
+    (stopped,) = job_host.ask("stop", job_id(1))
+    assert (stopped["already"], stopped["result"]["error"]) == (True, "node-0 was shut down")
