@@ -92,11 +92,14 @@ def _read_prices(app: App) -> dict[str, float | None]:
 
 
 @contextmanager
-def noting_costs(app: App) -> Iterator[None]:
-    """Updates the ledger after the block, even after a ClusterError; after Ctrl-C, the next command updates it."""
+def noting_costs(app: App, *, exists: bool | None = True) -> Iterator[None]:
+    """Updates the ledger after the block, even after a ClusterError; after Ctrl-C, the next command updates it.
+
+    exists: whether the cluster exists after a block that succeeds; None: EC2 is asked.
+    """
     try:
         yield
     except ClusterError:
         note_costs(app)
         raise
-    note_costs(app)
+    note_costs(app, exists=exists)

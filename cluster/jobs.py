@@ -119,14 +119,15 @@ class JobSources:
             except (NotFoundError, DamagedRecordError):
                 if self._app.config.data.s3_results is None:
                     raise
-        return choose_job(self._add_s3(of_head), words)
+        return choose_job(self._add_s3(of_head, self._read_s3), words)
 
     def find_records(self) -> tuple[JobRecord, ...]:
         """Returns all known jobs, newest first. Raises ClusterError or a subclass.
 
         When the head cannot be asked, this raises its error; with [data] results, it prints the error and reads S3.
         """
-        return self._add_s3(self._ask_head())
+        reading = run_in_thread(self._read_s3)
+        return self._add_s3(self._ask_head(), reading.result)
 
     @contextmanager
     def open_log(
@@ -164,7 +165,9 @@ class JobSources:
                 self.head, self.why_not = None, error
         return ()
 
-    def _add_s3(self, of_head: tuple[JobRecord, ...]) -> tuple[JobRecord, ...]:
+    def _add_s3(
+        self, of_head: tuple[JobRecord, ...], read_s3: Callable[[], tuple[JobRecord, ...]]
+    ) -> tuple[JobRecord, ...]:
         results = self._app.config.data.s3_results
         if results is None or self.nodes is None:
             if self.why_not is not None:
@@ -173,16 +176,19 @@ class JobSources:
         if self.why_not is not None:
             hint = f" ({self.why_not.hint})" if self.why_not.hint else ""
             self._app.message(f"{self.why_not.message}{hint}; showing the jobs in {results}", style="yellow")
-        return merge_records(of_head, self._read_s3(results))
-
-    def _read_s3(self, results: str) -> tuple[JobRecord, ...]:
         try:
-            return read_s3_records(results, region=self._app.config.provision.region)
+            return merge_records(of_head, read_s3())
         except ClusterError as error:
             if self.head is None:
                 raise
             self._app.message(f"cannot read the jobs in {results}: {error.message}", style="yellow")
+            return of_head
+
+    def _read_s3(self) -> tuple[JobRecord, ...]:
+        config = self._app.config
+        if config.data.s3_results is None or self.nodes is None:
             return ()
+        return read_s3_records(config.data.s3_results, region=config.provision.region)
 
 
 def _while_read(lines: Iterable[bytes], check: Check) -> Iterator[bytes]:

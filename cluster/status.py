@@ -1,7 +1,7 @@
 """Finds what `cluster status`, `list` and `cost` show."""
 
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 from cluster.app import App
@@ -12,8 +12,8 @@ from cluster.recovery.lost_head import try_find_lost_head
 from cluster.views.clusters import RegionClusters
 from cluster.views.status import HeadJob, Status
 from foundation.errors import ClusterError
-from foundation.thread_pool import run_in_thread
-from provision.aws.clients import make_clients
+from foundation.thread_pool import bounded_pool, run_in_thread
+from provision.aws.clients import Clients, find_credentials, make_clients
 from provision.config import all_regions
 from provision.cost import storage
 from provision.cost.bill import ClusterBill
@@ -77,19 +77,28 @@ def find_set_up(app: App, job: HeadJob | None) -> frozenset[str] | None:
     return frozenset(app.files.addresses()) or None
 
 
-def describe_region(app: App, region: str, *, is_there: bool) -> RegionClusters:
-    """Describes a region's clusters. is_there: whether the cloud can be used. Raises AwsError."""
+def describe_regions(app: App, *, is_there: bool) -> list[RegionClusters]:
+    """Describes the clusters of all regions, in parallel. is_there: whether the cloud can be used. Raises AwsError."""
+    regions = all_regions(app.config.provision)
+    clients = [make_clients(region) if is_there else None for region in regions]
+    for each in filter(None, clients):
+        find_credentials(each)  # here: two threads cannot ask for an MFA code
+    with bounded_pool() as pool:
+        return list(pool.map(partial(_describe_region, app), regions, clients))
+
+
+def _describe_region(app: App, region: str, clients: Clients | None) -> RegionClusters:
     clusters: tuple[ClusterState, ...] = ()
     prices: Prices = {}
     volume_price = None
     root = app.files_in(region).root
     known = cache(lambda name: _find_known(app, root.with_name(name)))
-    if is_there:
-        clients = make_clients(region)
+    if clients is not None:
         clusters = describe_clusters(clients.ec2, known=known)
         instances = [each for cluster in clusters for each in cluster.instances]
+        pricing = run_in_thread(lambda: find_volume_price(clients)) if any(one.disks_gib for one in clusters) else None
         prices = describe_prices(clients, {(each.market, each.instance_type, each.zone) for each in instances})
-        volume_price = find_volume_price(clients) if any(cluster.disks_gib for cluster in clusters) else None
+        volume_price = None if pricing is None else pricing.result()
     return RegionClusters(
         region=region,
         clusters=clusters,

@@ -80,13 +80,15 @@ def describe_cluster(ec2: EC2Client, *, name: str, known: KnownInstances) -> Clu
 def describe_now(context: Context) -> ClusterState:
     """Returns the cluster's instances and groups while a plan is applied. Raises AwsError.
 
-    Makes one read, the first time two. The key pair is not checked again: the plan rejects one that is not the
-    cluster's.
+    Makes one read, the first time two in parallel. The key pair is not checked again: the plan rejects one that is not
+    the cluster's.
     """
     ec2, name = context.clients.ec2, context.cluster
-    if context.groups is None:
-        context.groups = find_security_groups(ec2, name=name)
-    found = _find_tagged(ec2, name=name)
+    with bounded_pool() as pool:
+        reading = pool.submit(_find_tagged, ec2, name=name)
+        if context.groups is None:
+            context.groups = find_security_groups(ec2, name=name)
+    found = reading.result()
     group_ids = frozenset() if context.made_group_id is None else frozenset({context.made_group_id})
     return _read_state(name, found, None, context.groups, context.files.known_instances(), created_group_ids=group_ids)
 

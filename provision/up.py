@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from foundation.durations import render_time
 from foundation.errors import CapacityError, ClusterError, ConfigError, NoCapacityError, NotFoundError, StalePlanError
 from foundation.progress import Event, Report, silent
+from foundation.thread_pool import bounded_pool
 from provision.apply import apply
 from provision.aws.clients import Clients
 from provision.aws.role_policy import render_role_policy
@@ -136,6 +137,8 @@ def up(
             plan = replan(avoid)
         else:
             break
+    if not plan and plan.world is not None:
+        return plan.world.state  # of a moment ago
     return describe_cluster(clients.ec2, name=plan.cluster, known=files.known_instances())
 
 
@@ -250,12 +253,14 @@ def _describe_world(
         if group is None or state.key_pair is None or not state.key_pair.ours:
             raise ClusterError(f"cluster {request.name} lacks its security group or key pair", hint="cluster up")
         ssh_from = ", ".join(group.ssh_open_to)  # the head does not change these rules
-    found = {
-        kind.kind: kind.find(clients, request)
-        for kind in (KINDS if request.from_head is None else (PLACEMENT_GROUP,))
-        if config.nodes > 0 and (kind.plan_up or kind.plan_on_nodes) and kind.find is not None
-        if kind.is_wanted is None or kind.is_wanted(request)
-    }
+    with bounded_pool() as pool:
+        asking = pool.submit(describe_caller, clients, config, ssh_from=ssh_from)
+        finding = {
+            kind.kind: pool.submit(kind.find, clients, request)
+            for kind in (KINDS if request.from_head is None else (PLACEMENT_GROUP,))
+            if config.nodes > 0 and (kind.plan_up or kind.plan_on_nodes) and kind.find is not None
+            if kind.is_wanted is None or kind.is_wanted(request)
+        }
     policy = None
     if config.instance_profile == "auto" and request.from_head is None:
         policy = render_role_policy(
@@ -268,8 +273,8 @@ def _describe_world(
         )
     world = World(
         request=request,
-        state=replace(state, found=found),
-        caller=describe_caller(clients, config, ssh_from=ssh_from),
+        state=replace(state, found={kind: one.result() for kind, one in finding.items()}),
+        caller=asking.result(),
         local_key=files.find_public_key(),
         role_policy=policy,
     )

@@ -6,11 +6,10 @@ import click
 
 from cluster import existing_hosts
 from cluster.app import App, pass_app, wide_option
-from cluster.status import describe_bills, describe_nothing, describe_region, describe_status
+from cluster.status import describe_bills, describe_nothing, describe_regions, describe_status
 from cluster.views.clusters import list_document, render_clusters
 from cluster.views.cost import cost_document, render_costs
 from cluster.views.status import render_status, status_document
-from provision.config import all_regions
 
 
 @click.command("status")
@@ -43,7 +42,7 @@ def list_(app: App, *, as_json: bool, wide: bool) -> None:
     """
     app.check_has_instances("list", instead="cluster status")
     is_there = app.find_cloud()
-    found = [describe_region(app, region, is_there=is_there) for region in all_regions(app.config.provision)]
+    found = describe_regions(app, is_there=is_there)
     tables = []
     for one in found:
         table = render_clusters(one, columns=app.find_columns(wide=wide))

@@ -43,7 +43,7 @@ def delete_cluster(app: App, *, yes: bool, as_json: bool) -> None:
         if parts[0].prepared:
             unmount_before(app)
         before = note_costs(app)  # the ledger may lack resources that are deleted now
-        with noting_costs(app):
+        with noting_costs(app, exists=None):
             receipt = reduce(
                 add_receipts,
                 (carry_out(part.prepared, clients=part.clients, files=part.files, report=app.report) for part in parts),

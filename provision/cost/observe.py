@@ -68,14 +68,14 @@ def observe(
     seen_at = known.seen.get(clients.region, 0.0)
     # Instance id -> when an instance in the ledger was last seen running; 0.0 if it was not running.
     in_ledger = {node.instance_id: seen_at if node.runs else 0.0 for node in known.nodes if node.periods}
+    seen = [replace(_read(each, sizes), **(usual if each["InstanceId"] in unseen else {})) for each in instances]
+    with bounded_pool() as pool:
+        nodes = tuple(pool.map(lambda node: _find_end(ec2, node, in_ledger), seen))
     return Observation(
         at=now.timestamp(),
         region=clients.region,
         exists=exists,
-        nodes=tuple(
-            _find_end(ec2, replace(_read(each, sizes), **(usual if each["InstanceId"] in unseen else {})), in_ledger)
-            for each in instances
-        ),
+        nodes=nodes,
         volumes=tuple(_read_volume(volume, clients.region) for volume in volumes if _is_apart(volume, roots)),
     )
 

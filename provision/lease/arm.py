@@ -9,8 +9,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
+from foundation.thread_pool import bounded_pool
 from provision.lease.lease_plan import describe_lease
 from provision.lease.terms import Lease, render_lease
 from provision.lease.user_data import render_user_data
@@ -49,16 +51,20 @@ class SetLease(Step):
     def apply(self, context: Context) -> bool:
         """Changes the tags last: a cluster whose tags show a lease has it. Always returns True."""
         ec2 = context.clients.ec2
-        user_data = render_user_data(self.lease, cluster=context.cluster)
-        for node in (node for node in self.nodes if node.state == "stopped"):
-            ec2.modify_instance_attribute(InstanceId=node.instance_id, UserData={"Value": user_data})
-        for node in self.behaving:
-            if node.market == "spot":
-                continue  # one-time spot instances always terminate
-            behavior = find_shutdown_behavior(self.lease)
-            ec2.modify_instance_attribute(
-                InstanceId=node.instance_id, InstanceInitiatedShutdownBehavior={"Value": behavior}
-            )
+        modify = ec2.modify_instance_attribute  # one attribute of one instance with each call
+        user_data, behavior = render_user_data(self.lease, cluster=context.cluster), find_shutdown_behavior(self.lease)
+        changes = [
+            partial(modify, InstanceId=node.instance_id, UserData={"Value": user_data})
+            for node in self.nodes
+            if node.state == "stopped"
+        ]
+        changes += [
+            partial(modify, InstanceId=node.instance_id, InstanceInitiatedShutdownBehavior={"Value": behavior})
+            for node in self.behaving
+            if node.market != "spot"  # one-time spot instances always terminate
+        ]
+        with bounded_pool() as pool:
+            list(pool.map(lambda change: change(), changes))
         ids = [node.instance_id for node in self.nodes]
         tag_lease(ec2, [*ids, *([self.group_id] if self.group_id else [])], self.lease)
         return True

@@ -53,13 +53,14 @@ def describe_caller(clients: Clients, config: ProvisionConfig, *, ssh_from: str 
     "auto" and this machine's address cannot be found.
     """
     wanted = config.ssh_from if ssh_from is None else ssh_from
-    with aws_errors("looking up the caller's identity"):
+    with bounded_pool() as pool, aws_errors("looking up the caller's identity"):
+        finding = pool.submit(find_caller_address) if wanted == "auto" else None
         identity = clients.sts.get_caller_identity()
     return Caller(
         region=clients.region,
         account_id=identity["Account"],
         owner=identity["Arn"],
-        ssh_from=f"{find_caller_address()}/32" if wanted == "auto" else wanted,
+        ssh_from=wanted if finding is None else f"{finding.result()}/32",
     )
 
 

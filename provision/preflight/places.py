@@ -82,7 +82,8 @@ def _describe_facts(clients: Clients, request: Request, state: ClusterState) -> 
         zones_asked = pool.submit(describe_offered_zones, clients.ec2, types)
         subnets_asked = pool.submit(describe_subnets, clients.ec2, config, state)
         reservation_asked = pool.submit(find_reservation, clients.ec2, config)
-    known = known_asked.result()
+        known = known_asked.result()
+        images_asked = pool.submit(describe_images, clients, request, known.values())
     for facts in known.values():
         if config.efa and not facts.efa:
             hint = "set efa = false, or use a type that supports it, such as c5n.18xlarge or p4d.24xlarge"
@@ -90,11 +91,10 @@ def _describe_facts(clients: Clients, request: Request, state: ClusterState) -> 
     zones, subnets = zones_asked.result(), subnets_asked.result()
     if not subnets:
         raise no_default_subnet(config)
-    images = describe_images(clients, request, known.values())
     return Facts(
         types=known,
         zones=zones,
-        images=images,
+        images=images_asked.result(),
         subnets=subnets,
         settled=bool(state.nodes),
         reservation=reservation_asked.result(),
