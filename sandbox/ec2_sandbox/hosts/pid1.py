@@ -22,6 +22,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -193,6 +194,13 @@ def shut_down(what: str, code: int) -> NoReturn:
     _kill_all(signal.SIGTERM)
     while _has_children() and time.monotonic() < deadline:
         time.sleep(0.01)
+    left = set()
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):  # it has ended
+            words = path.read_bytes().replace(b"\0", b" ").decode(errors="replace").split()
+            left.add(" ".join(words)[:400] if path.parent.name != "1" else "")
+    for command in sorted(filter(None, left)):
+        log_to_console(f"{what}: killing what still runs, which systemd does after 90 s: {command}")
     _kill_all(signal.SIGKILL)
     log_to_console(what)
     os._exit(code)
