@@ -101,10 +101,11 @@ def test_every_command_takes_another_file(name: str) -> None:
 
 
 @pytest.mark.parametrize("page", GROUP_PAGES, ids=lambda page: page.stem)
-def test_the_commands_page_links_to_each_command(page: Path) -> None:
-    headings = [text.lower().replace(" ", "-") for text in re.findall(r"^## (.+)$", page.read_text(), re.MULTILINE)]
+def test_the_table_of_a_page_and_the_commands_page_link_to_each_of_its_commands(page: Path) -> None:
+    table, *sections = page.read_text().split("\n## ")
+    headings = [text.partition("\n")[0].lower().replace(" ", "-") for text in sections]
     entry = re.findall(rf"\]\(commands/{page.name}#([\w-]+)\)", COMMANDS_PAGE.read_text())
-    assert sorted(entry) == sorted(headings)
+    assert sorted(re.findall(r"\]\(#([\w-]+)\)", table)) == sorted(entry) == sorted(headings)
 
 
 @pytest.mark.parametrize("name", list(COMMANDS))
