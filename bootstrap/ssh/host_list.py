@@ -73,7 +73,9 @@ def read_host_list(source: str, environ: Mapping[str, str]) -> list[str]:
     elif source == "sge":
         hosts = parse_pe_hostfile(_read(where, Path(value), hint=elsewhere))
     else:
-        tasks = environ.get("SLURM_NTASKS_PER_NODE") or environ.get("SLURM_TASKS_PER_NODE") or "1"
+        # Without -n, Slurm counts a task for each CPU that the job gets, as with --exclusive.
+        tasks = environ.get("SLURM_TASKS_PER_NODE") if "SLURM_NTASKS" in environ else None
+        tasks = environ.get("SLURM_NTASKS_PER_NODE") or tasks or "1"
         hosts = parse_slurm(_show_hostnames(value), tasks)
     return _check_not_empty(hosts, where)
 

@@ -66,9 +66,9 @@ def test_the_allocation_of_this_process(tmp_path: Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(subprocess, "run", run)
     slurm = {"SLURM_JOB_NODELIST": "gpu[07-08]", "SLURM_TASKS_PER_NODE": "4(x2)"}
-    assert read_host_list("slurm", slurm) == ["gpu07"] * 4 + ["gpu08"] * 4
-    assert read_host_list("slurm", {**slurm, "SLURM_NTASKS_PER_NODE": "1"}) == ["gpu07", "gpu08"]
-    assert read_host_list("slurm", {"SLURM_JOB_NODELIST": "gpu[07-08]"}) == ["gpu07", "gpu08"]
+    assert read_host_list("slurm", slurm) == ["gpu07", "gpu08"]  # with --exclusive, these are the CPUs
+    assert read_host_list("slurm", {**slurm, "SLURM_NTASKS": "8"}) == ["gpu07"] * 4 + ["gpu08"] * 4
+    assert read_host_list("slurm", {**slurm, "SLURM_NTASKS": "2", "SLURM_NTASKS_PER_NODE": "1"}) == ["gpu07", "gpu08"]
     assert called[0] == ["scontrol", "show", "hostnames", "gpu[07-08]"]
 
 
