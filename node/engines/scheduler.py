@@ -155,18 +155,18 @@ class Scheduler(ABC):
         """The error for a request that the queue does not allow, with the queue's numbers; or None."""
         longest_s, most, least = limits.max_walltime_s, limits.max_nodes, limits.min_nodes
         words, nodes, walltime_s = limits.words, request.nodes, request.walltime_s
-        problem = ""
+        wanted, problem = f"{nodes} ([train] nodes)", ""
         if not limits.is_open:
             problem = f"does not accept or start jobs ({words.get('is_open', 'closed')})"
         elif walltime_s and longest_s is not None and walltime_s > longest_s:
             allowed = f"allows at most {render_clock(longest_s)} ({words['max_walltime_s']})"
             problem = f"{allowed}, and the job asks for {render_clock(walltime_s)}"
         elif most is not None and nodes > most:
-            problem = f"allows at most {count_nodes(most)} ({words['max_nodes']}), and the job needs {nodes}"
+            problem = f"allows at most {count_nodes(most)} ({words['max_nodes']}), and the job needs {wanted}"
         elif limits.nodes is not None and nodes > limits.nodes:
-            problem = f"has {count_nodes(limits.nodes)} ({words['nodes']}), and the job needs {nodes}"
+            problem = f"has {count_nodes(limits.nodes)} ({words['nodes']}), and the job needs {wanted}"
         elif least is not None and nodes < least:
-            problem = f"needs at least {count_nodes(least)} ({words['min_nodes']}), and the job uses {nodes}"
+            problem = f"needs at least {count_nodes(least)} ({words['min_nodes']}), and the job uses {wanted}"
         elif limits.slots and request.slots_per_node > limits.slots:
             asked = f"[queue] slots_per_node is {request.slots_per_node}"
             problem = f"has {limits.slots} slots per node ({words['slots']}), and {asked}"

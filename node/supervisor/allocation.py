@@ -36,6 +36,7 @@ KEPT_GROUPS = ("SGE_", "PBS_")  # prefixes of variables
 # For commands that otherwise only a login shell finds.
 PLACES = "/usr/local/bin:/usr/bin:/bin:/opt/slurm/bin:/opt/pbs/bin:/opt/sge/bin/lx-amd64"
 SCRIPT = "allocation.sh"
+ADDRESS = re.compile(r"[0-9.]+")
 EC2_NAME = re.compile(r"ip-(\d{1,3})-(\d{1,3})-(\d{1,3})-(\d{1,3})")
 
 
@@ -98,10 +99,11 @@ class Client:
         return replace(found, nodes=tuple([await self._find_address(node) for node in found.nodes]))
 
     async def _find_address(self, node: AllocatedNode) -> AllocatedNode:
-        if node.address or EC2_NAME.match(node.name):
+        name = node.address or node.name  # Slurm's NodeAddr is the node's name, unless slurm.conf says otherwise
+        if ADDRESS.fullmatch(name) or EC2_NAME.match(node.name):
             return node
-        answer = await self.ask(("getent", "ahostsv4", node.name))
-        return replace(node, address=(answer.stdout.split() or [""])[0])
+        answer = await self.ask(("getent", "ahostsv4", name))
+        return replace(node, address=(answer.stdout.split() or [node.address])[0])
 
     async def cancel(self, number: str) -> str | None:
         """Cancels a job. Returns the error, or None if the job has ended or will end."""

@@ -64,7 +64,7 @@ def test_a_request_without_settings_asks_for_whole_nodes() -> None:
     ("more", "error"),
     [
         ({}, None),
-        ({"nodes": 3}, 'Slurm partition "cluster" has 2 nodes (TotalNodes=2), and the job needs 3'),
+        ({"nodes": 3}, 'Slurm partition "cluster" has 2 nodes (TotalNodes=2), and the job needs 3 ([train] nodes)'),
         ({"queue": "short", "walltime_s": 60}, None),
         (
             {"queue": "short", "walltime_s": 7200},
@@ -72,11 +72,11 @@ def test_a_request_without_settings_asks_for_whole_nodes() -> None:
         ),
         (
             {"queue": "short", "nodes": 3},
-            'Slurm partition "short" allows at most 2 nodes (MaxNodes=2), and the job needs 3',
+            'Slurm partition "short" allows at most 2 nodes (MaxNodes=2), and the job needs 3 ([train] nodes)',
         ),
         (
             {"queue": "short", "nodes": 1},
-            'Slurm partition "short" needs at least 2 nodes (MinNodes=2), and the job uses 1',
+            'Slurm partition "short" needs at least 2 nodes (MinNodes=2), and the job uses 1 ([train] nodes)',
         ),
         ({"queue": "long"}, 'Slurm partition "long" does not accept or start jobs (State=DRAIN)'),
     ],
