@@ -333,6 +333,9 @@ def stop_job(words: Sequence[str]) -> None:
     if record.has_ended:
         answer(StopAnswer(result=end_left(record, words[1:]).result, already=True))
         return
+    if elsewhere := recovery.find_elsewhere(record):
+        answer({"error": f"job {record.id} runs on {elsewhere}, which has the same home folder: stop it from there"})
+        return
     result = ask_to_stop(words[0])
     if result is None:
         kill_supervisor(record)

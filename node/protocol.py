@@ -387,10 +387,14 @@ class Attempt(Struct, frozen=True, kw_only=True):
 
 
 class Supervisor(Struct, frozen=True, kw_only=True):
-    """The process on the head that runs the job. start_time: in clock ticks since the head booted."""
+    """The process on the head that runs the job. start_time: in clock ticks since the head booted.
+
+    host: the head's own name; other hosts may have the same home folder.
+    """
 
     pid: Count
     start_time: Count | None
+    host: str = ""
 
 
 class Record(Struct, kw_only=True):

@@ -1,6 +1,7 @@
 """Completes the record and the log of a job whose supervisor was killed, and ends its processes."""
 
 import os
+import time
 from collections.abc import Sequence
 
 from msgspec.structs import replace
@@ -16,14 +17,26 @@ from node.supervisor.publish import Copying
 
 RECOVERY_TIMEOUT_S = 30.0
 COPY_S = 15.0
+ELSEWHERE_S = 60.0  # since the last write
 LOOK_S = 1.0  # for a process that only checks whether the lock is held
 
 
 def is_alive(job: str) -> bool:
     """Whether a supervisor runs this job, or is about to."""
     record = job_folder.read_record(job)
-    ended = record is None or record.has_ended
-    return not ended and any(is_held(job_folder.path(job, name)) for name in ("starting", "lock"))
+    if record is None or record.has_ended:
+        return False
+    return any(is_held(job_folder.path(job, name)) for name in ("starting", "lock")) or find_elsewhere(record) != ""
+
+
+def find_elsewhere(record: Record) -> str:
+    """The name of another host that runs the job; "" if none does.
+
+    It has the same home folder, on which its locks may not count here (Lustre, BeeGFS, sshfs), but its writes do.
+    """
+    host = record.supervisor.host if record.supervisor is not None else ""
+    is_other = host not in ("", os.uname().nodename)
+    return host if is_other and time.time() - find_last_write(record.id) < ELSEWHERE_S else ""
 
 
 def recover(job: str) -> Record | None:

@@ -33,7 +33,8 @@ def main() -> int:
     if not has_it or record is None or record.has_ended:
         sys.exit(f"{order.spec.id}: another supervisor runs this job, or has ended it")
     process_tree.raise_open_files("auto")  # a process of the job needs two
-    record.supervisor = protocol.Supervisor(pid=os.getpid(), start_time=process_tree.start_time(os.getpid()))
+    pid = os.getpid()
+    record.supervisor = protocol.Supervisor(pid=pid, start_time=process_tree.start_time(pid), host=os.uname().nodename)
     return asyncio.run(supervise(order, record))
 
 

@@ -7,6 +7,7 @@ exit code, and no process is left on any host. It never waits for a single proce
 """
 
 import asyncio
+import contextlib
 import os
 import signal
 import time
@@ -37,6 +38,7 @@ from node.tasks import Tasks
 from node.wire import Launch, Message, NotStarted, Replace, Reply, RunProgram, TakeStacks
 
 TURN_EVERY_S = 0.2
+ALIVE_EVERY_S = 10.0
 RECORD_EVERY_S = 0.5
 COPY_S, LAST_COPY_S = 3.0, 30.0  # to S3: while followers of the job wait, and after that
 
@@ -97,6 +99,7 @@ class Supervisor:
 
     async def run(self) -> None:
         """Runs the job to its end: one attempt after another."""
+        self.tasks.begin(self.show_life())
         await self.attend(self.begin)
         while True:
             left = await self.end()
@@ -104,6 +107,13 @@ class Supervisor:
                 break
             await self.attend(self.start_again)
         await self.conclude(left)
+
+    async def show_life(self) -> None:
+        """Renews the time of the record, by which other hosts with this home folder know that the job runs."""
+        while True:
+            with contextlib.suppress(OSError):
+                os.utime(job_folder.path(self.job, "record.json"))
+            await asyncio.sleep(ALIVE_EVERY_S)
 
     async def attend(self, start: Callable[[], Awaitable[None]]) -> None:
         """Starts the current attempt, and waits until its end is decided. An error ends the job."""

@@ -109,6 +109,24 @@ def test_one_job_runs_at_a_time_and_others_in_their_order(job_host: LocalHead) -
     assert stopped["already"]
 
 
+def test_a_job_of_another_host_with_this_home_folder(job_host: LocalHead) -> None:
+    """Its locks may not count here: only what it writes shows that it runs."""
+    job_host.ask("submit", order=alone(job_host, "sleep 100"))
+    job_host.wait_for('"state": "running"')
+    job_host.kill_supervisor(job_id(1))
+    path, record = job_host.folder() / "record.json", job_host.record()
+    record["supervisor"]["host"] = "elsewhere"
+    path.write_text(json.dumps(record))
+    assert job_host.ask("list")[0]["jobs"][0]["state"] == "running"
+    (refused,) = job_host.ask("submit", order=alone(job_host, "true", job=job_id(2)))
+    assert refused["refused"]["spec"]["id"] == job_id(1)
+    (stopped,) = job_host.ask("stop", job_id(1))
+    assert "runs on elsewhere, which has the same home folder" in stopped["error"]
+    for file in job_host.folder().iterdir():
+        os.utime(file, (0, 0))
+    assert job_host.ask("list")[0]["jobs"][0]["state"] == "failed"
+
+
 def test_a_running_job_is_read_and_ends_with_its_head(job_host: LocalHead) -> None:
     """Its log as it is, or with keep-alives until the reader ends. SIGTERM, as at a shutdown of the head, stops it."""
     job_host.ask("submit", order=alone(job_host, "echo here; sleep 100"))
