@@ -68,7 +68,7 @@ def leave_out_unhealthy(
         app.report(Event(kind="warn", what=f"{status}: {'; '.join(reasons)} ({advise([name])})", where=name))
     if is_scheduled:
         return tuple(hosts)
-    nodes.excluded = frozenset(unhealthy)
+    nodes.excluded |= unhealthy.keys()
     return tuple(host for host in hosts if host.name not in unhealthy)
 
 

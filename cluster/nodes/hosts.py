@@ -9,16 +9,19 @@ from msgspec.structs import replace
 
 from bootstrap.apply import ReadyNode
 from bootstrap.ssh.connection import NodeConnection
-from bootstrap.ssh.connections import Connections
+from bootstrap.ssh.connections import Connections, on_all
 from bootstrap.ssh.host import Host, parse_spec
 from bootstrap.ssh.other_hosts import SCRIPT_TIMEOUT_S, check_addresses, let_head_in, remember
 from cluster.app import App
 from cluster.nodes.other_hosts import ask_for_address, connect_to, find_address, find_host, memory_of
 from cluster.nodes.source import ANSWER_TIMEOUT_S, Nodes, NodeSource
-from foundation.errors import ClusterError, ConfigError
+from foundation.errors import ClusterError, ConfigError, ConnectError
+from foundation.progress import Event, Report
 from foundation.remote_command import Quoted, RemoteCommand
 from foundation.thread_pool import bounded_pool
 from provision.volumes.source import MountSource, plan_mount
+from train.job.config import TrainConfig
+from train.job.placement import choose_hosts
 
 NAMES = "[hosts] names"
 LIST_HINT = (
@@ -206,6 +209,33 @@ class HostSource(NodeSource):
         """Returns the mounts in cluster.toml."""
         config = self._app.config
         return tuple(plan_mount(volume, region=config.provision.region) for volume in config.volumes)
+
+
+def leave_out_silent(
+    nodes: Nodes, hosts: Sequence[Host], connections: Connections, *, train: TrainConfig, report: Report
+) -> tuple[Host, ...]:
+    """Connects to existing hosts, and returns those that answer. Warns of the others, and excludes them from `nodes`.
+
+    hosts: the head first. Raises ClusterError for the head, and for hosts that the job cannot do without.
+    """
+    head = hosts[0].name
+    lines = train.hosts if train.hosts or train.nodes in ("current", "requested") else (head,)
+    needed = {head, *(host.name for host in choose_hosts(lines, hosts))}
+    silent: dict[str, ConnectError] = {}
+
+    def reach(host: Host) -> None:
+        try:
+            connections.get(host)
+        except ConnectError as error:
+            if host.name in needed:
+                raise
+            silent[host.name] = error
+
+    on_all(hosts, reach)
+    for name, error in silent.items():
+        report(Event(kind="warn", what=f"left out: {error.message}", where=name))
+    nodes.excluded |= silent.keys()
+    return tuple(host for host in hosts if host.name not in silent)
 
 
 def is_unknown(address: str) -> bool:

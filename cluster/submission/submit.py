@@ -18,6 +18,7 @@ from cluster.config import load_config
 from cluster.containers import find_login
 from cluster.jobs import head_of
 from cluster.nodes.health_check import leave_out_unhealthy
+from cluster.nodes.hosts import leave_out_silent
 from cluster.nodes.other_hosts import note_job
 from cluster.nodes.source import Nodes
 from cluster.recovery.lost_head import check_head
@@ -222,8 +223,10 @@ class _NodeChoice:
         return self._nodes
 
     def choose_healthy(self, hosts: Sequence[Host], connections: Connections) -> Sequence[Host]:
-        """Returns the hosts to set up. Raises ClusterError, and the errors of leave_out_unhealthy."""
+        """Returns the hosts to set up. Raises the errors of leave_out_silent and leave_out_unhealthy."""
         config, nodes = self._app.config, self.find_nodes()
+        if not self._app.has_instances:
+            hosts = leave_out_silent(nodes, hosts, connections, train=config.train, report=self._app.report)
         healthy = leave_out_unhealthy(
             self._app,
             nodes,

@@ -1,18 +1,24 @@
 """cloud = "hosts": the hosts that become the nodes, and errors before anything starts. No test connects to a host."""
 
 import json
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+import fabric
 import pytest
 
+from bootstrap.ssh.connection import NodeConnection
+from bootstrap.ssh.connections import Connections
 from bootstrap.ssh.host import Host, render_scp_command, render_ssh_command
 from cluster.app import App
 from cluster.commands import notebook
-from cluster.nodes.hosts import HostSource, parse_own_address
+from cluster.nodes.hosts import HostSource, leave_out_silent, parse_own_address
 from cluster.nodes.other_hosts import memory_of
 from cluster.session import describe
 from cluster.volumes import unmount_all
-from foundation.errors import ConfigError
+from foundation.errors import ConfigError, ConnectError
+from foundation.progress import Event
 from project import Project
 
 SSH_CONFIG = """
@@ -23,6 +29,8 @@ Host gpu2
   User bob
 Host same
   HostName 192.0.2.1
+Host gpu3
+  HostName 192.0.2.3
 Host far
   HostName far.invalid
   ProxyJump gpu1
@@ -89,6 +97,39 @@ def test_a_notebook_on_one_host_keeps_the_others(
     notebook.start(hosts_app, describe(hosts_app), "gpu1")
     assert hosts_app.config.train.hosts == ("gpu1",)
     assert describe(hosts_app).job_hosts == ("gpu2", "me@gpu1")
+
+
+@pytest.mark.parametrize(
+    ("train", "left"),
+    [
+        ({"nodes": 2}, ("gpu1", "gpu3")),
+        ({"nodes": "2.."}, ("gpu1", "gpu3")),
+        ({"hosts": ["gpu3"]}, ("gpu1", "gpu3")),
+        ({"hosts": ["gpu2"]}, None),
+        ({}, None),
+    ],
+)
+def test_a_silent_host_is_left_out_if_the_job_can_run_without_it(
+    hosts_app: App, project: Project, train: dict[str, Any], left: tuple[str, ...] | None
+) -> None:
+    list_hosts(project, "gpu1", "gpu2", "gpu3")
+    hosts_app.overrides |= {f"train.{key}": value for key, value in train.items()}
+
+    def connect(host: Host) -> NodeConnection:
+        if host.name == "gpu2":
+            raise ConnectError("gpu2: no answer")
+        return NodeConnection(host, fabric.Connection(host.address))
+
+    found: list[Event] = []
+    nodes, connections = describe(hosts_app), Connections(wait_s=0, connect_to_other=connect)
+    leave_out = partial(leave_out_silent, nodes, nodes.find_hosts(), connections, report=found.append)
+    if left is None:
+        with pytest.raises(ConnectError, match="gpu2: no answer"):
+            leave_out(train=hosts_app.config.train)
+        return
+    assert tuple(host.name for host in leave_out(train=hosts_app.config.train)) == left
+    assert [(event.kind, event.where) for event in found] == [("warn", "gpu2")]
+    assert nodes.select(2, requested=3) == left
 
 
 def test_one_unknown_name_leaves_the_other_hosts_usable(hosts_app: App, project: Project) -> None:
