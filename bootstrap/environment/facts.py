@@ -9,6 +9,7 @@ from functools import cache
 from msgspec import Struct, field
 
 from bootstrap.ssh.connection import NodeConnection
+from bootstrap.ssh.explain import command_error
 from bootstrap.ssh.node_program import read_program
 from foundation.decode import shorten_reason
 from foundation.errors import ClusterError
@@ -114,7 +115,10 @@ def gather_facts(connection: NodeConnection, *, python: str) -> NodeFacts:
 
     Raises NodeCommandError, ConnectError, ClusterError.
     """
-    output = connection.run(RemoteCommand(render_facts_script(python)), timeout_s=TIMEOUT_S, what="facts.sh")
+    script, what = RemoteCommand(render_facts_script(python)), "facts.sh"
+    output = connection.run(script, check=False, timeout_s=TIMEOUT_S, what=what)
+    if output.exit_code != 0 and (output.stderr.strip() or "machine=" in output.stdout):
+        raise command_error(connection.host, what, output)
     return parse_facts(output.stdout, node=connection.host.name)
 
 
@@ -151,6 +155,12 @@ def _parse_facts(text: str, *, node: str) -> NodeFacts:
     for line in text.splitlines():
         key, _, value = line.partition("=")
         several.setdefault(key, []).append(value.strip())
+
+    if "machine" not in several:
+        raise ClusterError(
+            f"{node}: its login shell ended before it ran a command",
+            hint="over ssh, a file that the shell reads there (~/.bashrc, ~/.cshrc) must not exit, or run another shell",
+        )
 
     def one(key: str, default: str = "") -> str:
         return several[key][0] if key in several else default

@@ -232,8 +232,8 @@ def leave_out_silent(
             silent[host.name] = error
 
     on_all(hosts, reach)
-    for name, error in silent.items():
-        report(Event(kind="warn", what=f"left out: {error.message}", where=name))
+    for error in silent.values():
+        report(Event(kind="warn", what=f"left out: {error.message}"))
     nodes.excluded |= silent.keys()
     return tuple(host for host in hosts if host.name not in silent)
 

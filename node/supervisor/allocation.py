@@ -67,7 +67,8 @@ class Client:
         scheduler = self.scheduler
         answer = await self.ask(scheduler.limits)
         if answer.exit_code != 0:
-            raise ValueError(f"the queues of {scheduler.title} cannot be read: {answer.error}")
+            missing = "; if a module has it, load that in [bootstrap] setup" if answer.exit_code == NOT_FOUND else ""
+            raise ValueError(f"the queues of {scheduler.title} cannot be read: {answer.error}{missing}")
         queues = scheduler.parse_limits(answer.stdout)
         error = scheduler.check_queue(request, queues)
         found = scheduler.find_queue(request, queues)

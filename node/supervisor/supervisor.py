@@ -94,8 +94,12 @@ class Supervisor:
         """Opens the socket. Raises OSError."""
         self.loop.add_signal_handler(signal.SIGTERM, self.leave_host)
         self.loop.add_signal_handler(signal.SIGINT, self.stop)
-        with job_folder.short_path(job_folder.path(self.job, "socket")) as path:
-            await self.clients.open(path)
+        socket = job_folder.path(self.job, "socket")
+        try:
+            with job_folder.short_path(socket) as path:
+                await self.clients.open(path)
+        except OSError as error:  # some network file systems have no sockets
+            raise OSError(error.errno, error.strerror, socket) from error
 
     async def run(self) -> None:
         """Runs the job to its end: one attempt after another."""

@@ -128,7 +128,7 @@ def test_a_silent_host_is_left_out_if_the_job_can_run_without_it(
             leave_out(train=hosts_app.config.train)
         return
     assert tuple(host.name for host in leave_out(train=hosts_app.config.train)) == left
-    assert [(event.kind, event.where) for event in found] == [("warn", "gpu2")]
+    assert [(event.kind, event.what) for event in found] == [("warn", "left out: gpu2: no answer")]
     assert nodes.select(2, requested=3) == left
 
 

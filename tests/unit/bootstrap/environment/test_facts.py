@@ -99,11 +99,18 @@ def test_gpus_of_drivers_old_and_new(line: str, gpu: tuple[str, str]) -> None:
     assert parse_facts(f"{MINIMAL}gpu={line}\n", node="n").gpus == (gpu,)
 
 
-@pytest.mark.parametrize("lines", ["", "python=3.5 /usr/bin/python3\n"])
-def test_a_node_without_python_is_an_error(lines: str) -> None:
-    with pytest.raises(ClusterError, match="node-7: found no working Python 3") as raised:
+@pytest.mark.parametrize(
+    ("lines", "error", "hint"),
+    [
+        ("Welcome\n", "its login shell ended before it ran a command", "~/.bashrc"),
+        ("machine=x86_64\n", "found no working Python 3", "apt-get install -y python3"),
+        ("machine=x86_64\npython=3.5 /usr/bin/python3\n", "found no working Python 3", "apt-get install -y python3"),
+    ],
+)
+def test_a_node_that_cannot_be_set_up(lines: str, error: str, hint: str) -> None:
+    with pytest.raises(ClusterError, match=f"node-7: {error}") as raised:
         parse_facts(lines, node="node-7")
-    assert "apt-get install -y python3" in (raised.value.hint or "")
+    assert hint in (raised.value.hint or "")
 
 
 def test_facts_of_this_machine_are_read(tmp_path: Path) -> None:

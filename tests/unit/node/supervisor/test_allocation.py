@@ -140,7 +140,8 @@ def test_a_head_without_the_schedulers_commands(world: World, monkeypatch: pytes
     (world.slurm.programs / "scontrol").unlink()
     monkeypatch.setattr(allocation, "PLACES", "/nowhere")
     monkeypatch.setenv("PATH", str(world.slurm.programs))
-    with pytest.raises(ValueError, match="the queues of Slurm cannot be read: scontrol: No such file or directory"):
+    error = "the queues of Slurm cannot be read: scontrol: No such file or directory; if a module has it"
+    with pytest.raises(ValueError, match=error):
         world.do(Client(SLURM).check(make_request()))
 
 
