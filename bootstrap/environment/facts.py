@@ -159,7 +159,7 @@ def _parse_facts(text: str, *, node: str) -> NodeFacts:
     if "machine" not in several:
         raise ClusterError(
             f"{node}: its login shell ended before it ran a command",
-            hint="over ssh, a file that the shell reads there (~/.bashrc, ~/.cshrc) must not exit, or run another shell",
+            hint="over ssh, no file that the shell reads there (~/.bashrc, ~/.cshrc) may exit, or run another shell",
         )
 
     def one(key: str, default: str = "") -> str:

@@ -87,20 +87,12 @@ def parse_hostfile(text: str) -> list[str]:
 
 
 def parse_pe_hostfile(text: str) -> list[str]:
-    """The hosts of Grid Engine's $PE_HOSTFILE, each repeated by its number of slots. Pure. Raises UsageError.
+    """The hosts of Grid Engine's $PE_HOSTFILE, each repeated by its number of slots. Pure.
 
     A line is "HOST SLOTS QUEUE PROCESSORS" (sge_pe(5)).
     """
-    hosts: list[str] = []
-    for line in text.splitlines():
-        match line.split():
-            case []:
-                continue
-            case [host, slots, *_] if slots.isdecimal():
-                hosts += [host] * int(slots)
-            case _:
-                raise UsageError(f'-H sge: $PE_HOSTFILE has the line "{line[:80]}", which is not HOST SLOTS QUEUE ...')
-    return hosts
+    lines = re.findall(r"^(\S+)[ \t]+([0-9]{1,6})\b", text, re.MULTILINE)
+    return [host for host, slots in lines for _ in range(int(slots))]
 
 
 def parse_slurm(hostnames: str, tasks: str) -> list[str]:

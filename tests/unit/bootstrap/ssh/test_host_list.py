@@ -23,12 +23,6 @@ def test_grid_engine_repeats_a_host_by_its_slots(text: str, hosts: list[str]) ->
     assert parse_pe_hostfile(text) == hosts
 
 
-@pytest.mark.parametrize("text", ["n1\n", "n1 two all.q@n1 UNDEFINED\n", "n1 -1 q x"])
-def test_another_line_of_grid_engine_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match=r"which is not HOST SLOTS QUEUE"):
-        parse_pe_hostfile(text)
-
-
 @pytest.mark.parametrize(
     ("hostnames", "tasks", "hosts"),
     [("n1\nn2\n", "2", ["n1", "n1", "n2", "n2"]), ("n1\nn2\nn3\n", "2(x2),1", ["n1", "n1", "n2", "n2", "n3"])],
