@@ -394,7 +394,7 @@ class Supervisor(Struct, frozen=True, kw_only=True):
 
     pid: Count
     start_time: Count | None
-    host: str = ""
+    host: Name = ""
 
 
 class Record(Struct, kw_only=True):
