@@ -7,7 +7,6 @@ exit code, and no process is left on any host. It never waits for a single proce
 """
 
 import asyncio
-import contextlib
 import os
 import signal
 import time
@@ -115,7 +114,7 @@ class Supervisor:
     async def show_life(self) -> None:
         """Renews the time of the record, by which other hosts with this home folder know that the job runs."""
         while True:
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 os.utime(job_folder.path(self.job, "record.json"))
             await asyncio.sleep(ALIVE_EVERY_S)
 
