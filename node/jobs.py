@@ -154,9 +154,11 @@ def submit(
         if known is not None:  # our first answer was lost
             return Submitted(job=job, state=known.state)
         records = recovery.recover_all()
-        waiting = [record for record in reversed(records) if not (record.has_ended or record.spec.beside)]
-        if order.spec.beside:
-            waiting = []
+        running = [record for record in reversed(records) if not record.has_ended]
+        waiting = [record for record in running if not record.spec.beside]
+        if order.spec.beside:  # waits for no job, but a node has one notebook
+            places = find_places(order.hosts)
+            waiting = [one for one in running if one.spec.beside and find_places(one.nodes) & places]
         if waiting and not order.train.queue:
             return Submitted(refused=waiting[0])
         job_folder.prune(records)
@@ -183,6 +185,11 @@ def submit(
                 raise OSError(error.errno, error.strerror, job_folder.path(job)) from error
             raise
         return Submitted(job=job, state=record.state)
+
+
+def find_places(hosts: Sequence[JobHost]) -> set[str]:
+    """Returns the names of the hosts on which a job's processes run."""
+    return {host.name for host in hosts if host.workers}
 
 
 def find_unrunnable(order: Order) -> str | None:

@@ -27,7 +27,7 @@ START_TIMEOUT_S = 120.0
 SETTINGS = {"name": "notebook", "launcher": "env", "workers": 1, "servers": "auto", "processes": "auto", "cwd": "."}
 SETTINGS |= {"nodes": "current", "max_duration": "none", "stall_timeout": "none", "on_node_loss": "fail"}
 SETTINGS |= {"restarts_on_error": 0, "on_stall": "end", "p3": False, "gc_type": "none"}
-SETTINGS |= {"sync_dst_dir": ""}  # the job that runs beside it has its files there
+SETTINGS |= {"queue": False, "sync_dst_dir": ""}  # the job that runs beside it has its files there
 
 
 @click.command("notebook")

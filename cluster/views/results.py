@@ -30,13 +30,13 @@ def describe_files(job: JobSpec, files: Sequence[NewFiles], *, hosts: Sequence[J
     files: its new files, once it has ended. hosts: those that have its files.
     """
     nodes = [host.name for host in hosts if host.own_host is None]
+    prefix = find_option(job.command, "--model-prefix") or ""
+    results = prefix.rpartition("/")[0] + "/" if prefix.startswith("s3://") else job.output_url
     parts = []
-    if nodes and job.cwd:
+    if nodes and job.cwd and (files or not has_ended or not results):
         on = f"on {', '.join(nodes) if len(nodes) <= MOST_HOSTS else count(len(nodes), 'node')}"
         what = render_new_files(files) or (f"no new files {on}" if has_ended else on)
         parts.append(f"{what}, below {_find_folder(job.id, job.cwd)}")
-    prefix = find_option(job.command, "--model-prefix") or ""
-    results = prefix.rpartition("/")[0] + "/" if prefix.startswith("s3://") else job.output_url
     return "; ".join([*parts, *([f"results in {results}"] if results else [])])
 
 

@@ -120,6 +120,8 @@ def _hand_over(
             hint="cluster jobs",
         ) from None
     other = reply.refused
+    if other is not None and order.spec.beside:
+        raise ClusterError(f"job {other.id} ({other.name}) runs there already", hint="the same command attaches to it")
     if other is not None:
         nodes = ", ".join(other.waiting_for)
         raise ClusterError(
