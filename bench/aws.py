@@ -103,13 +103,13 @@ class Run:
         job = self.type(cluster, "train", "--detach", "--", "--num-epochs", "100000").split()[-1]
         while True:
             record = json.loads(self.type(cluster, "jobs", job, "--json"))[0]
-            workers = [one for one in record["roles"] if one["role"] == "worker" and one["pid"]]
+            workers = [one for one in record["processes"] if one["role"] == "worker" and one["pid"]]
             if record["state"] == "running" and workers:
                 break
             if record["state"] not in ("starting", "running"):
                 raise StepError(f"job {job} is {record['state']} before a worker could be killed")
             time.sleep(1)
-        self.type(cluster, "exec", "--node", workers[-1]["host"], "--", "sudo", "kill", "-9", str(workers[-1]["pid"]))
+        self.type(cluster, "exec", "--node", workers[-1]["node"], "--", "sudo", "kill", "-9", str(workers[-1]["pid"]))
         self.type(cluster, "logs", "--follow", "--plain", job, code=KILLED)
 
     def main_job(self, cluster: str) -> None:

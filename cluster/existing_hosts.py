@@ -4,6 +4,8 @@ import shlex
 from contextlib import closing
 from datetime import UTC, datetime
 
+from msgspec.structs import asdict
+
 from bootstrap.ssh.connections import on_all
 from cluster.app import App, if_interrupted
 from cluster.bring_up import check_inputs
@@ -54,7 +56,7 @@ def up(app: App, *, dry_run: bool) -> None:
     ):
         changed = any(node.changed for node in ready)
     states = [
-        HostState(host=host, state="ready", processes=nodes.count_processes(host.name))
+        HostState(host=host, state="ready", slots=nodes.count_processes(host.name))
         for host in (node.host for node in ready)
     ]
     app.print(render_hosts(states, columns=app.find_columns()))
@@ -72,16 +74,16 @@ def find_states(app: App, nodes: HostNodes) -> tuple[HostState, ...]:
     source = HostSource(app)
 
     def describe(name: str) -> None:
-        processes = nodes.count_processes(name)
+        slots = nodes.count_processes(name)
         host = nodes.host(name)
         try:
             with closing(source.connect(nodes.find_host(name), wait_s=STATE_TIMEOUT_S)) as connection:
                 words = connection.run(RemoteCommand(_STATE), check=False, timeout_s=STATE_TIMEOUT_S).last_line
         except ClusterError as error:
             why = error.message.partition("\n")[0]
-            found[name] = HostState(host=host, state="unreachable", processes=processes, why=why)
+            found[name] = HostState(host=host, state="unreachable", slots=slots, why=why)
             return
-        found[name] = HostState(host=host, state="ready" if words == "ready" else "not set up", processes=processes)
+        found[name] = HostState(host=host, state="ready" if words == "ready" else "not-set-up", slots=slots)
 
     on_all(nodes.names, describe)
     return tuple(found[name] for name in nodes.names)
@@ -136,8 +138,9 @@ def down(app: App, *, yes: bool, as_json: bool) -> None:
     text = "\n".join(lines or [f"cluster {app.config.name} has left nothing on existing hosts"])
     document = {
         "cluster": app.config.name,
+        "gone": not left,
         "cleaned": cleaned,
-        "left": [{"what": unseen.kind, "why": unseen.why} for unseen in left],
+        "left": [asdict(unseen) for unseen in left],
     }
     app.show(text, document, as_json=as_json)
     if left:

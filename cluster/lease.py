@@ -37,13 +37,16 @@ class NodeAnswer(Struct, frozen=True, kw_only=True):
 
 
 class NodeLease(Struct, frozen=True, kw_only=True):
-    """A node's answer. error: the reason why there is none; the other fields are then None. busy: what uses it."""
+    """A node's answer. error: the reason why there is none; the other fields are then None. busy: what uses it.
+
+    tag: its lease, in the form of the tag.
+    """
 
     node: str
     error: str | None = None
     idle_s: float | None = None
     busy: str | None = None
-    lease: str | None = None
+    tag: str | None = None
     saved: bool | None = None
 
 
@@ -96,8 +99,8 @@ def describe_trouble(leases: Sequence[NodeLease], lease: Lease) -> list[str]:
         for one in leases
         if one.error is not None
     ]
-    late = [one for one in leases if one.lease not in {None, wanted}]
-    found += [f"{one.node} has another lease until it reads its tag, within a minute: {one.lease}" for one in late]
+    late = [one for one in leases if one.tag not in {None, wanted}]
+    found += [f"{one.node} has another lease until it reads its tag, within a minute: {one.tag}" for one in late]
     return found + [
         f"{one.node} cannot keep the lease on its disk: after a reboot it depends on its tag"
         for one in leases
@@ -108,7 +111,7 @@ def describe_trouble(leases: Sequence[NodeLease], lease: Lease) -> list[str]:
 def answer_document(one: NodeLease) -> dict[str, Any]:
     """Returns a node's answer, for --json."""
     idle_s = None if one.idle_s is None else round(one.idle_s, 1)
-    return {**to_builtins(one), "answered": one.error is None, "idle_s": idle_s}
+    return {**to_builtins(one), "idle_s": idle_s}
 
 
 def _ask_all(
@@ -125,6 +128,6 @@ def _ask_all(
             return NodeLease(node=name, error=error.message.partition("\n")[0])
         except ValueError as error:
             return NodeLease(node=name, error=f"its lease program answers {error}")
-        return NodeLease(node=name, idle_s=found.idle_s, busy=found.why, lease=found.lease, saved=found.saved)
+        return NodeLease(node=name, idle_s=found.idle_s, busy=found.why, tag=found.lease, saved=found.saved)
 
     return tuple(map_in_threads(ask, names, threads=max(len(names), 1)))

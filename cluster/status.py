@@ -129,4 +129,4 @@ def describe_bills(app: App, *, now: float) -> tuple[ClusterBill, ...]:
     note_costs(app)
     roots = [app.files_in(region).root for region in all_regions(app.config.provision)]
     bills = [bill for root in roots for bill in find_bills(app, storage.read(root), now=now)]
-    return tuple(sorted(bills, key=lambda bill: bill.started_at))
+    return tuple(sorted(bills, key=lambda bill: bill.launched_at))

@@ -64,13 +64,13 @@ class DownPlan(Struct, frozen=True, kw_only=True):
     """The plan of `down` and its context; false when nothing of the cluster exists.
 
     local_files: this machine has files of the cluster.
-    lease: how the lease has ended the cluster; None if it has not.
+    lease_ended: how the lease has ended the cluster; None if it has not.
     """
 
     plan: Plan
     request: Request
     local_files: bool = False
-    lease: str | None = None
+    lease_ended: str | None = None
 
     def __bool__(self) -> bool:
         return bool(self.plan)
@@ -95,7 +95,7 @@ def prepare_down(
         plan=plan_down(state, local_files=files.exist),
         request=request,
         local_files=files.exist,
-        lease=find_lease_end(state, now=time.time()),
+        lease_ended=find_lease_end(state, now=time.time()),
     )
 
 
@@ -142,7 +142,7 @@ def down(prepared: DownPlan, *, clients: Clients, files: ClusterFiles, report: R
         unseen=tuple(unseen for one in found for unseen in one.unseen),
         kept=kept,
         volume_usd_per_gib_month=find_volume_price(clients) if kept else None,
-        lease=prepared.lease,
+        lease_ended=prepared.lease_ended,
         images=tuple(image.name for image in describe_baked(clients.ec2) if image.cluster == request.name),
     )
 
@@ -202,7 +202,7 @@ class Receipt(Struct, frozen=True, kw_only=True):
     bill: ClusterBill | None = None
     kept: tuple[KeptVolume, ...] = ()
     volume_usd_per_gib_month: float | None = None
-    lease: str | None = None
+    lease_ended: str | None = None
     images: tuple[str, ...] = ()
 
     def find_cost(self, volume: KeptVolume) -> float | None:
@@ -261,9 +261,9 @@ def receipt_document(receipt: Receipt) -> dict[str, Any]:
             for volume in receipt.kept
         ],
         "images": list(receipt.images),
-        "lease": receipt.lease,
+        "lease_ended": receipt.lease_ended,
         "node_hours": None if bill is None else round(bill.ran_s / 3600, 4),
-        "cost_usd": None if bill is None or bill.usd is None else round(bill.usd, 4),
+        "cost_usd": None if bill is None or bill.cost_usd is None else round(bill.cost_usd, 4),
     }
 
 
@@ -282,8 +282,8 @@ def render_receipt(receipt: Receipt, *, price_note: str = "") -> str:
         lines += _entry("kept", f"images, which cost money until `cluster image rm`: {', '.join(receipt.images)}")
     for unseen in receipt.unseen:
         lines += _entry("unseen", f"{unseen.kind}: {unseen.why}")
-    if receipt.lease is not None:
-        lines += _entry("lease", receipt.lease)
+    if receipt.lease_ended is not None:
+        lines += _entry("lease", receipt.lease_ended)
     if receipt.bill is not None:
         lines += _entry("ran", _render_bill(receipt.bill, price_note))
     return "\n".join(lines) + "\n"
@@ -311,11 +311,11 @@ def _render_kept(volume: KeptVolume, usd_per_month: float | None, price_note: st
 
 
 def _render_bill(bill: ClusterBill, price_note: str) -> str:
-    if bill.usd is None:
+    if bill.cost_usd is None:
         cost = "the price is unknown"
     else:
-        digits = 2 if bill.usd >= 0.1 or bill.usd == 0 else 4  # a small cost is not shown as $0.00
-        cost = f"${bill.usd:.{digits}f} ({'; '.join(filter(None, ['with disks, without traffic', price_note]))})"
+        digits = 2 if bill.cost_usd >= 0.1 or bill.cost_usd == 0 else 4  # a small cost is not shown as $0.00
+        cost = f"${bill.cost_usd:.{digits}f} ({'; '.join(filter(None, ['with disks, without traffic', price_note]))})"
     return f"{bill.ran_s / 3600:.2f} node hours, {cost}"
 
 

@@ -92,5 +92,5 @@ def _show_plans(app: App, parts: Sequence[_Part]) -> None:
 
 def _print(app: App, receipt: Receipt, *, as_json: bool) -> None:
     text = render_receipt(receipt, price_note=app.price_note).rstrip()
-    document = {**receipt_document(receipt), "cost_is_simulated": bool(app.price_note)}
+    document = {**receipt_document(receipt), "simulated": bool(app.price_note)}
     app.show(text, document, as_json=as_json)

@@ -80,7 +80,7 @@ def find_slowest(metrics: Sequence[Metric], data: JobData) -> tuple[str, str] | 
         processes = [one.process for one in data.history.ranks.values()]
         found = find_culprit(data.samples, processes, window_s=None)
         if found is not None:
-            return data.history.labels[found.p], found.why
+            return data.history.labels[found.number], found.why
     return _find_slowest_reported(metrics)
 
 

@@ -7,6 +7,7 @@ from cluster.report.analysis import Metric, find_metrics, find_slowest
 from cluster.report.curves import Point, Summary
 from cluster.report.job import JobData
 from cluster.views.document import as_document, iso_time, pick
+from node.protocol import Process
 
 
 def report_document(job: JobData) -> dict[str, Any]:
@@ -19,14 +20,18 @@ def report_document(job: JobData) -> dict[str, Any]:
         "started_at": iso_time(record.started_at),
         "ended_at": iso_time(record.ended_at),
         "cause": record.result.cause,
-        "first_error": None if error is None else {"process": error.process.tag, "lines": list(error.lines)},
+        "first_error": error and {**_describe_process(error.process), "text": "\n".join(error.lines)},
         "hints": [text for _, text in history.hints],
-        "numbers": {metric.name: _describe_metric(metric, job.start) for metric in metrics},
-        "slowest": None if slowest is None else {"rank": slowest[0], "why": slowest[1]},
+        "curves": {metric.name: _describe_metric(metric, job.start) for metric in metrics},
+        "slowest": None if slowest is None else {"label": slowest[0], "why": slowest[1]},
         "attempts": [as_document(attempt, rounded=False) for attempt in record.attempts],
         **pick(history, "lines examined"),
         "cost_usd": job.cost_usd,
     }
+
+
+def _describe_process(process: Process) -> dict[str, Any]:
+    return {"role": process.role, "rank": process.rank, "node": process.host}
 
 
 def _describe_metric(metric: Metric, start: float) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from cluster.views.document import as_document, pick
 from cluster.views.layout import render_table
-from cluster.views.status import lease_document, render_usd
+from cluster.views.status import lease_document, render_usd, untrusted_document
 from foundation.durations import render_age, render_duration
 from provision.lease.terms import Lease, find_end, find_newest
 from provision.membership import describe_untrusted
@@ -88,7 +88,7 @@ def list_document(found: RegionClusters) -> list[dict[str, Any]]:
         as_document(
             {
                 **pick(cluster, "name owner"),
-                "ending": len(cluster.ending),
+                "ending": tuple(cluster.ending),
                 "node_counts": Counter(node.state for node in cluster.instances),
                 "instance_types": _types(cluster),
                 "launched_at": min((node.launched_at for node in cluster.instances), default=None),
@@ -97,7 +97,7 @@ def list_document(found: RegionClusters) -> list[dict[str, Any]]:
                 "simulated": bool(found.price_note),
                 "lease": lease_document(find_lease(cluster), now=found.now.timestamp()),
                 "key_here": cluster.name in found.keys_here,
-                "untrusted": [instance.instance_id for instance in cluster.untrusted],
+                "untrusted": [untrusted_document(instance) for instance in cluster.untrusted],
                 "region": found.region,
             }
         )

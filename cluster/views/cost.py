@@ -26,7 +26,7 @@ def render_costs(
     if earlier:
         lines += ["", "earlier clusters of this name", _render_earlier(earlier, columns=columns)]
     if len(bills) > 1:
-        lines.append(f"total  {render_usd(add_up([bill.usd for bill in bills]))}")
+        lines.append(f"total  {render_usd(add_up([bill.cost_usd for bill in bills]))}")
     notes = "; ".join(filter(None, [price_note, "without traffic, images, S3 objects, EFS and FSx"]))
     return "\n".join([*lines, f"({notes})"] if bills else lines)
 
@@ -35,15 +35,15 @@ def _render_cluster(bill: ClusterBill, *, now: float, columns: int | None) -> st
     heading = ("NODE", "TYPE", "MARKET", "STATE", "RAN", "INSTANCE", "DISK", "ADDRESS", "TOTAL", "PRICE/h")
     rows = [heading, *(_row(node) for node in bill.nodes)]
     rows += [
-        ("volume", volume.volume_id, "", "", "", "", render_usd(volume.usd), "", render_usd(volume.usd),
+        ("volume", volume.volume_id, "", "", "", "", render_usd(volume.cost_usd), "", render_usd(volume.cost_usd),
          render_usd(volume.usd_per_hour))
         for volume in bill.volumes
     ]  # fmt: skip
     lines = [render_table(rows, columns=columns, drop=("TYPE", "MARKET", "RAN", "ADDRESS", "DISK", "STATE"))]
     ran_h = sum(node.ran_s for node in bill.nodes) / 3600
     lines.append(
-        f"cluster  {render_usd(bill.usd)} so far, {render_usd(bill.usd_per_hour)} per hour now; "
-        f"{ran_h:.2f} node hours in {render_age(now - bill.started_at)}"
+        f"cluster  {render_usd(bill.cost_usd)} so far, {render_usd(bill.usd_per_hour)} per hour now; "
+        f"{ran_h:.2f} node hours in {render_age(now - bill.launched_at)}"
     )
     return "\n".join([*lines, *_render_unseen(bill)])
 
@@ -58,7 +58,7 @@ def _row(node: NodeBill) -> tuple[str, ...]:
         render_usd(node.instance_usd),
         render_usd(node.disk_usd),
         render_usd(node.address_usd),
-        render_usd(node.usd),
+        render_usd(node.cost_usd),
         "-" if node.ended_at is not None else render_usd(node.usd_per_hour),
     )
 
@@ -76,11 +76,11 @@ def _render_earlier(bills: Sequence[ClusterBill], *, columns: int | None) -> str
     heading = ("FROM", "TO", "INSTANCES", "NODE HOURS", "ON DEMAND", "SPOT", "TOTAL")
     rows = [
         (
-            *("-" if at is None else render_time(at) for at in (bill.started_at, bill.ended_at)),
+            *("-" if at is None else render_time(at) for at in (bill.launched_at, bill.ended_at)),
             str(len(bill.nodes)),
             f"{sum(node.ran_s for node in bill.nodes) / 3600:.2f}",
             *(render_usd(bill.of_market(market)) for market in MARKETS),
-            render_usd(bill.usd),
+            render_usd(bill.cost_usd),
         )
         for bill in bills
     ]
@@ -93,10 +93,10 @@ def cost_document(name: str, bills: Sequence[ClusterBill], *, now: float, price_
     current = next((bill for bill in reversed(bills) if bill.ended_at is None), None)
     return as_document(
         {
-            "name": name,
+            "cluster": name,
             "at": now,
             "simulated": bool(price_note),
-            "usd": add_up([bill.usd for bill in bills]),
+            "cost_usd": add_up([bill.cost_usd for bill in bills]),
             "usd_per_hour": add_up([bill.usd_per_hour for bill in bills]),
             "current": None if current is None else _document(current),
             "earlier": [_document(bill) for bill in bills if bill is not current],
@@ -107,12 +107,12 @@ def cost_document(name: str, bills: Sequence[ClusterBill], *, now: float, price_
 def _document(bill: ClusterBill) -> dict[str, Any]:
     nodes = bill.nodes
     return {
-        **pick(bill, "started_at ended_at usd usd_per_hour unseen_usd"),
+        **pick(bill, "launched_at ended_at cost_usd usd_per_hour unseen_usd"),
         "on_demand_usd": bill.of_market("on-demand"),
         "spot_usd": bill.of_market("spot"),
         "instances_usd": add_up([node.instance_usd for node in nodes]),
-        "disks_usd": add_up([node.disk_usd for node in nodes] + [volume.usd for volume in bill.volumes]),
+        "disks_usd": add_up([node.disk_usd for node in nodes] + [volume.cost_usd for volume in bill.volumes]),
         "addresses_usd": add_up([node.address_usd for node in nodes]),
-        "nodes": [{**as_document(node), "usd": node.usd} for node in nodes],
+        "nodes": [{**as_document(node), "cost_usd": node.cost_usd} for node in nodes],
         "volumes": bill.volumes,
     }

@@ -6,7 +6,8 @@ from typing import Any
 import msgspec
 
 MOMENTS = frozenset(
-    {"submitted_at", "started_at", "held_at", "ended_at", "since", "set_at", "until", "budget_until", "at"}
+    {"at", "budget_until", "ended_at", "held_at", "launched_at", "set_at", "since", "started_at", "submitted_at"}
+    | {"until"}
 )
 """The keys of times, in seconds since the epoch."""
 

@@ -13,11 +13,11 @@ from cluster.views.status import HeadJob, job_document, render_job_lines, render
 
 
 class HostState(Struct, frozen=True, kw_only=True):
-    """The state of a host. processes: how many times it is listed. why: the reason why it cannot be reached."""
+    """The state of a host. slots: how many times it is listed. why: the reason why it cannot be reached."""
 
     host: Host
-    state: Literal["ready", "not set up", "unreachable"]
-    processes: int = 1
+    state: Literal["ready", "not-set-up", "unreachable"]
+    slots: int = 1
     why: str | None = None
 
 
@@ -48,13 +48,13 @@ class HostsStatus(Struct, frozen=True, kw_only=True):
 
 def render_hosts(hosts: Sequence[HostState], *, columns: int | None = None) -> str:
     """Renders a table of the hosts. columns: the width that it fits into."""
-    rows = [("NODE", "ROLE", "STATE", "PROCESSES", "USER", "PORT", "ADDRESS")]
+    rows = [("NODE", "ROLE", "STATE", "SLOTS", "USER", "PORT", "ADDRESS")]
     rows += [
         (
             each.host.name,
             "head" if each.host.is_head else "worker",
-            each.state,
-            str(each.processes),
+            each.state.replace("-", " "),
+            str(each.slots),
             each.host.user,
             str(each.host.port),
             each.host.private_ip or each.host.address,
@@ -83,7 +83,7 @@ def status_document(status: HostsStatus) -> dict[str, Any]:
         "nodes": [
             {
                 **pick(each.host, "name user port"),
-                **pick(each, "state why processes"),
+                **pick(each, "state why slots"),
                 "role": "head" if each.host.is_head else "worker",
                 "unhealthy": list(status.unhealthy.get(each.host.name, ())),
                 "address": each.host.private_ip or each.host.address,

@@ -152,7 +152,7 @@ def event_document(event: Event) -> dict[str, Any]:
     """Returns an event as `cluster logs --json` prints it. Pure."""
     document: dict[str, Any] = {"time": iso_time(event.at), "kind": event.kind}
     if event.process is not None:
-        document |= {"role": event.process.role, "rank": event.process.rank, "host": event.process.host}
+        document |= {"role": event.process.role, "rank": event.process.rank, "node": event.process.host}
     if event.kind in {"line", "message", "damaged"}:
         document["text"] = event.text
     if event.kind == "warnings":

@@ -6,9 +6,7 @@ import time
 from collections.abc import Iterable, Iterator
 from types import SimpleNamespace
 
-from msgspec import to_builtins
-
-from cluster.views.document import iso_time
+from cluster.views.document import iso_time, pick
 from node.job.scalars import Row
 from train.follow.progress import render_value
 
@@ -29,14 +27,14 @@ def render_numbers(rows: Iterable[Row]) -> Iterator[str]:
 def render_json(rows: Iterable[Row]) -> Iterator[str]:
     """Yields a JSON object for each report."""
     for row in rows:
-        document = to_builtins(row)
-        yield json.dumps({"time": iso_time(document.pop("at")), **document})
+        where = {"time": iso_time(row.at), "rank": row.worker, "node": row.host}
+        yield json.dumps(where | pick(row, "step epoch batch numbers"))
 
 
 def render_csv(rows: Iterable[Row]) -> Iterator[str]:
     """Yields the lines of a table with a row for each number."""
     table = csv.writer(SimpleNamespace(write=str), lineterminator="")  # writerow returns what write returns
-    yield "time,worker,host,epoch,batch,step,name,value"
+    yield "time,rank,node,epoch,batch,step,name,value"
     for row in rows:
         at = iso_time(row.at)
         for name, value in row.numbers.items():

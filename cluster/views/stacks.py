@@ -53,9 +53,10 @@ def stack_documents(stacks: Sequence[Stack]) -> list[dict[str, Any]]:
     return [
         as_document(
             {
-                **pick(one, "role rank host programs"),
+                **pick(one, "role rank programs"),
+                "node": one.host,
                 **pick(one.location, "waits nccl"),
-                "line": one.location.text or None,
+                "location": one.location.text or None,
                 "stack": one.location.stack or None,
                 "why": one.location.why or None,
             }

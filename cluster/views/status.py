@@ -134,7 +134,7 @@ def render_status(status: Status, *, columns: int | None = None) -> str:
     lines += [f"volume {_render_volume(volume, status)}" for volume in status.volumes]
     if bills := status.find_bills(status.state.instances):
         hourly = render_usd(add_up([None if bill is None else bill.usd_per_hour for bill in bills]))
-        so_far = render_usd(add_up([None if bill is None else bill.usd for bill in bills]))
+        so_far = render_usd(add_up([None if bill is None else bill.cost_usd for bill in bills]))
         ran_h = sum(bill.ran_s for bill in bills if bill is not None) / 3600
         notes = [*filter(None, [status.price_note]), f"{ran_h:.2f} node hours"]
         lines.append(f"price  {hourly} per hour now, {so_far} so far ({'; '.join(notes)})")
@@ -265,13 +265,13 @@ def status_document(status: Status) -> dict[str, Any]:
                 "at": status.now,
                 "simulated": bool(status.price_note),
                 "usd_per_hour": add_up([None if bill is None else bill.usd_per_hour for bill in bills]),
-                "usd_so_far": add_up([None if bill is None else bill.usd for bill in bills]),
+                "cost_usd": add_up([None if bill is None else bill.cost_usd for bill in bills]),
                 "nodes": {
                     name: {
                         "usd_per_hour": None if bill is None else bill.usd_per_hour,
-                        "usd_so_far": None if bill is None else bill.usd,
+                        "cost_usd": None if bill is None else bill.cost_usd,
                         "age_s": round(max((status.now - instance.launched_at).total_seconds(), 0.0), 3),
-                        "running_s": round(0.0 if bill is None else bill.ran_s, 3),
+                        "ran_s": round(0.0 if bill is None else bill.ran_s, 3),
                     }
                     for (name, instance), bill in zip(named.items(), bills, strict=True)
                 },
@@ -334,7 +334,7 @@ def job_document(job: HeadJob) -> dict[str, Any]:
         {
             **pick(record, "id name state waiting_for started_at"),
             **pick(record.spec, "workers servers"),
-            "stall": record.stall.text if record.stall is not None else None,
+            "stall": record.stall,
             "attempt": len(record.attempts),
             "why": None,
             "queued": job.queued,

@@ -33,7 +33,7 @@ FREE_S = 3600.0
 class NodeBill(Struct, frozen=True, kw_only=True):
     """The cost of a node; an unknown price makes a part None.
 
-    state: running, stopped or ended, when last seen. started_at, ended_at: seconds since 1970; ended_at is None while
+    state: running, stopped or ended, when last seen. launched_at, ended_at: seconds since 1970; ended_at is None while
     it exists. ran_s: how many seconds it ran. usd_per_hour: the current cost, with its disk and address. unseen_usd:
     what it may have cost in addition, because its end was not observed.
     """
@@ -45,7 +45,7 @@ class NodeBill(Struct, frozen=True, kw_only=True):
     instance_type: str
     market: Market
     state: str
-    started_at: float
+    launched_at: float
     ended_at: float | None
     ran_s: float
     instance_usd: float | None
@@ -55,7 +55,7 @@ class NodeBill(Struct, frozen=True, kw_only=True):
     unseen_usd: float
 
     @property
-    def usd(self) -> float | None:
+    def cost_usd(self) -> float | None:
         """The total cost."""
         return add_up([self.instance_usd, self.disk_usd, self.address_usd])
 
@@ -67,22 +67,22 @@ class VolumeBill(Struct, frozen=True, kw_only=True):
     size_gib: int
     started_at: float
     ended_at: float | None
-    usd: float | None
+    cost_usd: float | None
     usd_per_hour: float | None
 
 
 class ClusterBill(Struct, frozen=True, kw_only=True):
     """The cost of one cluster, from its first launch to its end. ended_at: None while any part of it exists."""
 
-    started_at: float
+    launched_at: float
     ended_at: float | None
     nodes: tuple[NodeBill, ...]
     volumes: tuple[VolumeBill, ...]
 
     @property
-    def usd(self) -> float | None:
+    def cost_usd(self) -> float | None:
         """The total cost."""
-        return add_up([*(node.usd for node in self.nodes), *(volume.usd for volume in self.volumes)])
+        return add_up([*(node.cost_usd for node in self.nodes), *(volume.cost_usd for volume in self.volumes)])
 
     @property
     def usd_per_hour(self) -> float | None:
@@ -102,7 +102,7 @@ class ClusterBill(Struct, frozen=True, kw_only=True):
 
     def of_market(self, market: Market) -> float | None:
         """Returns the cost of the nodes of a market, with their disks and addresses."""
-        return add_up([node.usd for node in self.nodes if node.market == market])
+        return add_up([node.cost_usd for node in self.nodes if node.market == market])
 
 
 def make_bills(ledger: Ledger, *, histories: Histories, now: float) -> tuple[ClusterBill, ...]:
@@ -115,13 +115,13 @@ def make_bills(ledger: Ledger, *, histories: Histories, now: float) -> tuple[Clu
         nodes = [node for node in ledger.nodes if begin < node.launched_at <= end]
         if not nodes:
             continue
-        started_at = min(node.launched_at for node in nodes)
+        launched_at = min(node.launched_at for node in nodes)
         following = min((node.launched_at for node in ledger.nodes if node.launched_at > end), default=float("inf"))
-        volumes = _bill_volumes(ledger, since=begin, begin=started_at, following=following, now=now)
+        volumes = _bill_volumes(ledger, since=begin, begin=launched_at, following=following, now=now)
         is_over = end != float("inf") and all(volume.ended_at is not None for volume in volumes)
         found.append(
             ClusterBill(
-                started_at=started_at,
+                launched_at=launched_at,
                 ended_at=end if is_over else None,
                 nodes=tuple(_bill_node(node, ledger, histories, now) for node in nodes),
                 volumes=volumes,
@@ -139,7 +139,7 @@ def find_spending(ledger: Ledger, *, histories: Histories, now: float) -> Spendi
     ids = {node.instance_id for node in current.nodes if node.ended_at is None}
     rates = [_find_rate(node, ledger, now, runs=True) for node in ledger.nodes if node.instance_id in ids]
     usd_per_hour = add_up([*rates, *(volume.usd_per_hour for volume in current.volumes)])
-    return Spending() if current.usd is None else Spending(usd_per_hour=usd_per_hour, usd=current.usd)
+    return Spending() if current.cost_usd is None else Spending(usd_per_hour=usd_per_hour, usd=current.cost_usd)
 
 
 def _find_rate(node: LedgerNode, ledger: Ledger, now: float, *, runs: bool) -> float | None:
@@ -163,7 +163,7 @@ def _bill_node(node: LedgerNode, ledger: Ledger, histories: Histories, now: floa
         instance_type=node.instance_type,
         market=node.market,
         state="running" if runs else "stopped" if exists else "ended",
-        started_at=node.launched_at,
+        launched_at=node.launched_at,
         ended_at=node.ended_at,
         ran_s=sum((now if each.end is None else each.end) - each.start for each in node.periods),
         instance_usd=add_up([_bill_period(period, node, history, now) for period in node.periods]),
@@ -216,7 +216,7 @@ def _bill_volumes(
                 size_gib=volume.size_gib,
                 started_at=start,
                 ended_at=None if is_here else end,
-                usd=disk_cost(volume.size_gib, price, start, end),
+                cost_usd=disk_cost(volume.size_gib, price, start, end),
                 usd_per_hour=disk_rate(volume.size_gib, price, now) if is_here else 0.0,
             )
         )

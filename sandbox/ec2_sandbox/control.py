@@ -95,15 +95,15 @@ class SandboxStatus:
 class SandboxOnMachine:
     """One of this machine's sandboxes. Fields that are not known are None.
 
-    state: "folder gone" if the folder was moved or deleted, whether the daemon runs or not. nodes: instances that run.
+    state: "folder-gone" if the folder was moved or deleted, whether the daemon runs or not. node_count: running ones.
     """
 
     id: str
-    state: Literal["running", "crashed", "folder gone"]
+    state: Literal["running", "crashed", "folder-gone"]
     folder: str | None = None
     pid: int | None = None
     endpoint_url: str | None = None
-    nodes: int = 0
+    node_count: int = 0
 
 
 @as_root()
@@ -192,9 +192,9 @@ def _describe_on_machine(paths: SandboxPaths) -> SandboxOnMachine:
         return SandboxOnMachine(id=paths.id, state="crashed", pid=pid)
     is_there = Path(settings.project_dir).is_dir()
     return SandboxOnMachine(
-        id=paths.id, state="folder gone" if not is_there else "running" if status else "crashed",
+        id=paths.id, state="folder-gone" if not is_there else "running" if status else "crashed",
         folder=settings.project_dir, pid=pid, endpoint_url=_endpoint_url(settings, status) if status else None,
-        nodes=sum(host.state == "running" for host in _find_hosts(paths)) if status else 0,
+        node_count=sum(host.state == "running" for host in _find_hosts(paths)) if status else 0,
     )  # fmt: skip
 
 

@@ -52,16 +52,28 @@ class JobRecord(Record, kw_only=True):
 
     @property
     def document(self) -> Mapping[str, Any]:
-        """The record as one table, which `cluster jobs --json` prints; the id and error of a damaged one."""
+        """The record as one table, by the names of `cluster jobs --json`; the id and error of a damaged one."""
         if self.is_damaged:
             return {"id": self.id, "state": self.state, "error": self.error}
         train = self.spec.train
         of_train = ("launcher", "kv_store", "subfolder", "max_duration_s", "on_node_loss")
         fields = to_builtins(self.spec) | {name: getattr(train, name) for name in of_train} | to_builtins(self)
-        return {key: value for key, value in fields.items() if key not in ("spec", "train", "source")} | {
+        stored = ("spec", "train", "source", "roles")
+        return {key: value for key, value in fields.items() if key not in stored} | {
             "script": self.spec.script,
             "cause": self.result.cause,
+            "nodes": [
+                _rename(one, ip="private_ip")
+                | {"machine": _rename(one["machine"], type="instance_type", image="image_id")}
+                for one in fields["nodes"]
+            ],
+            "processes": [_rename(process, host="node") for process in fields["roles"]],
+            "files": [_rename(one, host="node") for one in fields["files"]],
         }
+
+
+def _rename(fields: Mapping[str, Any], **names: str) -> dict[str, Any]:
+    return {names.get(name, name): value for name, value in fields.items()}
 
 
 class DamagedRecordError(ClusterError):

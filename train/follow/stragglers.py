@@ -23,10 +23,10 @@ CROWDED = 0.4  # of its busy time for which it has no CPU
 
 
 class Straggler(Struct, frozen=True, kw_only=True):
-    """The worker for which the others wait. p: its number. why: a sentence."""
+    """The worker for which the others wait. number: its own among the job's processes. why: a sentence."""
 
-    p: int
-    host: str
+    number: int
+    node: str
     rank: int | None
     why: str
 
@@ -56,9 +56,8 @@ def find_culprit(
     p, most, others = found
     worker = workers[p]
     name = f"worker {'?' if worker.rank is None else worker.rank} on {worker.host}"
-    return Straggler(
-        p=p, host=worker.host, rank=worker.rank, why=f"{name} waits least: {what(series[p], most, others)}"
-    )
+    why = f"{name} waits least: {what(series[p], most, others)}"
+    return Straggler(number=p, node=worker.host, rank=worker.rank, why=why)
 
 
 def _choose(samples: Sequence[Sample], window_s: float | None) -> list[Sample]:

@@ -272,7 +272,7 @@ def as_document(shards: Sequence[ShardInfo], workers: int | None) -> dict[str, A
         document["labels"] = _count_labels(shards)
     if workers:
         parts = share_out(shards, workers)
-        document["workers"] = [{"records": records, "size_bytes": size_bytes} for records, size_bytes in parts]
+        document["parts"] = [{"records": records, "size_bytes": size_bytes} for records, size_bytes in parts]
     return document
 
 
@@ -313,5 +313,5 @@ def as_lines(document: dict[str, Any], words: Sequence[str]) -> Iterator[str]:
             yield f"  and {len(labels['first']) - _MOST_LABELS} more (--json has all)"
     if document["without_labels"]:
         yield f"{document['without_labels']} records are no images of MXNet's"
-    for rank, part in enumerate(document.get("workers", ())):
+    for rank, part in enumerate(document.get("parts", ())):
         yield f"worker {rank}  {part['records']} records, {decimal(part['size_bytes'])}"

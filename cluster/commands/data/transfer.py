@@ -255,9 +255,9 @@ def _split(words: tuple[str, ...], usage: str) -> tuple[tuple[str, ...], str]:
 
 def _as_document(entry: Entry) -> dict[str, Any]:
     if isinstance(entry, S3Object):
-        modified = entry.modified.isoformat()
-        return {"type": "object", "url": str(entry.url), "size_bytes": entry.size_bytes, "modified": modified}
-    return {"type": "folder" if entry.key else "bucket", "url": str(entry)}
+        modified_at = entry.modified.isoformat()
+        return {"kind": "object", "url": str(entry.url), "size_bytes": entry.size_bytes, "modified_at": modified_at}
+    return {"kind": "folder" if entry.key else "bucket", "url": str(entry)}
 
 
 def _render_row(size: str, modified: str, url: str) -> str:

@@ -308,10 +308,10 @@ def render_list(found: Sequence[SandboxOnMachine]) -> str:
     if not found:
         return "no sandboxes"
     rows = [("STATE", "NODES", "PID", "ADDRESS", "FOLDER")]
-    rows += [
-        (one.state, str(one.nodes), str(one.pid or "-"), one.endpoint_url or "-", one.folder or f"unknown, id {one.id}")
-        for one in found
-    ]
+    for one in found:
+        folder = one.folder or f"unknown, id {one.id}"
+        state = one.state.replace("-", " ")
+        rows.append((state, str(one.node_count), str(one.pid or "-"), one.endpoint_url or "-", folder))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [escape("  ".join(map(str.ljust, row, widths)).rstrip()) for row in rows]
     return "\n".join(lines)

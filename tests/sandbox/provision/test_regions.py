@@ -68,7 +68,7 @@ def test_a_cluster_where_there_is_room_ends_when_idle(project: Project) -> None:
     assert THERE in shown
     assert "lease  ends after 1h without use" in shown
     changed = json.loads(project.run("lease", "+2h", "--idle", "6s", "--yes", "--json").stdout)
-    assert [node["answered"] for node in changed["nodes"]] == [True]
+    assert [node["error"] for node in changed["nodes"]] == [None]
     assert 7000 < changed["lease"]["remaining_s"] <= 7200
     # Not with `status`, whose ssh session is a login.
     until(lambda: count_resources(THERE)["instances"] == 0, "the end of the lease", timeout_s=130)
@@ -76,6 +76,6 @@ def test_a_cluster_where_there_is_room_ends_when_idle(project: Project) -> None:
     assert (ended["state"], ended["lease_ended"]) == ("ended", "its lease ended it (idle = 6s)")
     receipt = json.loads(project.run("down", "--yes", "--json").stdout)
     assert receipt["gone"]
-    assert receipt["lease"] == "its lease ended it (idle = 6s)"
+    assert receipt["lease_ended"] == "its lease ended it (idle = 6s)"
     assert receipt["cost_usd"] > 0
     assert count_resources(HERE) == count_resources(THERE) == NOTHING

@@ -61,7 +61,7 @@ def test_a_sandbox_whose_folder_was_moved_is_listed_and_pruned(tmp_path: Path) -
         paths = paths_of(project.directory)
         moved = Project(project.directory.rename(tmp_path / "after"))
         (found,) = (one for one in json.loads(moved.run("sandbox", "list", "--json").stdout) if one["id"] == paths.id)
-        assert (found["state"], found["folder"]) == ("folder gone", str(project.directory))
+        assert (found["state"], found["folder"]) == ("folder-gone", str(project.directory))
         control.prune([paths.id], report=silent)  # the command would also remove what other tests have crashed
         assert not leftovers_of(paths)
     finally:

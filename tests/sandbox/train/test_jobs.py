@@ -165,7 +165,7 @@ def test_jobs_outlive_their_head_in_s3(nodes: Project) -> None:
         assert (found["source"], found["state"]) == ("s3", "done")
         assert nodes.run("logs", "-f", "kept").stdout == done.stdout
         row = json.loads(nodes.run("jobs", "kept", "--metrics", "--json").stdout)  # of one line
-        assert (row["worker"], row["host"], row["numbers"]) == (0, "node-0", {"accuracy": 0.5})
+        assert (row["rank"], row["node"], row["numbers"]) == (0, "node-0", {"accuracy": 0.5})
         kept = nodes.run("data", "ls", "-r", f"s3://cluster-jobs/results/{job}/").stdout
         assert f"{job}/samples" in kept
         assert f"{job}/tensorboard/worker-0/events.out.tfevents." in kept

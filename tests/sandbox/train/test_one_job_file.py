@@ -105,7 +105,7 @@ def run(project: Project, launcher: str, code: int) -> Ended:
         record=record,
         output=last.partition("] ")[2] or last,
         words=words.partition("] ")[2] or words,
-        code=next(one["exit_code"] for one in record["roles"] if (one["role"], one["rank"]) == ("worker", 1)),
+        code=next(one["exit_code"] for one in record["processes"] if (one["role"], one["rank"]) == ("worker", 1)),
     )
 
 
@@ -150,6 +150,6 @@ def test_mpi4py_with_two_ranks_on_each_node(nodes: Nodes) -> None:
     with set_up(project, "mpi"):
         done = project.run("train", "--launcher", "mpi", "-n", "4", "--", "python", "all_reduce.py")
         assert [line.partition("] ")[2] for line in done.stdout.splitlines()] == ["sum 6 of 4"] * 4
-        roles = json.loads(project.run("jobs", "--json").stdout)[0]["roles"]
+        roles = json.loads(project.run("jobs", "--json").stdout)[0]["processes"]
         ranks = sorted((one["rank"], one["exit_code"]) for one in roles if one["role"] == "worker")
         assert ranks == [(rank, 0) for rank in range(4)]

@@ -69,7 +69,7 @@ def test_each_jobs_files_are_its_own_and_are_copied_from_everywhere(nodes: Proje
     assert f"files of {second}: {where}; results in s3://" in nodes.run("jobs").stdout
 
     # The curves of a page have what each rank printed, and its path is printed. Two jobs have one page.
-    numbers = json.loads(nodes.run("report", "--json").stdout)[0]["numbers"]
+    numbers = json.loads(nodes.run("report", "--json").stdout)[0]["curves"]
     for rank in ("rank 0", "rank 1"):
         assert [value for _, value in numbers["samples/s"]["ranks"][rank]["points"]] == [10.5, 20.5]
     assert numbers["accuracy"]["together"]["mean"] == 0.25

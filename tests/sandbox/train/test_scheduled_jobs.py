@@ -109,8 +109,8 @@ def test_a_job_on_the_nodes_that_are_assigned(batch: Batch) -> None:
     assert f"{batch.title} job {record['job_number']} requests the nodes" in done.stdout
     assert (record["scheduler"], record["state"], record["exit_code"]) == (batch.launcher, "done", 0)
     assert record["job_number"].partition(".")[0].isdigit()
-    assert sorted(role["rank"] for role in record["roles"]) == [0, 1]
-    assert sorted(role["host"] for role in record["roles"]) == ["node-0", "node-1"]
+    assert sorted(process["rank"] for process in record["processes"]) == [0, 1]
+    assert sorted(process["node"] for process in record["processes"]) == ["node-0", "node-1"]
     batch.is_free_again()
 
 

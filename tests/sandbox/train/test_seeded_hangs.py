@@ -52,7 +52,7 @@ def test_the_rank_that_hangs_is_named(
         first = rf"\(stall_timeout\): worker 1 on (node-\d) (is|waits) at hangs.py:{LINES[kind]}\b"
         check(f"{library}, {kind}", job, (124, first), record_property, silence_s=SILENCE_S)
     record = job_of(nodes, job.id)
-    (host,) = [role["host"] for role in record["roles"] if (role["role"], role["rank"]) == ("worker", 1)]
+    (host,) = [one["node"] for one in record["processes"] if (one["role"], one["rank"]) == ("worker", 1)]
     assert f"worker 1 on {host} " in record["error"]
     assert record["stacks"][0].startswith(f"worker 1 on {host}: ")
 
@@ -70,7 +70,7 @@ def test_stacks_of_a_job_that_hangs_and_starts_again(nodes: Project) -> None:
         shown = nodes.run("stacks").stdout.splitlines()
         assert shown == [where, f"2 others wait at hangs.py:{LINES['reduce']} (all_reduce)"]
         found = json.loads(nodes.run("stacks", job.id, "--json").stdout)
-        assert [(one["rank"], one["host"], one["waits"]) for one in found] == [
+        assert [(one["rank"], one["node"], one["waits"]) for one in found] == [
             *((0, "node-0", True), (1, "node-0", False), (2, "node-1", True))
         ]
         whole = nodes.run("stacks", "--rank", "1").stdout

@@ -10,8 +10,8 @@ from provision_world import NAME, make_bill, make_node, make_state
 
 
 def bill(*, node_hours: float, usd: float | None) -> ClusterBill:
-    ran: Any = {"instance_type": "c5.xlarge", "started_at": 0.0, "ran_s": node_hours * 3600, "usd_per_hour": 0.0}
-    return ClusterBill(started_at=0.0, ended_at=0.0, nodes=(make_bill("i-0", instance_usd=usd, **ran),), volumes=())
+    ran: Any = {"instance_type": "c5.xlarge", "launched_at": 0.0, "ran_s": node_hours * 3600, "usd_per_hour": 0.0}
+    return ClusterBill(launched_at=0.0, ended_at=0.0, nodes=(make_bill("i-0", instance_usd=usd, **ran),), volumes=())
 
 
 def test_the_receipt_of_a_deleted_cluster() -> None:
@@ -69,7 +69,7 @@ def test_the_receipt_as_json() -> None:
         "unseen": [{"kind": ROLE, "why": "no"}],
         "kept": [],
         "images": ["mine"],
-        "lease": None,
+        "lease_ended": None,
         "node_hours": 0.3333,
         "cost_usd": None,
     }

@@ -21,7 +21,7 @@ def test_a_log_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     shown = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [item["kind"] for item in shown] == ["state", "state", "line", "message", "result"]
     assert shown[2] == {
-        "time": f"{EPOCH}03.000+00:00", "kind": "line", "role": "worker", "rank": 1, "host": "node-0", "text": "ünïcode"
+        "time": f"{EPOCH}03.000+00:00", "kind": "line", "role": "worker", "rank": 1, "node": "node-0", "text": "ünïcode"
     }  # fmt: skip
     result = {"state": "done", "exit_code": 0, "error": None}
     assert shown[4] == {"time": f"{EPOCH}03.300+00:00", "kind": "result", **result}

@@ -221,10 +221,10 @@ def test_who_can_read_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def test_the_numbers_as_json() -> None:
     document = report_document(make_job(*speeds(3, 100.0, 50.0)))
-    found = document["numbers"][SPEED]
+    found = document["curves"][SPEED]
     assert found["ranks"]["rank 0"]["points"] == [(0.0, 100.0), (33.333, 100.0), (66.667, 100.0)]
     assert [found["together"][name] for name in ("mean", "least", "greatest")] == [150, 150, 150]
-    assert document["slowest"]["rank"] == "rank 1"
+    assert document["slowest"]["label"] == "rank 1"
     assert (document["lines"], document["examined"]) == (6, 6)
 
 

@@ -16,17 +16,17 @@ NOW = 1_900_010_000.0
 
 def node(index: int, **values: Any) -> NodeBill:
     return make_bill(
-        f"i-{index}", **{"name": f"node-{index}", "instance_type": "p4d.24xlarge", "started_at": NOW - 7200,
+        f"i-{index}", **{"name": f"node-{index}", "instance_type": "p4d.24xlarge", "launched_at": NOW - 7200,
         "ran_s": 7200.0, "instance_usd": 43.9152, "disk_usd": 0.0222, "address_usd": 0.01, "usd_per_hour": 21.9737,
         **values},
     )  # fmt: skip
 
 
 SPOT = node(1, market="spot", instance_usd=17.5, usd_per_hour=8.76)
-CURRENT = ClusterBill(started_at=NOW - 7200, ended_at=None, nodes=(node(0), SPOT), volumes=())
+CURRENT = ClusterBill(launched_at=NOW - 7200, ended_at=None, nodes=(node(0), SPOT), volumes=())
 ENDED = replace(
     CURRENT,
-    started_at=NOW - 90000,
+    launched_at=NOW - 90000,
     ended_at=NOW - 80000,
     nodes=(node(0, state="ended", usd_per_hour=0.0), replace(SPOT, state="ended", usd_per_hour=0.0, unseen_usd=3.2)),
 )
@@ -55,14 +55,14 @@ def test_without_a_cluster() -> None:
     assert render_costs("demo", [], now=NOW) == "cluster demo does not exist now"
     assert render_costs("demo", [ENDED], now=NOW).startswith("cluster demo does not exist now\n")
     document = cost_document("demo", [], now=NOW)
-    assert (document["current"], document["earlier"], document["usd"], document["usd_per_hour"]) == (None, [], 0, 0)
+    assert [document[name] for name in ("current", "earlier", "cost_usd", "usd_per_hour")] == [None, [], 0, 0]
 
 
 def test_an_unknown_price_is_not_a_small_one() -> None:
     unknown = replace(CURRENT, nodes=(node(0, instance_usd=None, usd_per_hour=None), SPOT))
     assert "cluster  unknown so far, unknown per hour now" in render_costs("demo", [unknown], now=NOW)
     document = cost_document("demo", [unknown], now=NOW)
-    assert (document["usd"], document["usd_per_hour"], document["current"]["on_demand_usd"]) == (None, None, None)
+    assert (document["cost_usd"], document["usd_per_hour"], document["current"]["on_demand_usd"]) == (None, None, None)
     assert document["current"]["spot_usd"] == 17.5322
 
 
@@ -77,8 +77,8 @@ def test_the_costs_as_json() -> None:
     (earlier,) = document["earlier"]
     assert (earlier["ended_at"], earlier["unseen_usd"]) == ("2030-03-16T22:20:00.000+00:00", 3.2)
     current = document["current"]
-    assert (current["ended_at"], current["usd"], current["instances_usd"]) == (None, 61.4796, 61.4152)
+    assert (current["ended_at"], current["cost_usd"], current["instances_usd"]) == (None, 61.4796, 61.4152)
     written = {name: getattr(SPOT, name) for name in SPOT.__struct_fields__ if not name.endswith("_at")}
     assert written.items() <= current["nodes"][1].items()
-    assert current["nodes"][1]["started_at"] == "2030-03-17T18:33:20.000+00:00"
-    assert (current["nodes"][1]["usd"], document["usd"]) == (17.5322, round(2 * 61.4796, 4))
+    assert current["nodes"][1]["launched_at"] == "2030-03-17T18:33:20.000+00:00"
+    assert (current["nodes"][1]["cost_usd"], document["cost_usd"]) == (17.5322, round(2 * 61.4796, 4))

@@ -37,7 +37,7 @@ def test_lines() -> None:
 
 def test_csv_and_json() -> None:
     assert list(render_csv(ROWS)) == [
-        "time,worker,host,epoch,batch,step,name,value",
+        "time,rank,node,epoch,batch,step,name,value",
         "2025-11-27T20:03:35.500+00:00,0,node-0,0,20,20,samples/s,3280.254",
         "2025-11-27T20:03:35.500+00:00,0,node-0,0,20,20,accuracy,0.5",
         "2025-11-27T20:03:35.500+00:00,1,node-1,0,20,20,samples/s,3281.0",
@@ -45,8 +45,8 @@ def test_csv_and_json() -> None:
     ]
     assert json.loads(list(render_json(ROWS))[1]) == {
         "time": "2025-11-27T20:03:35.500+00:00",
-        "worker": 1,
-        "host": "node-1",
+        "rank": 1,
+        "node": "node-1",
         "step": 20,
         "epoch": 0,
         "batch": 20,

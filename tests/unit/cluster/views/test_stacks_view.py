@@ -32,7 +32,7 @@ def test_the_process_that_is_elsewhere_comes_first() -> None:
     asynchronous = replace(SPEC, train=TrainSettings(kv_store="dist_async"))
     assert "kv-store" not in render_stacks(RANKS, asynchronous)
     (first, *_) = stack_documents([RANKS[5]])
-    assert (first["rank"], first["line"], first["waits"], first["why"]) == (5, "data.py:88 in load()", False, None)
+    assert (first["rank"], first["location"], first["waits"], first["why"]) == (5, "data.py:88 in load()", False, None)
 
 
 def test_a_rank_with_its_data_loader() -> None:

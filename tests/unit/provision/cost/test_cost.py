@@ -110,7 +110,7 @@ def test_days_of_a_cluster_on_demand(watched: Watched) -> None:
     watched.up(2)
     watched.wait(3 * HOUR + 77)
     (current,) = watched.bills()
-    assert (current.usd, current.usd_per_hour) == (None, None)
+    assert (current.cost_usd, current.usd_per_hour) == (None, None)
     book.disarm("all")
     assert_matches(watched)
     (current,) = watched.bills()
@@ -172,6 +172,6 @@ def test_a_kept_volume_belongs_to_the_next_cluster(watched: Watched) -> None:
     watched.wait(DAY)
     first, second = watched.bills()
     assert first.ended_at is not None
-    of_volume = [volume.usd for each in (first, second) for volume in each.volumes]
+    of_volume = [volume.cost_usd for each in (first, second) for volume in each.volumes]
     assert add_up(of_volume) == pytest.approx(100 * 0.08 * 11 / 31, rel=0.01)
     assert second.ended_at is None

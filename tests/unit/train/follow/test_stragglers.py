@@ -67,7 +67,7 @@ MEASURED = (
 )
 def test_the_worker_that_waits_least_is_found(samples: list[Sample], culprit: int | None) -> None:
     found = find_culprit(samples, ROLES)
-    assert (found.p if found is not None else None) == culprit
+    assert (found.number if found is not None else None) == culprit
 
 
 def watts(power_w: float | None, **more: Any) -> list[GpuSample]:
@@ -81,7 +81,7 @@ def watts(power_w: float | None, **more: Any) -> list[GpuSample]:
 )  # fmt: skip
 def test_power_counts_if_all_are_equally_busy(powers: Sequence[Sequence[GpuSample]], culprit: int | None) -> None:
     found = find_culprit(sampled(EVEN, EVEN, EVEN, gpus=powers), ROLES)
-    assert (found.p if found is not None else None) == culprit
+    assert (found.number if found is not None else None) == culprit
 
 
 @pytest.mark.parametrize(
