@@ -1,9 +1,8 @@
 """The lease on running nodes: queries their lease programs and sends them changes, over ssh."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
-from msgspec import Struct, to_builtins
+from msgspec import Struct
 
 from bootstrap.apply import ReadyNode
 from bootstrap.ssh.connection import NodeConnection
@@ -106,12 +105,6 @@ def describe_trouble(leases: Sequence[NodeLease], lease: Lease) -> list[str]:
         for one in leases
         if one.saved is False
     ]
-
-
-def answer_document(one: NodeLease) -> dict[str, Any]:
-    """Returns a node's answer, for --json."""
-    idle_s = None if one.idle_s is None else round(one.idle_s, 1)
-    return {**to_builtins(one), "idle_s": idle_s}
 
 
 def _ask_all(

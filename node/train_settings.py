@@ -75,7 +75,7 @@ class TrainSettings(Settings, frozen=True, kw_only=True):
         str,
         Shape(NAME_PATTERN),
         Meta(
-            description='letters, digits, ".", "_" and "-"; the name of jobs, or "auto": that of the script or command'
+            description='the name of jobs: letters, digits, ".", "_" and "-"; or "auto": that of the script or command'
         ),
     ] = "auto"
     kv_store: Annotated[

@@ -4,10 +4,11 @@ import time
 from typing import Any
 
 import click
+from msgspec import to_builtins
 
 from cluster.app import App, pass_app
 from cluster.costs import find_spending, note_costs
-from cluster.lease import NodeLease, answer_document, ask_nodes, describe_trouble, set_tags
+from cluster.lease import NodeLease, ask_nodes, describe_trouble, set_tags
 from cluster.nodes.ec2 import Ec2Nodes, describe_state
 from cluster.views.status import lease_document, render_lease, render_lease_table
 from foundation.durations import parse_duration
@@ -112,6 +113,6 @@ def lease(
     document = {
         "cluster": state.name,
         "lease": lease_document(current, now=now),
-        "nodes": [answer_document(one) for one in leases],
+        "nodes": [to_builtins(one) for one in leases],
     }
     app.show("\n".join(filter(None, lines)), document, as_json=as_json)
