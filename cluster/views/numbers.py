@@ -12,10 +12,10 @@ from train.follow.progress import render_value
 
 
 def render_numbers(rows: Iterable[Row]) -> Iterator[str]:
-    """Yields a line for each report: "2026-11-29 10:00:00  worker 0 node-0  epoch 1  batch 20  step 20  loss 0.5"."""
+    """Yields a line for each report: "2026-11-29 10:00:00 UTC  worker 0 node-0  epoch 1  step 20  loss 0.5"."""
     row = None
     for row in rows:
-        at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row.at))
+        at = time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(row.at))
         where = {"epoch": row.epoch, "batch": row.batch, "step": row.step}
         numbers = {name: render_value(value) for name, value in row.numbers.items()}
         words = (f"{name} {value}" for name, value in (where | numbers).items() if value is not None)

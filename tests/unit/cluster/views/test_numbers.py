@@ -28,9 +28,9 @@ def utc(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_lines() -> None:
     assert list(render_numbers(ROWS)) == [
-        "2025-11-27 20:03:35  worker 0 node-0  epoch 0  batch 20  step 20  samples/s 3280  accuracy 0.5",
-        "2025-11-27 20:03:35  worker 1 node-1  epoch 0  batch 20  step 20  samples/s 3281",
-        "2025-11-27 20:03:35  worker 0 node-0  epoch 0  step 20  validation-accuracy 0.98",
+        "2025-11-27 20:03:35 GMT  worker 0 node-0  epoch 0  batch 20  step 20  samples/s 3280  accuracy 0.5",
+        "2025-11-27 20:03:35 GMT  worker 1 node-1  epoch 0  batch 20  step 20  samples/s 3281",
+        "2025-11-27 20:03:35 GMT  worker 0 node-0  epoch 0  step 20  validation-accuracy 0.98",
     ]
     assert list(render_numbers(())) == ["no worker has reported a number"]
 
