@@ -7,7 +7,6 @@ from cluster.report.analysis import Metric, find_metrics, find_slowest
 from cluster.report.curves import Point, Summary
 from cluster.report.job import JobData
 from cluster.views.document import as_document, iso_time, pick
-from node.protocol import Process
 
 
 def report_document(job: JobData) -> dict[str, Any]:
@@ -20,7 +19,8 @@ def report_document(job: JobData) -> dict[str, Any]:
         "started_at": iso_time(record.started_at),
         "ended_at": iso_time(record.ended_at),
         "cause": record.result.cause,
-        "first_error": error and {**_describe_process(error.process), "text": "\n".join(error.lines)},
+        "first_error": error
+        and {**pick(error.process, "role rank"), "node": error.process.host, "text": "\n".join(error.lines)},
         "hints": [text for _, text in history.hints],
         "curves": {metric.name: _describe_metric(metric, job.start) for metric in metrics},
         "slowest": None if slowest is None else {"label": slowest[0], "why": slowest[1]},
@@ -28,10 +28,6 @@ def report_document(job: JobData) -> dict[str, Any]:
         **pick(history, "lines examined"),
         "cost_usd": job.cost_usd,
     }
-
-
-def _describe_process(process: Process) -> dict[str, Any]:
-    return {"role": process.role, "rank": process.rank, "node": process.host}
 
 
 def _describe_metric(metric: Metric, start: float) -> dict[str, Any]:
