@@ -5,11 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from project import REPOSITORY, Project, configure
+from project import Project, shipped
 
 pytestmark = pytest.mark.sandbox
-
-SHIPPED = (REPOSITORY / "cluster.toml").read_text()
 
 
 def ask(project: Project, command: str) -> str:
@@ -29,7 +27,7 @@ def nodes(two_nodes: Project) -> Iterator[Project]:
 
 def set_up(project: Project, *commands: str) -> None:
     """Writes the shared cluster's cluster.toml with these set-up commands."""
-    project.write(configure(SHIPPED, idle="1d", bootstrap__setup=commands))
+    project.write(shipped(idle="1d", bootstrap__setup=commands))
 
 
 def test_a_failing_set_up_command_is_repaired_and_the_others_run_once(nodes: Project) -> None:
@@ -52,7 +50,7 @@ def test_a_failing_set_up_command_is_repaired_and_the_others_run_once(nodes: Pro
 @pytest.mark.timeout(1800)
 def test_cuda_11_2_comes_from_pypi_without_the_driver(project: Project) -> None:
     """The real wheel and its nvidia-* wheels, 2.4 GB in all."""
-    project.write(configure(SHIPPED, provision__nodes=1, instance_type="g5.xlarge", mxnet="mxnet-cu112==1.9.1"))
+    project.write(shipped(provision__nodes=1, instance_type="g5.xlarge", mxnet="mxnet-cu112==1.9.1"))
     project.run("up", "--yes", timeout_s=1200)
     checked, *missing = ask(project, "cat .cluster/env/*/.unresolved").splitlines()
     assert checked.startswith("checked ")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from job_steps import fail, records
-from project import REPOSITORY, Project, cluster_in, configure
+from project import Project, cluster_in, shipped
 from provision.oracle.tables import WHEELS
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -26,7 +26,7 @@ MISTAKES = {
 
 @pytest.mark.parametrize("wheel", CPU_WHEELS)
 def test_a_cpu_wheel(wheel: str, tmp_path: Path) -> None:
-    with cluster_in(tmp_path, configure((REPOSITORY / "cluster.toml").read_text(), mxnet=wheel)) as project:
+    with cluster_in(tmp_path, shipped(mxnet=wheel)) as project:
         ranks_are_known(project)
         mistakes_get_hints(project)
         compression_works_or_gets_a_hint(project, works=wheel in {"mxnet==1.5.1.post0", "mxnet==1.6.0"})

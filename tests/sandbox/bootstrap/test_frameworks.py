@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from project import REPOSITORY, Project, configure
+from project import Project, shipped
 
 pytestmark = pytest.mark.sandbox
 
-SHIPPED = (REPOSITORY / "cluster.toml").read_text()
 TORCH = "torch==2.13.0"
 DIST_PACKAGES = "/usr/lib/python3/dist-packages/torch"
 
@@ -57,7 +56,7 @@ def test_auto_uses_the_pytorch_of_the_image(cluster: Project) -> None:
     made = f"sudo mkdir -p {DIST_PACKAGES} && cd {DIST_PACKAGES}"
     made += " && echo '__version__ = \"2.1.7\"' | sudo tee version.py"
     made += " && echo 'from .version import __version__' | sudo tee __init__.py"
-    cluster.write(configure(SHIPPED, framework="pytorch", bootstrap__setup=[made]))
+    cluster.write(shipped(framework="pytorch", bootstrap__setup=[made]))
     cluster.run("up")
     assert ask(cluster, "import torch; print(torch.__version__, torch.__file__)") == {
         f"2.1.7 {DIST_PACKAGES}/__init__.py"
@@ -70,7 +69,7 @@ def test_auto_uses_the_pytorch_of_the_image(cluster: Project) -> None:
 @pytest.mark.usefixtures("cpu_wheel")
 @pytest.mark.timeout(900)
 def test_a_wheel_of_pytorch_computes_on_all_nodes_together(cluster: Project) -> None:
-    cluster.write(configure(SHIPPED, framework="pytorch", torch=TORCH))
+    cluster.write(shipped(framework="pytorch", torch=TORCH))
     cluster.run("up", "--yes", timeout_s=600)
     assert "nothing to do" in cluster.run("up").stderr
     kinds = verified(cluster)

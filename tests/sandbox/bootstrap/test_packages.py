@@ -11,7 +11,7 @@ import pytest
 
 from foundation.user_folders import cache_folder
 from index_server import Index, make_source, make_wheel, serve_index
-from project import REPOSITORY, Project, configure
+from project import Project, shipped
 
 pytestmark = pytest.mark.sandbox
 
@@ -83,7 +83,7 @@ def index(two_nodes: Project, tmp_path: Path) -> Iterator[Index]:
             yield served
         finally:
             two_nodes.env = {}
-            two_nodes.write((REPOSITORY / "cluster.toml").read_text())
+            two_nodes.write(shipped())
             shutil.rmtree(tmp_path / "cache", ignore_errors=True)
 
 
@@ -104,7 +104,7 @@ def test_every_node_gets_the_same_packages(two_nodes: Project, index: Index) -> 
         f"part \\\n  --hash=sha256:{part}\n"
     )
     packages = ["-r needs/requirements.txt", "ranged>=2,<3"]
-    two_nodes.write(configure((REPOSITORY / "cluster.toml").read_text(), bootstrap__packages=packages))
+    two_nodes.write(shipped(bootstrap__packages=packages))
     two_nodes.run("exec", "--", "touch", "fail")
     failed = two_nodes.run("up", code=1).stderr
     assert "building a wheel from sourced-1.5.tar.gz" in failed

@@ -16,7 +16,7 @@ from ec2_sandbox import control
 from ec2_sandbox.paths import paths_of
 from foundation.progress import silent
 from job_steps import hosts_of
-from project import REPOSITORY, Project, configure
+from project import Project, configure, shipped
 from secret_watch import Watch, files_with, has_any, watching
 from waits import until
 
@@ -84,8 +84,7 @@ class Lived:
 def lived(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lived]:
     """Yields a cluster after `up` and a job, with [notify] and [data] results."""
     project = Project(tmp_path_factory.mktemp("lived"))
-    text = (REPOSITORY / "cluster.toml").read_text().replace("\nnodes = 2", "\nnodes = 1")
-    text = configure(text, framework="none", sync=["cluster.toml", "mine"])
+    text = shipped(provision__nodes=1, framework="none", sync=["cluster.toml", "mine"])
     project.write(text)
     (project.directory / "mine").write_text("of the user")
     try:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from ec2_sandbox.paths import find_leftovers, paths_of
-from project import REPOSITORY, Project, configure, processes_of
+from project import Project, processes_of, shipped
 from waits import until
 
 pytestmark = pytest.mark.sandbox
@@ -30,7 +30,7 @@ def accuracies(output: str) -> dict[str, float]:
 
 def test_a_clusters_life(project: Project) -> None:
     """Planned, killed while it is made, completed and deleted: nothing is left."""
-    project.write(configure((REPOSITORY / "cluster.toml").read_text(), framework="none"))
+    project.write(shipped(framework="none"))
     check_dry_run(project)
     kill_up(project)
     project.run("up")

@@ -12,7 +12,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from project import REPOSITORY, Project, configure
+from project import Project, shipped
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.slow]
 
@@ -92,7 +92,7 @@ def test_a_cell_loses_no_output_and_a_job_runs_beside_it(two_nodes: Project) -> 
 
 
 def test_down_keeps_the_last_changes_of_a_notebook(project: Project) -> None:
-    project.write(configure((REPOSITORY / "cluster.toml").read_text(), results="s3://results/"))
+    project.write(shipped(results="s3://results/"))
     project.run("up")
     project.run("data", "put", "--create-bucket", "cluster.toml", "s3://results/")
     with project.running("notebook") as process:

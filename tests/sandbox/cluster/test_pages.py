@@ -18,7 +18,7 @@ from ec2_sandbox.paths import find_leftovers, paths_of
 from foundation.progress import silent
 from oci_images import plain_image, write_archive
 from own_hosts import make_own_hosts
-from project import CLUSTER, REPOSITORY, Project, configure
+from project import CLUSTER, REPOSITORY, Project, shipped
 from sandbox_steps import enter, start_sandbox
 from waits import until
 
@@ -170,9 +170,8 @@ def have_a_script(project: Project) -> None:
 
 
 def have_a_running_job(project: Project) -> None:
-    text = (REPOSITORY / "cluster.toml").read_text()
     values = {"script": "train_mnist.py", "results": "s3://my-bucket/results/", "market": "spot"}
-    project.write(configure(text, **values, args=["--model-prefix", "auto", "--checkpoint-batches", "500"]))
+    project.write(shipped(**values, args=["--model-prefix", "auto", "--checkpoint-batches", "500"]))
     project.run("up")
     project.run("data", "demo", "digits")
     project.run("data", "put", "--create-bucket", "digits/", "s3://cluster-demo/digits/")

@@ -14,7 +14,7 @@ from ec2_sandbox import control
 from ec2_sandbox.paths import find_leftovers as leftovers_of
 from ec2_sandbox.paths import paths_of, read_arguments, remove_all
 from foundation.progress import silent
-from project import CLUSTER, REPOSITORY, Project
+from project import CLUSTER, Project, shipped
 from sandbox_steps import find_leftovers
 from waits import until
 
@@ -25,8 +25,7 @@ pytestmark = pytest.mark.sandbox
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     """A project whose sandbox runs, without hosts; each test leaves it running and its cluster.toml as it was."""
     project = Project(tmp_path_factory.mktemp("command"))
-    text = (REPOSITORY / "cluster.toml").read_text()
-    project.write(text.replace('# hosts = "real"', 'hosts = "none"').replace("# faults = []", 'faults = ["no-boot"]'))
+    project.write(shipped(sandbox__hosts="none", faults=["no-boot"]))
     try:
         project.run("sandbox", "start")
         yield project
@@ -55,7 +54,7 @@ def test_start_status_and_reset(project: Project) -> None:
 def test_a_sandbox_whose_folder_was_moved_is_listed_and_pruned(tmp_path: Path) -> None:
     project = Project(tmp_path / "before")
     project.directory.mkdir()
-    project.write((REPOSITORY / "cluster.toml").read_text())
+    project.write(shipped())
     project.run("sandbox", "start")
     try:
         paths = paths_of(project.directory)

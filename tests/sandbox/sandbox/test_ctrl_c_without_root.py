@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ordinary_user import NEEDS_NAMESPACES, UID, User, ordinary_user
-from project import REPOSITORY, configure
+from project import shipped
 from terminal import Terminal
 from waits import until
 
@@ -102,8 +102,8 @@ def test_train_asks_and_says_what_runs_on() -> None:
     with ordinary_user() as user:
         work = user.home / "work"
         work.mkdir()
-        text = (REPOSITORY / "cluster.toml").read_text().replace("\nnodes = 2", "\nnodes = 1")
-        (work / "cluster.toml").write_text(configure(text, framework="none", launcher="env", sync=[]))
+        text = shipped(provision__nodes=1, framework="none", launcher="env", sync=[])
+        (work / "cluster.toml").write_text(text)
         for path in (work, *work.rglob("*")):
             os.chown(path, UID, UID)
         shell = Shell(user)

@@ -23,12 +23,12 @@ CLUSTER = str(Path(sys.executable).parent / "cluster")
 
 
 def shipped(**values: Any) -> str:
-    """The text of the shipped cluster.toml, with these values as in `configure`."""
-    return configure((REPOSITORY / "cluster.toml").read_text(), **values)
+    """The text of cluster.toml with all keys, with these values as in `configure`."""
+    return configure((REPOSITORY / "cluster" / "default.toml").read_text(), **values)
 
 
 def configure(text: str, **values: Any) -> str:
-    """The text of the shipped cluster.toml with these values for keys, whose lines may be commented out in it.
+    """The text of a cluster.toml with these values for keys, whose lines may be commented out in it.
 
     A key that several tables have is named with its table: TABLE__KEY, or __KEY above all tables.
     """

@@ -64,7 +64,7 @@ def test_every_key_of_cluster_toml_is_documented(table: str, key: str) -> None:
     heading = f"\n## {table}\n" if table else "\n## At the top\n"
     assert CONFIGURATION.count(heading) == 1
     assert f"\n| `{key}` |" in section(CONFIGURATION, heading)
-    assert re.search(rf"^(# )?{key} = ", (REPOSITORY / "cluster.toml").read_text(), re.MULTILINE)
+    assert re.search(rf"^(# )?{key} = ", (REPOSITORY / "cluster" / "default.toml").read_text(), re.MULTILINE)
 
 
 def test_no_key_is_documented_that_does_not_exist() -> None:
