@@ -11,7 +11,7 @@ import pytest
 from ec2_client import client
 from ec2_sandbox import control
 from foundation.progress import silent
-from sandbox_steps import RunningSandbox, Ssh, enter, find_leftovers, find_live, start_sandbox, terminate_all
+from sandbox_steps import RunningSandbox, Ssh, enter, find_live, sandbox_in, terminate_all
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2.client import EC2Client
@@ -20,12 +20,8 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session")
 def shared_sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningSandbox]:
     """The one sandbox of this test run; use `sandbox`, which also sets the environment."""
-    project_dir = tmp_path_factory.mktemp("project")
-    try:
-        yield start_sandbox(project_dir)
-    finally:
-        control.reset(project_dir, report=silent)
-        assert not find_leftovers(project_dir)
+    with sandbox_in(tmp_path_factory.mktemp("project")) as sandbox:
+        yield sandbox
 
 
 @pytest.fixture(scope="session")
@@ -53,12 +49,8 @@ def sandbox(
 @pytest.fixture(scope="session")
 def shared_phantom(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningSandbox]:
     """A sandbox whose instances have no hosts; use `phantom`, which also sets the environment."""
-    project_dir = tmp_path_factory.mktemp("phantom")
-    try:
-        yield start_sandbox(project_dir, hosts="none")
-    finally:
-        control.reset(project_dir, report=silent)
-        assert not find_leftovers(project_dir)
+    with sandbox_in(tmp_path_factory.mktemp("phantom"), hosts="none") as sandbox:
+        yield sandbox
 
 
 @pytest.fixture

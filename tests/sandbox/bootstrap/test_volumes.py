@@ -18,10 +18,9 @@ import boto3
 import pytest
 
 from ec2_sandbox import control
-from foundation.progress import silent
 from job_steps import Host, all_pids, command_line, ec2_of, hosts_of, namespace_of
 from preloaded import Started
-from project import Project
+from project import Project, project_in
 from secret_watch import watching
 from waits import until
 
@@ -155,15 +154,12 @@ def make_bucket(project: Project) -> None:
 
 @pytest.fixture(scope="module")
 def volumes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Volumes]:
-    project = Project(tmp_path_factory.mktemp("volumes"))
-    write_files(project)
-    try:
+    with project_in(tmp_path_factory.mktemp("volumes")) as project:
+        write_files(project)
         project.run("sandbox", "start")
         make_bucket(project)
         project.run("up")
         yield Volumes(project)
-    finally:
-        control.reset(project.directory, report=silent)
 
 
 @pytest.fixture

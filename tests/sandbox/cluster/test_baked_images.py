@@ -4,14 +4,11 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from ec2_sandbox import control
 from ec2_sandbox.paths import paths_of
-from foundation.progress import silent
 from project import Project
 from provision.model import bake_name
 from waits import until
@@ -41,13 +38,6 @@ setup = {setup}
 [train]
 launcher = "env"
 """
-
-
-@pytest.fixture
-def project(tmp_path: Path) -> Iterator[Project]:
-    made = Project(tmp_path)
-    yield made
-    control.reset(tmp_path, report=silent)
 
 
 def write(project: Project, *, ami: str = "", size: int = 8) -> None:

@@ -12,11 +12,9 @@ from typing import Any
 
 import pytest
 
-from ec2_sandbox import control
 from ec2_sandbox.paths import paths_of
-from foundation.progress import silent
 from job_steps import hosts_of
-from project import Project, configure, shipped
+from project import Project, configure, project_in, shipped
 from secret_watch import Watch, files_with, has_any, watching
 from waits import until
 
@@ -83,11 +81,9 @@ class Lived:
 @pytest.fixture(scope="module")
 def lived(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lived]:
     """Yields a cluster after `up` and a job, with [notify] and [data] results."""
-    project = Project(tmp_path_factory.mktemp("lived"))
     text = shipped(provision__nodes=1, framework="none", sync=["cluster.toml", "mine"])
-    project.write(text)
-    (project.directory / "mine").write_text("of the user")
-    try:
+    with project_in(tmp_path_factory.mktemp("lived"), text) as project:
+        (project.directory / "mine").write_text("of the user")
         project.run("sandbox", "start")
         address = re.search(r"AWS_ENDPOINT_URL='?https://([0-9.]+):", project.run("sandbox", "env").stdout)
         assert address is not None
@@ -100,8 +96,6 @@ def lived(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lived]:
             made.run("up")
             made.run("train", "--", "sh", "-c", "echo trained; sleep 1")
             yield made
-    finally:
-        control.reset(project.directory, report=silent)
 
 
 def test_events_reach_webhook_and_command(lived: Lived) -> None:

@@ -8,10 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ec2_sandbox import control
 from ec2_sandbox.paths import find_leftovers, paths_of
-from foundation.progress import silent
-from project import REPOSITORY, Project
+from project import REPOSITORY, Project, project_in
 
 pytestmark = pytest.mark.sandbox
 
@@ -33,15 +31,12 @@ def promised_by(readme: str) -> list[str]:
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     """Yields a folder for all examples, in turn: the sandbox and the cluster stay, since all have the same name."""
-    project = Project(tmp_path_factory.mktemp("examples"))
-    project.env["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))  # the folder is sent to the nodes
-    try:
+    with project_in(tmp_path_factory.mktemp("examples")) as project:
+        project.env["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))  # the folder is sent to the nodes
         yield project
         receipt, _ = (project.run(*shlex.split(command)[1:], "--yes").stdout for command in ENDS)
         assert re.search(r"left +nothing", receipt)
         assert not find_leftovers(paths_of(project.directory))
-    finally:
-        control.reset(project.directory, report=silent)
 
 
 def run_example(project: Project, name: str) -> dict[str, str]:

@@ -23,7 +23,7 @@ from job_steps import command_line, namespace_of
 from odd_words import VALUE, WORDS
 from own_hosts import OwnHosts, make_own_hosts
 from project import Project
-from sandbox_steps import enter, start_sandbox
+from sandbox_steps import enter, sandbox_in
 from waits import until
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.slow]
@@ -95,13 +95,9 @@ class World(OwnHosts):
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     directory = tmp_path_factory.mktemp("it's a@b ä:%41")
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        sandbox = start_sandbox(directory)
-        try:
-            enter(sandbox, monkeypatch)
-            yield make_world(directory)
-        finally:
-            control.reset(directory, report=silent)
+    with sandbox_in(directory) as sandbox, pytest.MonkeyPatch.context() as monkeypatch:
+        enter(sandbox, monkeypatch)
+        yield make_world(directory)
 
 
 def make_world(directory: Path) -> World:

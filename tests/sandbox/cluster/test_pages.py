@@ -18,7 +18,7 @@ from ec2_sandbox.paths import find_leftovers, paths_of
 from foundation.progress import silent
 from oci_images import plain_image, write_archive
 from own_hosts import make_own_hosts
-from project import CLUSTER, REPOSITORY, Project, shipped
+from project import CLUSTER, REPOSITORY, Project, project_in, shipped
 from sandbox_steps import enter, start_sandbox
 from waits import until
 
@@ -234,10 +234,9 @@ PAGES: dict[str, Callable[[Project], None]] = {
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     """A folder for all pages, in turn."""
-    project = Project(tmp_path_factory.mktemp("pages"))
-    project.env["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))  # the folder is sent to the nodes
-    yield project
-    control.reset(project.directory, report=silent)
+    with project_in(tmp_path_factory.mktemp("pages")) as project:
+        project.env["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))  # the folder is sent to the nodes
+        yield project
     assert not find_leftovers(paths_of(project.directory))
 
 

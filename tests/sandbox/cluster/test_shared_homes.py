@@ -13,11 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from ec2_sandbox import control
-from foundation.progress import silent
 from own_hosts import make_own_hosts
 from project import Project
-from sandbox_steps import enter, start_sandbox
+from sandbox_steps import enter, sandbox_in
 
 pytestmark = pytest.mark.sandbox
 
@@ -72,13 +70,9 @@ class World:
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     directory = tmp_path_factory.mktemp("shared")
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        sandbox = start_sandbox(directory, packages=("sshfs",))
-        try:
-            enter(sandbox, monkeypatch)
-            yield make_world(directory)
-        finally:
-            control.reset(directory, report=silent)
+    with sandbox_in(directory, packages=("sshfs",)) as sandbox, pytest.MonkeyPatch.context() as monkeypatch:
+        enter(sandbox, monkeypatch)
+        yield make_world(directory)
 
 
 def make_world(directory: Path) -> World:

@@ -34,7 +34,7 @@ from provision.lease.terms import parse_lease
 from provision.plan import Plan, Request
 from provision.up import prepare_up, up
 from provision.volumes.config import VolumeConfig
-from sandbox_steps import REGION, RunningSandbox, Ssh, enter, start_sandbox, wait_for
+from sandbox_steps import REGION, RunningSandbox, Ssh, enter, sandbox_in, wait_for
 from waits import until
 
 pytestmark = pytest.mark.sandbox
@@ -136,11 +136,8 @@ def carry_out(act: Act, kill: Kill | None, writing: int) -> None:
 
 @pytest.fixture(scope="module")
 def own_sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningSandbox]:
-    folder = tmp_path_factory.mktemp("leases")
-    try:
-        yield start_sandbox(folder)
-    finally:
-        control.reset(folder, report=silent)
+    with sandbox_in(tmp_path_factory.mktemp("leases")) as sandbox:
+        yield sandbox
 
 
 def leased(name: str, folder: Path, *, nodes: int = 1, **lease: Any) -> Act:

@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING
 import boto3
 import pytest
 
-from ec2_sandbox import control
-from foundation.progress import silent
 from job_steps import ec2_of
-from project import Project, shipped
+from project import Project, project_in, shipped
 from waits import until
 
 if TYPE_CHECKING:
@@ -25,14 +23,11 @@ HERE, THERE = "us-east-1", "us-west-2"
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
-    made = Project(tmp_path)
-    made.write(shipped(provision__nodes=1, regions=[THERE], framework="none", launcher="env"))
-    try:
+    text = shipped(provision__nodes=1, regions=[THERE], framework="none", launcher="env")
+    with project_in(tmp_path, text) as made:
         made.run("sandbox", "start")
         ec2_of(made, monkeypatch)
         yield made
-    finally:
-        control.reset(made.directory, report=silent)
 
 
 NOTHING = {"instances": 0, "keys": 0, "groups": 0}

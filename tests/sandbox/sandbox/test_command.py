@@ -14,7 +14,7 @@ from ec2_sandbox import control
 from ec2_sandbox.paths import find_leftovers as leftovers_of
 from ec2_sandbox.paths import paths_of, read_arguments, remove_all
 from foundation.progress import silent
-from project import CLUSTER, Project, shipped
+from project import CLUSTER, Project, project_in, shipped
 from sandbox_steps import find_leftovers
 from waits import until
 
@@ -24,13 +24,10 @@ pytestmark = pytest.mark.sandbox
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     """A project whose sandbox runs, without hosts; each test leaves it running and its cluster.toml as it was."""
-    project = Project(tmp_path_factory.mktemp("command"))
-    project.write(shipped(sandbox__hosts="none", faults=["no-boot"]))
-    try:
+    text = shipped(sandbox__hosts="none", faults=["no-boot"])
+    with project_in(tmp_path_factory.mktemp("command"), text) as project:
         project.run("sandbox", "start")
         yield project
-    finally:
-        control.reset(project.directory, report=silent)
 
 
 def test_start_status_and_reset(project: Project) -> None:

@@ -11,10 +11,8 @@ import pytest
 
 import real_sge
 import real_slurm
-from ec2_sandbox import control
-from foundation.progress import silent
 from odd_words import CHECK, VALUE, WORDS
-from project import Project
+from project import Project, project_in
 from real_torch import TORCH, real_torch
 from scheduler_nodes import Nodes
 
@@ -69,15 +67,12 @@ SAME = ("name", "state", "workers", "command", "cwd", "exit_code", "max_duration
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
     """Two nodes with Slurm and Grid Engine."""
     real_torch()  # skips the test if pip's indexes have none
-    project = Project(tmp_path_factory.mktemp("one"))
-    try:
+    with project_in(tmp_path_factory.mktemp("one")) as project:
         real_slurm.set_up(project)
         found = real_sge.set_up(project)
         real_slurm.start(project)  # configuring a package again stops its daemons
         (project.directory / "one.py").write_text(PROGRAM)
         yield found
-    finally:
-        control.reset(project.directory, report=silent)
 
 
 @dataclass(frozen=True)

@@ -50,15 +50,23 @@ def _toml(value: Any) -> str:
 
 
 @contextmanager
-def cluster_in(directory: Path, config: str) -> "Iterator[Project]":
-    """The cluster of a cluster.toml, after `cluster up`; its sandbox is removed at the end of the block."""
+def project_in(directory: Path, config: str | None = None) -> "Iterator[Project]":
+    """A project with this cluster.toml; its sandbox, if one was started, is removed at the end of the block."""
     project = Project(directory)
-    project.write(config)
+    if config is not None:
+        project.write(config)
     try:
-        project.run("up")
         yield project
     finally:
         control.reset(directory, report=silent)
+
+
+@contextmanager
+def cluster_in(directory: Path, config: str) -> "Iterator[Project]":
+    """The cluster of a cluster.toml, after `cluster up`; its sandbox is removed at the end of the block."""
+    with project_in(directory, config) as project:
+        project.run("up")
+        yield project
 
 
 @dataclass

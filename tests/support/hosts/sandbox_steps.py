@@ -4,6 +4,8 @@ import functools
 import os
 import socket
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,6 +40,16 @@ class RunningSandbox:
 def start_sandbox(project_dir: Path, **config: Any) -> RunningSandbox:
     info = control.start(project_dir, region=REGION, report=silent, config=SandboxConfig(**config))
     return RunningSandbox(project_dir=project_dir, info=info, environment=control.environment(info))
+
+
+@contextmanager
+def sandbox_in(project_dir: Path, **config: Any) -> Iterator[RunningSandbox]:
+    """Starts a sandbox; at the end of the block it is removed, and nothing of it may be left."""
+    try:
+        yield start_sandbox(project_dir, **config)
+    finally:
+        control.reset(project_dir, report=silent)
+        assert not find_leftovers(project_dir)
 
 
 def enter(sandbox: RunningSandbox, monkeypatch: pytest.MonkeyPatch) -> None:

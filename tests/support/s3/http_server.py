@@ -8,6 +8,7 @@ import http.client
 import json
 import re
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -232,25 +233,29 @@ def judging_proxy(
         yield Proxy(url=url, asked=asked)
 
 
-@dataclass(slots=True)
-class Cuts:
-    """How many more responses to cut off, and after how many bytes."""
+class Faults:
+    """How many faults of each kind a proxy still has, and how many it has had."""
 
-    left: int
-    after_bytes: int
-    done: int = 0
+    def __init__(self, **left: int) -> None:
+        self.left = Counter(left)
+        self.done = 0
+        self._lock = threading.Lock()
+
+    def take(self, kind: str) -> bool:
+        """Whether the next fault of a kind happens now."""
+        with self._lock:
+            happens = self.left[kind] > 0
+            self.left[kind] -= happens
+            self.done += happens
+            return happens
 
 
 @contextmanager
-def cutting_proxy(target_url: str, cuts: Cuts) -> Iterator[str]:
-    """The URL of a proxy that closes connections in the middle of long responses, `cuts.left` times."""
+def cutting_proxy(target_url: str, faults: Faults, *, after_bytes: int) -> Iterator[str]:
+    """The URL of a proxy that closes connections in the middle of longer responses, once for each fault "cut"."""
 
     def cut(_: Asked, body: bytes) -> bytes:
-        if cuts.left <= 0 or len(body) <= cuts.after_bytes:
-            return body
-        cuts.left -= 1
-        cuts.done += 1
-        return body[: cuts.after_bytes]
+        return body[:after_bytes] if len(body) > after_bytes and faults.take("cut") else body
 
     with judging_proxy(target_url, change=cut) as proxy:
         yield proxy.url

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from folders import write_files
 from foundation.errors import ClusterError, NotFoundError
-from http_server import Cuts, cutting_proxy
+from http_server import Faults, cutting_proxy
 from mxnet_cluster import sources
 from mxnet_cluster.recordio import MAGIC, decode_image, encode_record
 from mxnet_cluster.records import find_part, iterate_records
@@ -73,9 +73,9 @@ def test_parts_of_s3_are_those_of_files(server: S3Server, tmp_path: Path, monkey
 def test_broken_connections_are_retried(server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (path,) = write_uneven(tmp_path, (60,))
     server.put("bucket", {"a.rec": path.read_bytes()})
-    cuts = Cuts(left=3, after_bytes=20_000)
+    cuts = Faults(cut=3)
     monkeypatch.setattr(sources, "CHUNK_BYTES", 50_000)
-    with cutting_proxy(server.url, cuts):
+    with cutting_proxy(server.url, cuts, after_bytes=20_000):
         assert ids_by_part("s3://bucket/a.rec", (1,)) == [list(range(60))]
     assert cuts.done == 3
 

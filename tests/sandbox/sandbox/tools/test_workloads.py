@@ -15,7 +15,7 @@ import pytest
 from ec2_sandbox import control
 from ec2_sandbox.errors import SandboxError
 from foundation.progress import silent
-from sandbox_steps import Ssh, enter, launch, start_sandbox
+from sandbox_steps import Ssh, enter, launch, sandbox_in
 from waits import until
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.slow]
@@ -46,18 +46,14 @@ EXPORT {
 def names(tmp_path_factory: pytest.TempPathFactory, ssh: Ssh) -> Iterator[tuple[str, str]]:
     """The addresses of two hosts whose user can log in from one to the other by DNS names, with all ports open."""
     directory = tmp_path_factory.mktemp("workloads")
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        running = start_sandbox(directory)
-        try:
-            enter(running, monkeypatch)
-            install(directory, "python3-torch", "nfs-ganesha", "nfs-ganesha-mem", "libnfs-utils", "rpcbind")
-            hosts = launch(ssh, 2, timeout_s=600)
-            group_id = hosts[0]["SecurityGroups"][0]["GroupId"]
-            everything: Any = {"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": group_id}]}
-            boto3.client("ec2").authorize_security_group_ingress(GroupId=group_id, IpPermissions=[everything])
-            yield hosts[0]["PrivateIpAddress"], hosts[1]["PrivateIpAddress"]
-        finally:
-            control.reset(directory, report=silent)
+    with sandbox_in(directory) as running, pytest.MonkeyPatch.context() as monkeypatch:
+        enter(running, monkeypatch)
+        install(directory, "python3-torch", "nfs-ganesha", "nfs-ganesha-mem", "libnfs-utils", "rpcbind")
+        hosts = launch(ssh, 2, timeout_s=600)
+        group_id = hosts[0]["SecurityGroups"][0]["GroupId"]
+        everything: Any = {"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": group_id}]}
+        boto3.client("ec2").authorize_security_group_ingress(GroupId=group_id, IpPermissions=[everything])
+        yield hosts[0]["PrivateIpAddress"], hosts[1]["PrivateIpAddress"]
 
 
 def install(directory: Path, *packages: str) -> None:

@@ -12,12 +12,11 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
-from http_server import Asked, Refusal, judging_proxy
+from http_server import Asked, Faults, Refusal, judging_proxy
 from node.agent.data import JobData
 from node.staging import local_data, s3
 from node.staging.local_data import DataError, LocalData, Stopped
@@ -44,22 +43,13 @@ def server() -> Iterator[S3Server]:
         yield server
 
 
-@dataclass(slots=True)
-class Faults:
-    """refuse, cut, flip: how many more answers to GETs of ranges are refused, cut off or damaged by a bit."""
+class RangeFaults(Faults):
+    """refuse, cut, flip: answers to GETs of ranges are refused, cut off or damaged by a bit."""
 
-    refuse: int = 0
-    cut: int = 0
-    flip: int = 0
-    pause_s: float = 0.0
-    asked: list[str] = field(default_factory=list)
-    lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def take(self, kind: str) -> bool:
-        with self.lock:
-            left: int = getattr(self, kind)
-            setattr(self, kind, max(left - 1, 0))
-            return left > 0
+    def __init__(self) -> None:
+        super().__init__()
+        self.pause_s = 0.0
+        self.asked: list[str] = []
 
     def judge(self, asked: Asked) -> Refusal | None:
         if asked.of_range:
@@ -80,12 +70,12 @@ def disk(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def faults() -> Faults:
-    return Faults()
+def faults() -> RangeFaults:
+    return RangeFaults()
 
 
 @pytest.fixture
-def proxy(server: S3Server, faults: Faults) -> Iterator[str]:
+def proxy(server: S3Server, faults: RangeFaults) -> Iterator[str]:
     with judging_proxy(server.url, faults.judge, faults.change) as proxy:
         yield proxy.url
 
@@ -169,7 +159,7 @@ def test_missing_data_is_an_error_below_url_alone(server: S3Server, disk: Path) 
         bring(server.url, disk, "s3://data/none/")
 
 
-def test_a_later_job_copies_what_has_changed(proxy: str, server: S3Server, faults: Faults, disk: Path) -> None:
+def test_a_later_job_copies_what_has_changed(proxy: str, server: S3Server, faults: RangeFaults, disk: Path) -> None:
     server.put("changing", {"a": b"before", "b": b"stays"})
     bring(proxy, disk, "s3://changing/", CLUSTER_DATA_URL="s3://changing/")
     server.client.put_object(Bucket="changing", Key="a", Body=b"behind")
@@ -178,7 +168,7 @@ def test_a_later_job_copies_what_has_changed(proxy: str, server: S3Server, fault
     assert sorted(faults.asked) == ["/changing/a", "/changing/a", "/changing/b"]
 
 
-def test_two_jobs_of_a_node_share_one_copy(proxy: str, faults: Faults, disk: Path) -> None:
+def test_two_jobs_of_a_node_share_one_copy(proxy: str, faults: RangeFaults, disk: Path) -> None:
     faults.pause_s = 0.2
     other = threading.Thread(target=bring, args=(proxy, disk, "s3://data/train/"))
     other.start()
@@ -187,22 +177,22 @@ def test_two_jobs_of_a_node_share_one_copy(proxy: str, faults: Faults, disk: Pat
     assert sorted(faults.asked) == sorted(f"/data/{name}" for name in [*SHARDS, "train/sub/x"])
 
 
-def test_faults_are_retried(proxy: str, faults: Faults, disk: Path) -> None:
-    faults.refuse = faults.cut = faults.flip = 1
+def test_faults_are_retried(proxy: str, faults: RangeFaults, disk: Path) -> None:
+    faults.left.update(refuse=1, cut=1, flip=1)
     _, files, _ = bring(proxy, disk, "s3://data/train/s-0.rec", "s3://data/large")
     assert files == {"train/s-0.rec": SHARDS["train/s-0.rec"], "large": LARGE}
-    assert (faults.refuse, faults.cut, faults.flip) == (0, 0, 0)
+    assert not any(faults.left.values())
 
 
-def test_damaged_data_is_an_error(proxy: str, faults: Faults, disk: Path) -> None:
-    faults.flip = 1000
+def test_damaged_data_is_an_error(proxy: str, faults: RangeFaults, disk: Path) -> None:
+    faults.left["flip"] = 1000
     with pytest.raises(DataError, match=r"s-0\.rec arrived damaged 3 times: its checksum does not match"):
         bring(proxy, disk, "s3://data/train/s-0.rec")
     assert find_held(disk) == 0
 
 
 def test_a_small_disk_is_found_before_the_copy(
-    proxy: str, faults: Faults, disk: Path, monkeypatch: pytest.MonkeyPatch
+    proxy: str, faults: RangeFaults, disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also if cache_gib is larger, for saved objects, and for both together."""
     usage = shutil._ntuple_diskusage(10**9, 10**9 - 1_400_000, 1_400_000)
@@ -219,8 +209,8 @@ def test_a_small_disk_is_found_before_the_copy(
     assert faults.asked == []
 
 
-def test_saved_objects_are_files_of_their_own(proxy: str, server: S3Server, faults: Faults, disk: Path) -> None:
-    faults.flip = faults.cut = 1
+def test_saved_objects_are_files_of_their_own(proxy: str, server: S3Server, faults: RangeFaults, disk: Path) -> None:
+    faults.left.update(flip=1, cut=1)
     entry = s3.Store(make_env(server.url, disk)).find("s3://data/large")
     assert entry is not None
     path = disk.parent / "job" / "output" / "s3" / "data" / "large"
@@ -261,7 +251,7 @@ def test_old_data_makes_room(server: S3Server, disk: Path) -> None:
             bring(server.url, disk, "s3://data/train/s-2.rec", **room)
 
 
-def test_objects_in_parts_are_verified(proxy: str, server: S3Server, faults: Faults, disk: Path) -> None:
+def test_objects_in_parts_are_verified(proxy: str, server: S3Server, faults: RangeFaults, disk: Path) -> None:
     parts = [b"a" * (7 << 20), b"b" * (7 << 20), b"c"]  # an unusual part size
     server.put("parts", {})
     where = {"Bucket": "parts", "Key": "x"}
@@ -271,7 +261,7 @@ def test_objects_in_parts_are_verified(proxy: str, server: S3Server, faults: Fau
         for number, part in enumerate(parts, 1)
     ]
     server.client.complete_multipart_upload(**where, MultipartUpload={"Parts": tags})
-    faults.flip = 1
+    faults.left["flip"] = 1
     _, files, _ = bring(proxy, disk, "s3://parts/x", CLUSTER_DATA_URL="s3://parts/")
     assert files == {"x": b"".join(parts)}
 
@@ -297,7 +287,7 @@ def test_data_damaged_by_a_crash_is_fetched_again(server: S3Server, disk: Path) 
     assert bring(server.url, disk, "s3://data/train/")[1] == {**SHARDS, "train/sub/x": b"no"}
 
 
-def test_progress_is_shown(proxy: str, faults: Faults, disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_is_shown(proxy: str, faults: RangeFaults, disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_data, "REPORT_EVERY_S", 0.1)
     faults.pause_s = 0.5
     _, _, message = bring(proxy, disk, "s3://data/large")
@@ -311,7 +301,7 @@ def test_a_job_that_ends_stops_the_copy(proxy: str, disk: Path) -> None:
             data.bring(["s3://data/large"])
 
 
-def test_a_kill_at_any_moment_does_no_harm(proxy: str, faults: Faults, disk: Path) -> None:
+def test_a_kill_at_any_moment_does_no_harm(proxy: str, faults: RangeFaults, disk: Path) -> None:
     draw = random.Random(3)
     faults.pause_s = 0.03
     for _ in range(3):

@@ -6,7 +6,6 @@ import os
 import ssl
 import tempfile
 import threading
-from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Self
@@ -15,29 +14,17 @@ import pytest
 import trustme
 
 from node.staging import s3
-from s3_server import REGION, S3Server, serve_s3_alone
+from s3_server import REGION, S3Server, server, shared_server
 
+__all__ = ["server", "shared_server"]
 BUCKET = "results"
 KEYS = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing", "S3_REGION": REGION}
 
 
-@pytest.fixture(scope="module")
-def shared_server() -> Iterator[S3Server]:
-    with serve_s3_alone() as server:
-        server.put(BUCKET, {})
-        yield server
-
-
-@pytest.fixture
-def server(shared_server: S3Server) -> Iterator[S3Server]:
-    yield shared_server
-    shared_server.reset()
-    shared_server.put(BUCKET, {})
-
-
 @pytest.fixture(autouse=True)
-def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+def bucket(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(s3, "FIRST_PAUSE_S", 0.001)
+    server.put(BUCKET, {})
 
 
 def put(store: s3.Store, data: bytes, url: str) -> None:

@@ -1,9 +1,8 @@
 """The copy of a job's record and log in S3, against moto's S3 over HTTP."""
 
 import json
-import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,30 +10,18 @@ import pytest
 from node import job_folder
 from node.staging import s3
 from node.supervisor import publish
-from s3_server import REGION, S3Server, serve_s3
+from s3_server import REGION, S3Server, server, shared_server
 from waits import until
 
+__all__ = ["server", "shared_server"]
 BUCKET = "results"
 SECRETS = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing"}
 
 
-@pytest.fixture(scope="module")
-def shared_server() -> Iterator[S3Server]:
-    with pytest.MonkeyPatch.context() as patch:
-        for name in [name for name in os.environ if name.startswith("AWS_")]:
-            patch.delenv(name)
-        for name, value in SECRETS.items():
-            patch.setenv(name, value)
-        with serve_s3() as server:
-            yield server
-
-
-@pytest.fixture
-def server(shared_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
+@pytest.fixture(autouse=True)
+def bucket(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(s3, "FIRST_PAUSE_S", 0.001)
-    shared_server.put(BUCKET, {})
-    yield shared_server
-    shared_server.reset()
+    server.put(BUCKET, {})
 
 
 @pytest.fixture

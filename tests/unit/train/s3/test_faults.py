@@ -5,16 +5,14 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from folders import read_files, write_files
 from foundation.errors import ClusterError
 from foundation.progress import silent
-from http_server import Asked, Refusal, judging_proxy
+from http_server import Asked, Faults, Refusal, judging_proxy
 from project import REPOSITORY
 from s3_server import REGION, S3Server
 from train.s3 import operations as s3
@@ -25,39 +23,21 @@ FLIPPED = 100_000  # the byte of a body that is damaged
 SIZES = {"small": 300_000, "middle": 3_000_000, "large": PART_BYTES * 2 + 500_000}
 
 
-@dataclass(slots=True)
-class Faults:
-    """How many faults of each kind a proxy still has.
-
-    busy: answers with 503 SlowDown. sent, received: flips one bit of a body.
-    """
-
-    busy: int = 0
-    sent: int = 0
-    received: int = 0
-    done: int = 0
-    lock: Any = field(default_factory=threading.Lock)
-
-    def take(self, kind: str) -> bool:
-        with self.lock:
-            left: int = getattr(self, kind)
-            setattr(self, kind, max(left - 1, 0))
-            self.done += left > 0
-            return left > 0
-
-    def judge(self, _: Asked) -> Refusal | None:
-        return Refusal(status=503, code="SlowDown", message="Slower.") if self.take("busy") else None
-
-    def flip(self, kind: str, body: bytes) -> bytes:
-        if len(body) <= FLIPPED or not self.take(kind):
-            return body
-        return body[:FLIPPED] + bytes([body[FLIPPED] ^ 0x10]) + body[FLIPPED + 1 :]
+def flip(faults: Faults, kind: str, body: bytes) -> bytes:
+    if len(body) <= FLIPPED or not faults.take(kind):
+        return body
+    return body[:FLIPPED] + bytes([body[FLIPPED] ^ 0x10]) + body[FLIPPED + 1 :]
 
 
 def copy(server: S3Server, folder: Path, verb: str, faults: Faults) -> None:
+    """faults: "busy" answers 503, "sent" and "received" flip one bit of a body."""
+
+    def judge(_: Asked) -> Refusal | None:
+        return Refusal(status=503, code="SlowDown", message="Slower.") if faults.take("busy") else None
+
     path, url = str(folder / "x"), f"s3://{BUCKET}/x"
-    received, sent = (lambda _, body, kind=kind: faults.flip(kind, body) for kind in ("received", "sent"))
-    with judging_proxy(server.url, faults.judge, received, sent):
+    received, sent = (lambda _, body, kind=kind: flip(faults, kind, body) for kind in ("received", "sent"))
+    with judging_proxy(server.url, judge, received, sent):
         if verb == "put":
             s3.put([path], url, region=REGION, report=silent)
         else:

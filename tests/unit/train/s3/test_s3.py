@@ -11,7 +11,7 @@ import pytest
 from folders import read_files, write_files
 from foundation.errors import ClusterError, NotFoundError, UsageError
 from foundation.progress import Event, silent
-from http_server import Cuts, cutting_proxy
+from http_server import Faults, cutting_proxy
 from s3_server import REGION, S3Server
 from train.s3 import operations as s3
 from train.s3.transfer import PART_BYTES, Progress
@@ -261,8 +261,8 @@ def test_an_object_that_changes_is_not_written(server: S3Server, tmp_path: Path)
 def test_cut_connections(server: S3Server, tmp_path: Path, *, times: int, arrives: bool) -> None:
     content = os.urandom(300_000)
     server.put(BUCKET, {"x.rec": content})
-    cuts = Cuts(left=times, after_bytes=2_000)
-    with cutting_proxy(server.url, cuts):
+    cuts = Faults(cut=times)
+    with cutting_proxy(server.url, cuts, after_bytes=2_000):
         if arrives:
             get(f"s3://{BUCKET}/x.rec", str(tmp_path))
         else:

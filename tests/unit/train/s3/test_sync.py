@@ -11,7 +11,7 @@ from folders import read_files, write_files
 from foundation.errors import AwsError, UsageError
 from foundation.progress import silent
 from foundation.user_folders import state_folder
-from http_server import Cuts, cutting_proxy
+from http_server import Faults, cutting_proxy
 from s3_server import REGION, S3Server
 from train.s3 import operations as s3
 from train.s3.compare import verify
@@ -150,7 +150,7 @@ def test_verify_reads_what_has_no_digest(server: S3Server, tmp_path: Path, monke
         server.put_without_checksum("b-1", name, content)
     write_files(tmp_path / "d", contents)
     assert verify("s3://b-1/", str(tmp_path / "d"), region=REGION).differences == ()
-    with cutting_proxy(server.url, Cuts(left=1, after_bytes=1000)) as url, monkeypatch.context() as patch:
+    with cutting_proxy(server.url, Faults(cut=1), after_bytes=1000) as url, monkeypatch.context() as patch:
         patch.setenv("AWS_ENDPOINT_URL", url)
         with pytest.raises(AwsError, match="1000 bytes read"):
             verify("s3://b-1/", str(tmp_path / "d"), region=REGION)
