@@ -141,7 +141,7 @@ def test_no_folder_has_too_many_files() -> None:
 # -- docs/architecture.md ---------------------------------------------------------------------------------------------
 
 DOCUMENT = (REPOSITORY / "docs" / "architecture.md").read_text()
-PATH = re.compile(r"`((?:cluster|train|bootstrap|provision|foundation|sandbox|docs|tests)/[\w/.-]*)`")
+PATH = re.compile(r"`((?:cluster|train|bootstrap|provision|node|foundation|sandbox|docs|tests)/[\w/.-]*)`")
 STEP = re.compile(r"^\d+\. `([\w/.]+)`:(.*(?:\n   .*)*)", re.MULTILINE)
 FLOWS = DOCUMENT.partition("## Three flows")[2].partition("## What is stored")[0]
 ORDER = ["cluster", "train", "bootstrap", "provision", "node"]

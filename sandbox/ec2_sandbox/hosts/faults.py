@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ec2_sandbox.api import ec2, regions
 from ec2_sandbox.api.instances import Interruption, SandboxInstance
-from ec2_sandbox.faults import Act, FaultError
+from ec2_sandbox.faults import KINDS, Act, FaultError
 from ec2_sandbox.hosts.fleet import Fleet, HostSlot
 from ec2_sandbox.paths import wait_until
 
@@ -25,12 +25,10 @@ class HostFaults:
         self._fleet = fleet
         self._backend = backend
         self.acts: dict[str, Act] = {
-            "kill": self._kill, "freeze": self._freeze, "thaw": self._thaw, "partition": self._partition,
-            "heal": self._heal, "full-disk": self._fill_disk, "free-disk": self._free_disk, "link": self._shape_link,
-            "spot-notice": self._announce_interruption,
-        }  # fmt: skip
+            name: getattr(self, name.replace("-", "_")) for name, kind in KINDS.items() if kind.when == "immediate"
+        }
 
-    def _kill(self, parameters: Mapping[str, str]) -> str:
+    def kill(self, parameters: Mapping[str, str]) -> str:
         """Kills the host. The instance then stops, as after a hardware failure; with leaves=running, it does not."""
         with ec2.lock:
             instance, slot = self._find(parameters["instance"])
@@ -41,7 +39,7 @@ class HostFaults:
             raise FaultError(f"the host of {instance.id} is still alive {END_TIMEOUT_S:g} s after it was killed")
         return f"killed the host of {instance.id}; the instance " + ("stays running" if slot.lost else "stops")
 
-    def _freeze(self, parameters: Mapping[str, str]) -> str:
+    def freeze(self, parameters: Mapping[str, str]) -> str:
         """Stops all processes and the network of the host, as if its kernel had stopped."""
         with ec2.lock:
             instance, slot = self._find(parameters["instance"])
@@ -50,7 +48,7 @@ class HostFaults:
             stopped = _stop_processes(_pid_of(slot))
         return f"froze {instance.id} with {stopped} processes"
 
-    def _thaw(self, parameters: Mapping[str, str]) -> str:
+    def thaw(self, parameters: Mapping[str, str]) -> str:
         """Continues all processes of the host, and reconnects the network."""
         with ec2.lock:
             instance, slot = self._find(parameters["instance"])
@@ -62,7 +60,7 @@ class HostFaults:
             self._fleet.enforce(self._backend)
         return f"{instance.id} continues"
 
-    def _partition(self, parameters: Mapping[str, str]) -> str:
+    def partition(self, parameters: Mapping[str, str]) -> str:
         """Drops all packets between two hosts, including those of open connections."""
         with ec2.lock:
             one, other = self._pair("partition", parameters)
@@ -70,7 +68,7 @@ class HostFaults:
             self._fleet.enforce(self._backend)
         return f"{one} and {other} cannot reach each other"
 
-    def _heal(self, parameters: Mapping[str, str]) -> str:
+    def heal(self, parameters: Mapping[str, str]) -> str:
         """Ends a partition."""
         with ec2.lock:
             one, other = self._pair("heal", parameters)
@@ -80,7 +78,7 @@ class HostFaults:
             self._fleet.enforce(self._backend)
         return f"{one} and {other} can reach each other again"
 
-    def _fill_disk(self, parameters: Mapping[str, str]) -> str:
+    def full_disk(self, parameters: Mapping[str, str]) -> str:
         """Fills the root volume. The space is reserved, not written, so it takes none on the machine's own disk."""
         with ec2.lock:
             instance, slot = self._find(parameters["instance"])
@@ -101,7 +99,7 @@ class HostFaults:
                     free //= 2
         return f"the disk of {instance.id} is full"
 
-    def _free_disk(self, parameters: Mapping[str, str]) -> str:
+    def free_disk(self, parameters: Mapping[str, str]) -> str:
         """Ends `full-disk`."""
         with ec2.lock:
             instance, slot = self._find(parameters["instance"])
@@ -111,7 +109,7 @@ class HostFaults:
         path.unlink()
         return f"freed the disk of {instance.id}"
 
-    def _shape_link(self, parameters: Mapping[str, str]) -> str:
+    def link(self, parameters: Mapping[str, str]) -> str:
         """Changes the bandwidth of the host's link."""
         mbit = float(parameters["mbit"])
         with ec2.lock:
@@ -119,7 +117,7 @@ class HostFaults:
             self._fleet.network.shape(slot.number, _pid_of(slot), mbit)
         return f"the link of {instance.id} has {mbit:g} Mbit/s" if mbit else f"the link of {instance.id} has no limit"
 
-    def _announce_interruption(self, parameters: Mapping[str, str]) -> str:
+    def spot_notice(self, parameters: Mapping[str, str]) -> str:
         """Announces the end of a spot instance in its metadata, and then ends it."""
         after_s = float(parameters.get("after_s", SPOT_NOTICE_S))
         with ec2.lock:

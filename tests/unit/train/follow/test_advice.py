@@ -45,7 +45,7 @@ def test_a_line_with_the_needle_may_be_none(needle: str) -> None:
 
 def test_every_entry_has_its_sample() -> None:
     needles = [mistake.needle for mistake in MISTAKES]
-    assert sorted(needles) == sorted(LINES)
+    assert sorted(needles) == sorted(LINES), "each mistake needs a line of output in mistakes.toml"
 
 
 @pytest.mark.parametrize(
