@@ -1,7 +1,5 @@
 """Kernel locks on files and folders, on this machine and on the nodes. A lock ends with the process that holds it."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import time
@@ -61,7 +59,7 @@ class FileLock:
             os.close(self._descriptor)
             self._descriptor = None
 
-    def __enter__(self) -> FileLock:  # noqa: PYI034 - typing has Self since Python 3.11
+    def __enter__(self) -> "FileLock":  # noqa: PYI034 - typing has Self since Python 3.11
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -1,7 +1,5 @@
 """`down`: finds all resources of a cluster, deletes them, and checks for the receipt that nothing is left."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -116,7 +114,7 @@ def plan_down(state: ClusterState, *, local_files: bool = False) -> Plan:
     return Plan(cluster=state.name, steps=(*steps, ForgetFiles()) if steps or local_files else ())
 
 
-def down(prepared: DownPlan, *, clients: Clients, files: ClusterFiles, report: Report) -> Receipt:
+def down(prepared: DownPlan, *, clients: Clients, files: ClusterFiles, report: Report) -> "Receipt":
     """Applies the plan of prepare_down, then looks for more, and deletes that too.
 
     Returns the receipt. Raises the same errors as `apply`.

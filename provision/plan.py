@@ -1,7 +1,5 @@
 """A plan: steps in order. Planning is pure; provision/apply.py runs each step's `apply`."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ EC2's codes: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overv
 Codes of all services: https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_common-errors.html.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 

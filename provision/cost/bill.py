@@ -10,8 +10,6 @@ How AWS bills, in US dollars:
 The bill does not include traffic, objects in S3, EFS and FSx.
 """
 
-from __future__ import annotations
-
 from msgspec import Struct
 
 from provision.cost.ledger import MINIMUM_S, Ledger, LedgerNode, Period

@@ -14,8 +14,6 @@ If EC2 does not report the time, the period ends when the instance was last seen
 longer it may have run.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 
 from msgspec import Struct, field

@@ -1,7 +1,5 @@
 """The ledger as JSON, and its file on this machine, which `down` does not remove."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 A node that the head launched also lets the head log in. The head then sets it up.
 """
 
-from __future__ import annotations
-
 import gzip
 import shlex
 from functools import lru_cache

@@ -8,8 +8,6 @@ Before the launch, there are no nodes: the second one names an instance that can
 permission is missing or depends on tags, which that instance does not have.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import ssl

@@ -1,7 +1,5 @@
 """The volumes of [[volumes]] before a launch. Only reads."""
 
-from __future__ import annotations
-
 from provision.aws.clients import Clients
 from provision.plan import World
 from provision.resources.shared_volume import choose_volume

@@ -1,7 +1,5 @@
 """Finds the ways to launch the nodes, and why others are impossible. All nodes are in one subnet. Only reads."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from botocore.exceptions import ClientError
@@ -74,7 +72,7 @@ def describe_preflight(clients: Clients, world: World) -> Preflight:
     )
 
 
-def _describe_facts(clients: Clients, request: Request, state: ClusterState) -> Facts:
+def _describe_facts(clients: Clients, request: Request, state: ClusterState) -> "Facts":
     config = request.config
     types = tuple(dict.fromkeys(node.instance_type for node in state.nodes)) or all_types(config)
     with bounded_pool() as pool:
@@ -101,7 +99,7 @@ def _describe_facts(clients: Clients, request: Request, state: ClusterState) -> 
     )
 
 
-def keep_volume_zone(world: World, facts: Facts) -> tuple[Facts, tuple[str, ...]]:
+def keep_volume_zone(world: World, facts: "Facts") -> "tuple[Facts, tuple[str, ...]]":
     """Keeps only the subnets in the zone of the head's existing volume. Pure.
 
     Returns the facts, and why the other zones are skipped. Raises ConfigError if the zone has no subnet,

@@ -4,8 +4,6 @@ CreateImage has no token, but a name is unique in the account and region: an int
 image and its snapshot get the tags of the user's cluster, and cluster:baked.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from botocore.exceptions import ClientError

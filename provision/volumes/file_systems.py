@@ -4,8 +4,6 @@ https://docs.aws.amazon.com/efs/latest/ug/mounting-fs-mount-cmd-dns-name.html
 https://docs.aws.amazon.com/fsx/latest/LustreGuide/mounting-ec2-instance.html
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 from botocore.exceptions import ClientError

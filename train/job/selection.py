@@ -1,7 +1,5 @@
 """[train] nodes: which of the cluster's nodes a job uses. Pure."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 
