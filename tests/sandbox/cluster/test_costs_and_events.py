@@ -3,16 +3,14 @@
 import json
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
 
 from ec2_sandbox.paths import paths_of
+from http_server import answer_status, serve_webhook
 from job_steps import hosts_of
 from project import Project, configure, project_in, shipped
 from secret_watch import Watch, files_with, has_any, watching
@@ -24,51 +22,11 @@ SECRET = "canaryOfAWebhook0123456789"
 
 
 @dataclass
-class Webhook:
-    """A webhook on this machine that the hosts can reach, and what it received: (path, event)."""
-
-    url: str = ""
-    asked: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
-
-    @property
-    def events(self) -> list[dict[str, Any]]:
-        return [event for _, event in self.asked]
-
-    def find(self, name: str) -> dict[str, Any] | None:
-        return next((event for event in self.events if event["event"] == name), None)
-
-
-@contextmanager
-def listening(address: str) -> Iterator[Webhook]:
-    webhook = Webhook()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            event = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            webhook.asked.append((self.path, event))
-            self.send_response(200, f"for {self.path}")
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer((address, 0), Handler) as server:
-        thread = Thread(target=server.serve_forever, args=(0.05,), daemon=True)
-        thread.start()
-        webhook.url = f"http://{address}:{server.server_port}/services/{SECRET}"
-        try:
-            yield webhook
-        finally:
-            server.shutdown()
-            thread.join()
-
-
-@dataclass
 class Lived:
-    """A cluster with a history: its project, and all output of the commands."""
+    """A cluster with a history: its project, and all output of the commands. asked: (path, event) of its webhook."""
 
     project: Project
-    webhook: Webhook
+    asked: list[tuple[str, Any]]
     watch: Watch
     messages: list[str] = field(default_factory=list)
 
@@ -76,6 +34,9 @@ class Lived:
         done = self.project.run(*words)
         self.messages += [done.stdout, done.stderr]
         return done.stdout
+
+    def find_event(self, name: str) -> dict[str, Any] | None:
+        return next((event for _, event in self.asked if event["event"] == name), None)
 
 
 @pytest.fixture(scope="module")
@@ -87,11 +48,12 @@ def lived(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lived]:
         project.run("sandbox", "start")
         address = re.search(r"AWS_ENDPOINT_URL='?https://([0-9.]+):", project.run("sandbox", "env").stdout)
         assert address is not None
-        with listening(address[1]) as webhook, watching() as watch:
+        webhook = serve_webhook(answer_status(200), f"/services/{SECRET}", address=address[1])
+        with webhook as (url, asked), watching() as watch:
             results = "s3://cluster-lived/results/"
             command = "cat >>~/events"
-            project.write(configure(text, webhook=webhook.url, command=command, results=results))
-            made = Lived(project, webhook, watch)
+            project.write(configure(text, webhook=url, command=command, results=results))
+            made = Lived(project, asked, watch)
             made.run("data", "put", "--create-bucket", "mine", "s3://cluster-lived/mine/")
             made.run("up")
             made.run("train", "--", "sh", "-c", "echo trained; sleep 1")
@@ -100,12 +62,12 @@ def lived(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lived]:
 
 def test_events_reach_webhook_and_command(lived: Lived) -> None:
     """The end of a job, and an event of one of the head's own programs, whose command runs as the user."""
-    until(lambda: lived.webhook.find("job-ended"), "the event")
-    event = lived.webhook.find("job-ended")
+    until(lambda: lived.find_event("job-ended"), "the event")
+    event = lived.find_event("job-ended")
     assert event is not None
     (record,) = json.loads(lived.run("jobs", "--json"))
     assert (event["cluster"], event["job"]["id"], event["job"]["state"]) == ("demo", record["id"], "done")
-    assert lived.webhook.asked[0][0] == f"/services/{SECRET}"
+    assert lived.asked[0][0] == f"/services/{SECRET}"
     ran_s = event["job"]["ended_at"] - event["job"]["started_at"]
     assert record["cost_usd"] >= 0.17 * ran_s / 3600
     assert record["cost_usd"] == event["job"]["cost_usd"]
@@ -116,7 +78,7 @@ def test_events_reach_webhook_and_command(lived: Lived) -> None:
     script = f"cd /run/cluster/events && echo '{text}' >new && mv new lease-ending.json"
     lived.run("ssh", "node-0", "--", "sudo", "sh", "-c", script)
     until(lambda: len(written.read_text().splitlines()) == 2, "the command")
-    assert lived.webhook.find("lease-ending") == {
+    assert lived.find_event("lease-ending") == {
         "event": "lease-ending",
         "cluster": "demo",
         "at": 5,

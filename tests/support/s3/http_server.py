@@ -67,7 +67,9 @@ Answer = Callable[[BaseHTTPRequestHandler, int], None]
 
 
 @contextmanager
-def serve_webhook(answer: Answer, path: str) -> Iterator[tuple[str, list[tuple[str, Any]]]]:
+def serve_webhook(
+    answer: Answer, path: str, *, address: str = "127.0.0.1"
+) -> Iterator[tuple[str, list[tuple[str, Any]]]]:
     """Runs a webhook, as `serve_http` does; yields its URL and a list with (path, body) of each request so far."""
     asked: list[tuple[str, Any]] = []
 
@@ -80,7 +82,7 @@ def serve_webhook(answer: Answer, path: str) -> Iterator[tuple[str, list[tuple[s
             asked.append((self.path, None))
             answer(self, len(asked))
 
-    with serve_http(Webhook) as url:
+    with serve_http(Webhook, address=address) as url:
         yield url + path, asked
 
 
