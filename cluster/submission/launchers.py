@@ -64,15 +64,14 @@ _PROGRAMS: Mapping[tuple[str, ...], Options] = {
 }
 _ADD_RANK = {"deepspeed": "--local_rank", "torch.distributed.launch": "--local-rank"}
 """The option with the local rank that these launchers add to a script's arguments."""
-NAMES = ("torchrun", "accelerate", "deepspeed", "mpirun", "mpiexec", "orterun", "horovodrun")
+NAMES = frozenset(own[0] for own in _PROGRAMS) - {"-m"}
 _OF_MACHINE = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH")
 """Variables that `mpirun -x` passes on from this machine, and that the nodes have values of their own for."""
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
 _OF_SHELLS = re.compile(r"[;&|<>$`(){}*?~#!\n\\]")
 _IN_LINE = re.compile(
-    r"(?:^|[;&|({\n]|(?<![\w-])(?:exec|time|\w+=\S*)\s)\s*(?:\S*/)?"
-    r"(torchrun|deepspeed|accelerate\s+launch|mpirun|mpiexec|horovodrun"
-    r"|python[0-9.]*(?:\s+-u)?\s+-m\s+torch\.distributed\.(?:run|launch))\s"
+    r"(?:^|[;&|({\n]|(?<![\w-])(?:exec|time|\w+=\S*)\s)\s*(?:\S*/)?((?:python[0-9.]*(?:\s+-u)?\s+(?=-m))?"
+    rf"(?:{'|'.join(re.escape(' '.join(own)) for own in _PROGRAMS)}))\s".replace(r"\ ", r"\s+")
 )
 _NODE_RANK = re.compile(r"(node|machine)[_-]rank[= ]+[\"']?\$")
 """A shell line that tells its launcher which process of the job it is."""
@@ -170,7 +169,7 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         option = next((word for word in message.split() if word.startswith("-")), message)
-        raise _refusal(self.prog, option.partition("=")[0].rstrip(":"), is_mpi=self.prog in NAMES[3:])
+        raise _refusal(self.prog, option.partition("=")[0].rstrip(":"), is_mpi=_PROGRAMS.get((self.prog,)) is _MPIRUN)
 
 
 def _make_parser(name: str, options: Options) -> _Parser:

@@ -66,6 +66,7 @@ def test_the_launcher_that_takes_over(launcher: str, instead: str | None) -> Non
         ("torchrun --nproc_per_node=cpu x.py", "torchrun --nproc_per_node=cpu: a job starts", "-- python SCRIPT"),
         ("torchrun --new-option 1 x.py", "torchrun --new-option: a job starts", "cluster train -- python SCRIPT"),
         ("mpirun -np 2 -H a:1,b:1 python x.py", "mpirun -H:", "--launcher mpi --kv-store none -n N -- PROGRAM"),
+        ("mpirun.openmpi -H a:1 x", "mpirun.openmpi -H:", "--launcher mpi --kv-store none -n N -- PROGRAM"),
         ("mpirun -np 2 -x SECRET python x.py", "mpirun -x SECRET: the value", "cluster train --env SECRET -- mpirun"),
     ],
 )
@@ -81,6 +82,8 @@ def test_words_without_an_equivalent_are_refused(command: str, message: str, hin
         ("cd a && torchrun --nproc_per_node=2 x.py", "torchrun"),
         ("A=$B accelerate  launch x.py", "accelerate launch"),
         ("exec torchrun x.py", "torchrun"),
+        ("cd a && orterun -np 2 x", "orterun"),
+        ("cd a && accelerate-launch x.py", "accelerate-launch"),
         ("(python3 -m torch.distributed.run x.py)", "python3 -m torch.distributed.run"),
         ('torchrun --nnodes=2 --node_rank="$RANK" --master_addr=$MASTER_ADDR x.py', None),
         ("python x.py --launcher=deepspeed --amp", None),
