@@ -8,7 +8,7 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from bootstrap.config import BootstrapConfig, Framework
+from bootstrap.config import BootstrapConfig
 from bootstrap.environment.bundle import Bundle, fetch_bundle, fetch_python
 from bootstrap.environment.client import choose_client, make_client, name_client
 from bootstrap.environment.cuda import find_warnings
@@ -43,6 +43,7 @@ from foundation.errors import ClusterError
 from foundation.progress import Event, Report
 from foundation.remote_command import Quoted, RemoteCommand
 from foundation.thread_pool import Once
+from node.engines.engine import Framework
 from provision.preflight.machines import Hardware
 
 SCRIPT = "the set-up script"

@@ -8,6 +8,7 @@ from msgspec import Meta
 
 from bootstrap.environment.requirements import check_entry
 from foundation.setting_types import Settings, Shape, check_command
+from node.engines.engine import Framework
 
 # Each pattern must match the whole value.
 PYTHON_PATTERN = r"auto|3\.(9|1[0-4])|/[A-Za-z0-9._/-]+"
@@ -16,7 +17,6 @@ MXNET_PATTERN = (
     r"auto|installed|mxnet[A-Za-z0-9-]*==[A-Za-z0-9.!+]+|((s3|https)://[A-Za-z0-9.:-]+/)?[A-Za-z0-9._~/+@%= -]+\.whl"
 )
 TORCH_PATTERN = r"auto|torch==[A-Za-z0-9.!+]+"
-Framework = Literal["mxnet", "pytorch", "none"]
 NEWER_PYTHONS = ("3.13", "3.14")
 """The Pythons that are too new for MXNet."""
 

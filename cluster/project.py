@@ -9,12 +9,12 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from bootstrap.config import Framework
 from bootstrap.environment.framework import is_of_framework
 from bootstrap.environment.project import LOCK, LOCK_MOST_BYTES
 from bootstrap.environment.requirements import PYPROJECT, find_exact, find_name, parse_project, read_packages
 from foundation.errors import ConfigError
 from foundation.files import read_bounded
+from node.engines.engine import Framework
 from train.job.program import find_imports, read_modules
 
 REQUIREMENTS = "requirements.txt"

@@ -16,6 +16,8 @@ OnStall = Literal["report", "end", "requeue"]
 EndsWith = Literal["all", "rank 0"]
 ENV_NAME_PATTERN = r"[A-Za-z_][A-Za-z0-9_]*"
 """The whole name of an environment variable."""
+ENVIRONMENTS = ("env", "env_server", "env_worker")
+"""The keys of [train] with environment variables, whose values may be secrets."""
 GcType = Literal["none", "2bit"]
 # Anything that a command line or an environment can hold: no NUL.
 Word = Annotated[str, Shape(r"[^\x00]*", "text in quotes, without NUL")]

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from bootstrap.config import BootstrapConfig, Framework
+from bootstrap.config import BootstrapConfig
 from bootstrap.environment.facts import FoundFramework, NodeFacts, find_gpus
 from bootstrap.environment.requirements import (
     Requirements,
@@ -16,6 +16,7 @@ from bootstrap.environment.requirements import (
     parse_requirement,
 )
 from foundation.errors import ClusterError, ConfigError
+from node.engines.engine import Framework
 from provision.oracle.tables import CPU_WHEEL, Gpu, Version
 from provision.oracle.torch import OLDEST_PYTHON, explain_driver, explain_unfit, find_pythons, pick_torch, suggest_torch
 

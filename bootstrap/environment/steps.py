@@ -8,7 +8,6 @@ from typing import Any
 
 from msgspec import Struct
 
-from bootstrap.config import Framework
 from bootstrap.environment.bundle import Bundle
 from bootstrap.environment.cuda import find_cuda
 from bootstrap.environment.facts import NodeFacts
@@ -18,6 +17,7 @@ from bootstrap.ssh.explain import SPACE_HINT
 from bootstrap.ssh.node_program import read_program
 from bootstrap.transfer.tree import Tree
 from foundation.errors import ClusterError
+from node.engines.engine import Framework
 from provision.oracle.tables import show
 
 STEPS_SILENCE_S = 900

@@ -2,11 +2,11 @@
 
 from msgspec import Struct
 
-from bootstrap.config import Framework
 from bootstrap.environment.facts import FoundFramework, NodeFacts, find_gpus
 from bootstrap.environment.framework import LABELS, FrameworkChoice, check_known, is_of_framework
 from bootstrap.environment.requirements import MXNET, Requirements, find_locked, find_name
 from foundation.errors import ClusterError, ConfigError
+from node.engines.engine import Framework
 from provision.oracle.decide import check_gpus, no_auto_wheel, no_wheel_hint, pick_wheel
 from provision.oracle.tables import CPU_WHEEL, Version, find_wheel, show
 from provision.oracle.torch import choose_numpy

@@ -10,11 +10,11 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from bootstrap.apply import ReadyNode
-from bootstrap.config import Framework
 from bootstrap.environment.cuda import explain_missing_libraries
 from bootstrap.environment.framework import LABELS
 from bootstrap.ssh.node_program import parse_message, read_program
 from foundation.errors import ClusterError
+from node.engines.engine import Framework
 
 Kind = Literal[
     "connection", "health", "compute", "all_reduce", "container", "s3", "ports", "clock", "disk", "volumes", "measure"

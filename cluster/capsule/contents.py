@@ -13,8 +13,8 @@ from cluster.views.layout import render_table
 from foundation.remote_command import HIDDEN
 from node.job_folder import SECRET, mask
 from node.protocol import JobHost, JobSpec, Machine
+from node.train_settings import ENVIRONMENTS
 
-ENVIRONMENTS = ("env", "env_server", "env_worker")
 # Keys of [train] that are shown otherwise, or that do not change what a job computes.
 _LEFT_OUT = {"args", *ENVIRONMENTS, "hosts", "name", "nodes", "processes", "queue", "restarts", "script", "servers"}
 _MOST_ROWS = 30

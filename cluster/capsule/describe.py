@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from bootstrap.transfer.tree import Tree, file_of_bytes, make_tree
 from cluster.app import App
 from cluster.capsule.archive import CAPSULE, ERRORS, FILES, PROGRAM, encode, read_tree, unpack, write
-from cluster.capsule.contents import ENVIRONMENTS, Ingredients, scrub
+from cluster.capsule.contents import Ingredients, scrub
 from cluster.config import read_table
 from cluster.jobs import JobSources, open_jobs
 from cluster.session import collect, source_of
@@ -32,6 +32,7 @@ from foundation.errors import ClusterError
 from foundation.remote_command import HIDDEN, run_program
 from node.job_folder import mask
 from node.protocol import JobSpec
+from node.train_settings import ENVIRONMENTS
 from train.follow.events import EventReader, render_line
 from train.follow.records import JobRecord
 from train.s3.operations import ls

@@ -28,6 +28,7 @@ from foundation.errors import ClusterError
 from foundation.progress import Event
 from foundation.remote_command import RemoteCommand
 from foundation.user_folders import cache_folder
+from node.train_settings import ENVIRONMENTS
 from provision.model import SshAddress
 
 FOLDER = ".cluster/replace"
@@ -46,7 +47,7 @@ sys.exit(main(sys.argv[1:]))
 """
 # Tables and keys of cluster.toml that may contain secrets, or that only the user's machine needs.
 _LEFT_OUT = ("cloud", "hosts", "notify", "sandbox")
-_LEFT_OUT_OF_TRAIN = ("args", "env", "env_server", "env_worker", "script")
+_LEFT_OUT_OF_TRAIN = ("args", *ENVIRONMENTS, "script")
 SETTINGS_TIMEOUT_S = 60.0
 
 

@@ -15,7 +15,7 @@ from cluster.config import load_job_file
 from cluster.submission.launchers import runs_others
 from foundation.errors import UsageError
 from node.protocol import SHELL
-from node.train_settings import ENV_NAME_PATTERN, GcType, KvStore
+from node.train_settings import ENV_NAME_PATTERN, ENVIRONMENTS, GcType, KvStore
 from train.job.defaults import PYTHON, find_option
 from train.job.payload import find_likely, shipped_scripts
 from train.job.program import refuse_windows_lines
@@ -182,7 +182,7 @@ def read(options: Mapping[str, Any], command: Sequence[str]) -> TrainRequest:
         text = options["max_duration"]
         given["max_duration"] = int(text) if text.isdecimal() else text
     hidden: dict[str, tuple[str, ...]] = {}
-    for key in ("env", "env_server", "env_worker"):
+    for key in ENVIRONMENTS:
         if options[key]:
             option = f"--{key.replace('_', '-')}"
             variables = dict(parse_variable(word, option=option, here=os.environ) for word in options[key])

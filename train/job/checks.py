@@ -11,6 +11,7 @@ from foundation.errors import ConfigError
 from node.engines import ENGINES
 from node.engines.engine import Framework
 from node.staging.words import RECORDS, find_urls
+from node.train_settings import ENVIRONMENTS
 from provision.model import count
 from train.job.config import TrainConfig
 from train.job.data_checks import Problem, find_problems
@@ -235,7 +236,7 @@ def _do_not_share(job: ProposedJob) -> bool:
 
 
 def _reserved(job: ProposedJob) -> Iterator[Problem]:
-    for key in ("env", "env_server", "env_worker"):
+    for key in ENVIRONMENTS:
         for name in sorted(RESERVED & set(getattr(job.config, key))):
             yield Problem(f"train.{key}: {name} is reserved: the cluster sets it for each process")
 

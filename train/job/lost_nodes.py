@@ -14,6 +14,7 @@ from foundation.remote_command import HIDDEN
 from foundation.settings import check
 from node.job.cost import cost_of
 from node.protocol import LOSSES, Attempt, JobHost, JobSpec, Order, Record
+from node.train_settings import ENVIRONMENTS
 from train.job.config import TrainConfig
 from train.job.placement import describe_host
 
@@ -132,7 +133,7 @@ def restore_config(config: TrainConfig, spec: JobSpec) -> tuple[TrainConfig, tup
     It is that of the spec. From `config`, the current [train], come restarts, and the values that may be secrets.
     """
     table, lost = to_builtins(spec.train), []
-    for key in ("env", "env_server", "env_worker"):
+    for key in ENVIRONMENTS:
         present: dict[str, str] = getattr(config, key)
         masked = [name for name, value in table[key].items() if HIDDEN in value]
         lost += [name for name in masked if name not in present]

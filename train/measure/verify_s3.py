@@ -6,9 +6,9 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from bootstrap.apply import ReadyNode
-from bootstrap.config import Framework
 from bootstrap.verify.checks import EVERYWHERE, Check, Probe, ProbeResult, Status, summarize_error
 from foundation.errors import ClusterError, NotFoundError
+from node.engines.engine import Framework
 from provision.aws.iam_policy import S3Scope, render_job_policy
 from train.s3.connection import Connection
 from train.s3.environment import S3Access, find_s3_access
