@@ -48,7 +48,7 @@ def describe_status(app: App) -> Status:
         state=state,
         wanted=config.provision.nodes,
         now=now,
-        bills={node.instance_id: node for bill in bills for node in bill.nodes},
+        bill=bills[-1] if bills and bills[-1].ended_at is None else None,
         at_work=app.files.find_command_at_work(),
         set_up=find_set_up(app, job),
         job=job,

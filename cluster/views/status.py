@@ -1,12 +1,11 @@
 """A cluster and its running job, as text and as JSON. Pure."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from msgspec import Struct, field
-from msgspec.structs import replace
 
 from cluster.lease import NodeLease
 from cluster.views.document import as_document, pick
@@ -14,16 +13,15 @@ from cluster.views.layout import render_table
 from cluster.views.results import render_files
 from foundation.durations import render_age
 from node.protocol import Unhealthy, shorten
-from provision.cost.bill import NodeBill
+from provision.cost.bill import ClusterBill
 from provision.lease.lease_plan import describe_lease
 from provision.lease.terms import Lease
-from provision.model import ClusterState, Instance, Node, UntrustedInstance, count
+from provision.model import ClusterState, Instance, Node, UntrustedInstance
 from provision.resources.shared_volume import SharedVolume
 from provision.status import (
     SWITCHED_OFF,
     Allocation,
     NodeError,
-    add_up,
     count_ending,
     find_allocation,
     find_errors,
@@ -61,16 +59,17 @@ class HeadJob(Struct, frozen=True, kw_only=True):
 class Status(Struct, frozen=True, kw_only=True):
     """The content of `cluster status`. wanted: the number of nodes in cluster.toml.
 
-    bills: what each instance costs, by its id. at_work: the id of a process that is changing the cluster. set_up: see
-    find_allocation. now: the time for which ages and costs are computed. job: None if there is no head to ask.
-    price_note: a note to add to prices, such as "simulated". volumes: those of [[volumes]] source = "head". lost_head:
-    the message about a head that has ended; None if it has not. lost_jobs: the ids of its jobs that continue.
+    bill: the cost of the cluster; None if unknown, or if it has never had an instance. at_work: the id of a process
+    that is changing the cluster. set_up: see find_allocation. now: the time for which ages and costs are computed. job:
+    None if there is no head to ask. price_note: a note to add to prices, such as "simulated". volumes: those of
+    [[volumes]] source = "head". lost_head: the message about a head that has ended; None if it has not. lost_jobs: the
+    ids of its jobs that continue.
     """
 
     state: ClusterState
     wanted: int
     now: datetime
-    bills: Mapping[str, NodeBill] = field(default_factory=dict)
+    bill: ClusterBill | None = None
     at_work: int | None = None
     set_up: Collection[str] | None = None
     job: HeadJob | None = None
@@ -82,20 +81,10 @@ class Status(Struct, frozen=True, kw_only=True):
 
     @property
     def allocation(self) -> Allocation:
-        """The state of the whole cluster, with the cost of instances that this machine does not know as nodes."""
-        found = find_allocation(
+        """The state of the whole cluster."""
+        return find_allocation(
             self.state, wanted=self.wanted, at_work=self.at_work, set_up=self.set_up, lease_end=self.lease_end
         )
-        if found.state != "not-adopted":
-            return found
-        others = self.state.untrusted
-        usd = add_up([None if bill is None else bill.usd_per_hour for bill in self.find_bills(others)])
-        what = count(len(others), "instance costs", "instances cost")
-        return replace(found, why=f"{what} {render_usd(usd)} per hour; {found.why}")
-
-    def find_bills(self, instances: Iterable[Instance]) -> list[NodeBill | None]:
-        """What each instance costs, with its disk and address; None if unknown."""
-        return [self.bills.get(instance.instance_id) for instance in instances]
 
     @property
     def lease_end(self) -> str | None:
@@ -132,12 +121,12 @@ def render_status(status: Status, *, columns: int | None = None) -> str:
         lines.append(f"lease  {render_lease(status.state, status.state.lease, now=status.now.timestamp())}")
     lines += render_job_lines(status.job, now=status.now)
     lines += [f"volume {_render_volume(volume, status)}" for volume in status.volumes]
-    if bills := status.find_bills(status.state.instances):
-        hourly = render_usd(add_up([None if bill is None else bill.usd_per_hour for bill in bills]))
-        so_far = render_usd(add_up([None if bill is None else bill.cost_usd for bill in bills]))
-        ran_h = sum(bill.ran_s for bill in bills if bill is not None) / 3600
-        notes = [*filter(None, [status.price_note]), f"{ran_h:.2f} node hours"]
+    if (bill := status.bill) is not None:
+        notes = [*filter(None, [status.price_note]), f"{bill.ran_s / 3600:.2f} node hours"]
+        hourly, so_far = render_usd(bill.usd_per_hour), render_usd(bill.cost_usd)
         lines.append(f"price  {hourly} per hour now, {so_far} so far ({'; '.join(notes)})")
+    elif status.state.instances:
+        lines.append("price  unknown")
     return "\n".join(lines)
 
 
@@ -223,7 +212,9 @@ def status_document(status: Status) -> dict[str, Any]:
     state, allocation = status.state, status.allocation
     named: dict[str, Instance] = {node.name: node for node in state.nodes}
     named |= {instance.instance_id: instance for instance in state.untrusted}
-    bills = status.find_bills(named.values())
+    bill = status.bill
+    bills = {} if bill is None else {node.instance_id: node for node in bill.nodes}
+    nothing = None if named else 0.0
     price = status.volume_usd_per_gib_month
     return as_document(
         {
@@ -264,16 +255,17 @@ def status_document(status: Status) -> dict[str, Any]:
             "cost": {
                 "at": status.now,
                 "simulated": bool(status.price_note),
-                "usd_per_hour": add_up([None if bill is None else bill.usd_per_hour for bill in bills]),
-                "cost_usd": add_up([None if bill is None else bill.cost_usd for bill in bills]),
+                "usd_per_hour": nothing if bill is None else bill.usd_per_hour,
+                "cost_usd": nothing if bill is None else bill.cost_usd,
                 "nodes": {
                     name: {
-                        "usd_per_hour": None if bill is None else bill.usd_per_hour,
-                        "cost_usd": None if bill is None else bill.cost_usd,
+                        "usd_per_hour": None if node is None else node.usd_per_hour,
+                        "cost_usd": None if node is None else node.cost_usd,
                         "age_s": round(max((status.now - instance.launched_at).total_seconds(), 0.0), 3),
-                        "ran_s": round(0.0 if bill is None else bill.ran_s, 3),
+                        "ran_s": round(0.0 if node is None else node.ran_s, 3),
                     }
-                    for (name, instance), bill in zip(named.items(), bills, strict=True)
+                    for name, instance in named.items()
+                    for node in [bills.get(instance.instance_id)]
                 },
             },
         }

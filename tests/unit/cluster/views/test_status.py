@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from cluster.views.clusters import RegionClusters, list_document, render_clusters, render_end
 from cluster.views.status import Status, render_status, status_document
-from provision.cost.bill import NodeBill
+from provision.cost.bill import ClusterBill, VolumeBill
 from provision.describe import describe_clusters
 from provision.files import ClusterFiles
 from provision.lease.terms import Lease, render_lease
@@ -73,20 +73,21 @@ def test_an_error_without_a_code_has_its_words() -> None:
     assert (one.code, one.message) == (other.code, other.message) == (None, "the dog ate it")
 
 
-def make_bills(state: ClusterState) -> dict[str, NodeBill]:
-    """Ten hours of each instance, at $0.17 per hour while it runs."""
-    return {
-        node.instance_id: make_bill(
+def make_status(state: ClusterState, **values: Any) -> Status:
+    """A status with ten hours of each instance, at $0.17 per hour while it runs, and of a volume at $0.01 per hour."""
+    start = LAUNCHED_AT.timestamp()
+    nodes = tuple(
+        make_bill(
             node.instance_id, state=node.state, zone=node.zone, instance_type=node.instance_type, market=node.market,
-            launched_at=LAUNCHED_AT.timestamp(), ran_s=36000.0, instance_usd=1.7,
-            usd_per_hour=0.17 if node.state == "running" else 0.0,
+            launched_at=start, ran_s=36000.0, instance_usd=1.7, usd_per_hour=0.17 if node.state == "running" else 0.0,
         )
         for node in (*state.nodes, *state.untrusted)
-    }  # fmt: skip
-
-
-def make_status(state: ClusterState, **values: Any) -> Status:
-    return Status(**{"state": state, "wanted": 2, "now": NOW, "bills": make_bills(state), **values})
+    )  # fmt: skip
+    volume = VolumeBill(
+        volume_id="vol-1", size_gib=100, started_at=start, ended_at=None, cost_usd=0.1, usd_per_hour=0.01
+    )  # fmt: skip
+    bill = ClusterBill(launched_at=start, ended_at=None, nodes=nodes, volumes=(volume,))
+    return Status(**{"state": state, "wanted": 2, "now": NOW, "bill": bill, **values})
 
 
 def test_status_as_text() -> None:
@@ -99,7 +100,7 @@ def test_status_as_text() -> None:
         "error  i-9 ended: spot interruption, Spot instance termination (Server.SpotInstanceTermination)",
         "state  degraded: node 1 is stopped",
         "lease  none: only cluster down ends the nodes",
-        "price  $0.17 per hour now, $3.40 so far (20.00 node hours)",
+        "price  $0.18 per hour now, $3.50 so far (20.00 node hours)",
     ]
 
 
@@ -135,9 +136,9 @@ def test_status_as_json() -> None:
     assert (error["instance_id"], error["node"], error["spot_interruption"]) == ("i-1", "node-1", False)
     assert (error["code"], error["message"]) == ("Server.ScheduledStop", "Stopped due to scheduled retirement")
     cost = document["cost"]
-    assert (cost["at"], cost["usd_per_hour"]) == (NOW.isoformat(), 0.17)
+    assert (cost["at"], cost["usd_per_hour"]) == (NOW.isoformat(), pytest.approx(0.18))
     assert cost["nodes"]["node-0"]["ran_s"] == 36000
-    assert cost["cost_usd"] == pytest.approx(3.4)
+    assert cost["cost_usd"] == pytest.approx(3.5)
 
 
 def test_a_running_command_is_seen_and_not_disturbed(tmp_path: Path) -> None:
@@ -259,6 +260,7 @@ def test_nodes_of_another_machine() -> None:
     group = make_group(lease=render_lease(Lease(set_at=1.8e9, idle_s=3600.0)))
     status = make_status(make_state(untrusted=(untrusted(0), untrusted(1)), security_groups=(group,)))
     shown = render_status(status)
-    assert "state  running, but not set up from this machine: 2 instances cost $0.34 per hour; " in shown
+    assert "state  running, but not set up from this machine: cluster adopt " in shown
+    assert "price  $0.35 per hour now" in shown
     document = status_document(status)
     assert (document["state"], document["lease_ended"]) == ("not-adopted", None)
