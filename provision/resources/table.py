@@ -18,13 +18,14 @@ HEAD_KINDS: tuple[ResourceKind[Any], ...] = (INSTANCES,)
 """The kinds that the head itself creates, to replace lost nodes."""
 
 KINDS: tuple[ResourceKind[Any], ...] = (
-    VOLUMES,
-    SHARED_VOLUME,
     ADDRESSES,
     KEY_PAIR,
     SECURITY_GROUP,
     NETWORK_INTERFACES,
     PLACEMENT_GROUP,
     INSTANCE_PROFILE,
+    SHARED_VOLUME,
+    VOLUMES,
     INSTANCES,
 )
+"""What costs money is last: `down` deletes it first, in case that a later call is refused."""

@@ -16,7 +16,7 @@ from provision.resources.placement_group import DeletePlacementGroup, PlacementG
 from provision.resources.resource import Resource
 from provision.resources.security_group import DeleteSecurityGroup
 from provision.resources.table import KINDS
-from provision_world import NAME, World, make_config, make_node, make_state
+from provision_world import NAME, World, make_config, make_node, make_state, make_volume
 from sandbox_in_process import REGION
 
 NODES = (make_node(0), make_node(1))
@@ -35,17 +35,17 @@ def test_deletes_in_the_order_that_aws_allows() -> None:
     assert plan.steps == (
         TerminateInstances(nodes=NODES),
         WaitForTerminated(instance_ids=("i-0", "i-1", "i-9")),
+        DeleteOrphans(kind="volume", ids=("vol-1",)),
         DeleteInstanceProfile(profile=PROFILE),
         DeletePlacementGroup(group_name="cluster-demo"),
         DeleteOrphans(kind="network interface", ids=("eni-1",)),
         DeleteSecurityGroup(group_id="sg-1"),
         DeleteKeyPair(key_name="cluster-demo"),
-        DeleteOrphans(kind="volume", ids=("vol-1",)),
         ForgetFiles(),
     )
     assert [resource.kind for resource in deleted_by(plan)] == [
-        "instance", "instance", "instance profile", "role", "placement group", "network interface",
-        "security group", "key pair", "volume", "local files",
+        "instance", "instance", "volume", "instance profile", "role", "placement group", "network interface",
+        "security group", "key pair", "local files",
     ]  # fmt: skip
 
 
@@ -77,8 +77,7 @@ def test_deletes_every_kind_except_addresses(world: World) -> None:
     world.launch(TagSpecifications=tagged("instance"))
     found = find_left(world)
     assert [resource.kind for resource in found] == [
-        "instance", "placement group", "network interface", "security group", "key pair", "address",
-        "volume",
+        "instance", "volume", "placement group", "network interface", "security group", "key pair", "address",
     ]  # fmt: skip
     for resource in found:
         assert resource.deletion.startswith("aws ec2 ")
@@ -132,6 +131,7 @@ def test_works_on_a_full_disk_after_a_killed_up(world: World, monkeypatch: pytes
 
 
 def test_names_what_else_uses_our_group(world: World) -> None:
+    world.volumes = (make_volume(),)
     group = world.up(make_config(nodes=1)).security_groups[0]
     instance = world.launch(SecurityGroupIds=[group.group_id])
     ec2 = world.clients.ec2
@@ -143,6 +143,7 @@ def test_names_what_else_uses_our_group(world: World) -> None:
         world.down()
     assert caught.value.hint == "remove this use of the group if it is not this cluster's, then: cluster down"
     assert not world.describe().nodes  # the resources that cost money are deleted
+    assert not world.resources()["shared volumes"]
     assert world.sandbox.backend.get_instance(instance).state == "running"
     ec2.terminate_instances(InstanceIds=[instance])
     with pytest.raises(AwsError, match=rf"{in_use}: a rule of {other} \(web\)"):
