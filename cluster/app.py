@@ -131,16 +131,16 @@ class App:
             return ClusterFiles(state_folder() / "hosts" / self.config.name)
         return self.files_in(self.config.provision.region)
 
-    def enter_cloud(self, *, start_sandbox: bool = False) -> None:
+    def enter_cloud(self, *, start_sandbox: bool = False, is_any_region: bool = False) -> None:
         """Points AWS's environment variables at the configured cloud. No other function does this.
 
         `cloud = "aws"` and "hosts" leave them as the user set them. `cloud = "sandbox"` points them at this folder's
         sandbox, and starts it if start_sandbox is true. With [provision] regions, `config` becomes that of the region
-        that has the cluster. Raises NotFoundError when no sandbox runs, SandboxError, AwsError.
+        that has the cluster, unless is_any_region. Raises NotFoundError when no sandbox runs, SandboxError, AwsError.
         """
         if self.config.cloud == "sandbox":
             self._enter_sandbox(start=start_sandbox)
-        if self.has_instances and self.config.provision.regions:
+        if self.has_instances and self.config.provision.regions and not is_any_region:
             self._find_region()
 
     def _find_region(self) -> None:
@@ -192,13 +192,13 @@ class App:
                 hint=instead,
             )
 
-    def find_cloud(self) -> bool:
+    def find_cloud(self, *, is_any_region: bool = False) -> bool:
         """Like enter_cloud, but return whether the cloud can be used. If no sandbox runs, print that.
 
         For commands that show nothing without a sandbox.
         """
         try:
-            self.enter_cloud()
+            self.enter_cloud(is_any_region=is_any_region)
         except NotFoundError as error:
             self.message(error.message)
             return False

@@ -1,7 +1,7 @@
 """Finds what `cluster status`, `list` and `cost` show."""
 
 from datetime import UTC, datetime
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 
 from cluster.app import App
@@ -11,7 +11,7 @@ from cluster.nodes.ec2 import Ec2Nodes
 from cluster.recovery.lost_head import try_find_lost_head
 from cluster.views.clusters import RegionClusters
 from cluster.views.status import HeadJob, Status
-from foundation.errors import ClusterError
+from foundation.errors import AwsError, ClusterError
 from foundation.thread_pool import bounded_pool, run_in_thread
 from provision.aws.clients import Clients, find_credentials, make_clients
 from provision.config import all_regions
@@ -77,14 +77,26 @@ def find_set_up(app: App, job: HeadJob | None) -> frozenset[str] | None:
     return frozenset(app.files.addresses()) or None
 
 
-def describe_regions(app: App, *, is_there: bool) -> list[RegionClusters]:
-    """Describes the clusters of all regions, in parallel. is_there: whether the cloud can be used. Raises AwsError."""
-    regions = all_regions(app.config.provision)
+def describe_regions(app: App, *, is_there: bool) -> tuple[list[RegionClusters], list[AwsError]]:
+    """Describes the clusters of all regions, in parallel. is_there: whether the cloud can be used.
+
+    Returns an error for each region that does not answer, for example because a policy denies it, or the account has
+    not enabled it. Raises it if there is only one region.
+    """
+    regions, found, errors = all_regions(app.config.provision), [], []
     clients = [make_clients(region) if is_there else None for region in regions]
     for each in filter(None, clients):
         find_credentials(each)  # here: two threads cannot ask for an MFA code
     with bounded_pool() as pool:
-        return list(pool.map(partial(_describe_region, app), regions, clients))
+        asked = [pool.submit(_describe_region, app, *each) for each in zip(regions, clients, strict=True)]
+    for region, answer in zip(regions, asked, strict=True):
+        try:
+            found.append(answer.result())
+        except AwsError as error:
+            if len(regions) == 1:
+                raise
+            errors.append(AwsError(f"{region} is not listed: {error.message}", hint=error.hint))
+    return found, errors
 
 
 def _describe_region(app: App, region: str, clients: Clients | None) -> RegionClusters:

@@ -39,29 +39,28 @@ def find_home(make_clients: MakeClients, regions: Sequence[str], *, name: str, n
     """
     if noted is not None and _has_something(_ask(make_clients(noted).ec2, name)):
         return noted
-    others = [region for region in regions if region != noted]
+    found, errors = find_remains(make_clients, [region for region in regions if region != noted], name=name)
+    if found:
+        return next((region for region, state in found.items() if _has_instances(state)), next(iter(found)))
+    for error in errors.values():
+        raise error
+    return noted
+
+
+def find_remains(
+    make_clients: MakeClients, regions: Sequence[str], *, name: str
+) -> tuple[dict[str, ClusterState], dict[str, AwsError]]:
+    """Returns the regions that have something of the cluster `name`, and an error for each that cannot be asked."""
     found: dict[str, ClusterState] = {}
-    errors: list[AwsError] = []
+    errors: dict[str, AwsError] = {}
     with bounded_pool() as pool:
-        lookups = {region: pool.submit(_ask, make_clients(region).ec2, name) for region in others}
+        lookups = {region: pool.submit(_ask, make_clients(region).ec2, name) for region in regions}
     for region, answer in lookups.items():
         try:
             found[region] = answer.result()
         except AwsError as error:
-            errors.append(AwsError(f"{region}: {error.message}", hint=error.hint))
-    having = [region for region, state in found.items() if _has_something(state)]
-    if having:
-        return next((region for region in having if _has_instances(found[region])), having[0])
-    if errors:
-        raise errors[0]
-    return noted
-
-
-def find_remains(make_clients: MakeClients, regions: Sequence[str], *, name: str) -> tuple[str, ...]:
-    """Returns the regions that have something of the cluster `name`. Raises AwsError."""
-    with bounded_pool() as pool:
-        lookups = {region: pool.submit(_ask, make_clients(region).ec2, name) for region in regions}
-    return tuple(region for region, answer in lookups.items() if _has_something(answer.result()))
+            errors[region] = AwsError(f"{region}: {error.message}", hint=error.hint)
+    return {region: state for region, state in found.items() if _has_something(state)}, errors
 
 
 def try_regions(

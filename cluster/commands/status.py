@@ -38,17 +38,21 @@ def list_(app: App, *, as_json: bool, wide: bool) -> None:
     """List all clusters in the region, or in all of [provision] regions.
 
     The list includes clusters that other people or machines created. KEY shows whether this machine has the private
-    key.
+    key. If a region does not answer, the exit code is 1, and the others are listed.
     """
     app.check_has_instances("list", instead="cluster status")
-    is_there = app.find_cloud()
-    found = describe_regions(app, is_there=is_there)
+    found, errors = describe_regions(app, is_there=app.find_cloud(is_any_region=True))
     tables = []
     for one in found:
         table = render_clusters(one, columns=app.find_columns(wide=wide))
         tables.append(f"{one.region}:\n{table}" if len(found) > 1 and one.clusters else table)
     document = [entry for one in found for entry in list_document(one)]
-    app.show("\n".join(tables), document, as_json=as_json, wrapped=not wide)
+    if found:
+        app.show("\n".join(tables), document, as_json=as_json, wrapped=not wide)
+    for error in errors[1:]:
+        app.warn_of(error)
+    if errors:
+        raise errors[0]
 
 
 @click.command("cost")

@@ -26,11 +26,11 @@ def delete_cluster(app: App, *, yes: bool, as_json: bool) -> None:
     if not app.find_cloud():
         _print(app, Receipt(cluster=app.config.name), as_json=as_json)
         return
-    config = app.config
     nodes = describe(app)
     find_job = ask_for_job(app, nodes, patience_s=BRIEF_PATIENCE_S if yes else PATIENCE_S)
     home = prepare_down(app.clients, request=find_request(app), files=app.files, report=app.report)
-    parts = [_Part(clients=app.clients, files=app.files, prepared=home), *_prepare_elsewhere(app)]
+    elsewhere, errors = _prepare_elsewhere(app)
+    parts = [_Part(clients=app.clients, files=app.files, prepared=home), *elsewhere]
     if any(part.prepared for part in parts):
         _show_plans(app, parts)
         job = find_job()
@@ -51,11 +51,18 @@ def delete_cluster(app: App, *, yes: bool, as_json: bool) -> None:
         receipt = replace(receipt, bill=find_bill(app, before))
     if receipt.leftovers or not app.is_temporary:
         _print(app, receipt, as_json=as_json)
+    _check_receipt(app, receipt, errors)
+
+
+def _check_receipt(app: App, receipt: Receipt, errors: Sequence[AwsError]) -> None:
+    """Raises the error for what is left, or may be. errors: of regions that do not answer."""
     if receipt.leftovers:
         raise ClusterError("not everything could be deleted", hint="run cluster down again in a minute")
     for unseen in receipt.unseen:
-        if unseen.kind == ROLE and config.provision.instance_profile == "auto":
+        if unseen.kind == ROLE and app.config.provision.instance_profile == "auto":
             raise AwsError(f"the {ROLE} that `up` made may still be there: {unseen.why}", hint="cluster iam-policy")
+    if errors:
+        raise errors[0]
 
 
 class _Part(Struct, frozen=True, kw_only=True):
@@ -66,20 +73,25 @@ class _Part(Struct, frozen=True, kw_only=True):
     prepared: DownPlan
 
 
-def _prepare_elsewhere(app: App) -> list[_Part]:
-    """Plans the deletion of what a killed `up` has left in [provision] regions, or `image bake`. Raises AwsError."""
+def _prepare_elsewhere(app: App) -> tuple[list[_Part], list[AwsError]]:
+    """Plans the deletion of what a killed `up` has left in [provision] regions, or `image bake`. Raises AwsError.
+
+    Returns an error for each of these regions that does not answer, which must not keep the cluster running.
+    """
     config = app.config
     request = replace(find_request(app), volumes=())
     others = config.provision.regions
-    having = {*find_remains(make_clients, others, name=config.name)} if others else set()
+    having, errors = find_remains(make_clients, others, name=config.name)
     baking = replace(request, name=bake_name(config.name))
     parts = []
     for region, target in (*((other, request) for other in others), (config.provision.region, baking)):
+        if region in errors:
+            continue
         clients, files = make_clients(region), app.files_in(region, name=target.name)
         if region in having or files.exist:
             prepared = prepare_down(clients, request=target, files=files, report=app.report)
             parts.append(_Part(clients=clients, files=files, prepared=prepared))
-    return parts
+    return parts, [AwsError(f"something may be left in {one.message}", hint=one.hint) for one in errors.values()]
 
 
 def _show_plans(app: App, parts: Sequence[_Part]) -> None:

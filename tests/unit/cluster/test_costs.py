@@ -1,15 +1,22 @@
-"""The ledger of costs that commands keep, and the prices of a job's nodes."""
+"""The ledger of costs that commands keep, and the prices of a job's nodes; the clusters of all regions."""
+
+from types import SimpleNamespace
+from typing import Any, NoReturn
 
 import pytest
+from click.testing import CliRunner
 
 from cluster.app import App
+from cluster.commands.status import list_
 from cluster.costs import find_node_prices, find_spending, note_costs, noting_costs
+from cluster.nodes.deletion import delete_cluster
 from cluster.nodes.ec2 import Ec2Nodes
 from cluster.session import find_request
 from cluster.status import describe_bills
-from foundation.errors import ClusterError, ConfigError
+from foundation.errors import AwsError, ClusterError, ConfigError
 from foundation.progress import Event
 from provision.cost import storage
+from provision.describe import describe_clusters
 from provision.up import prepare_up
 from provision_world import World, make_config
 
@@ -75,6 +82,44 @@ def test_the_costs_of_all_regions_are_shown(app: App, world: World, monkeypatch:
     app.override("provision.region", "us-west-2")
     app.override("provision.regions", ["us-east-1"])
     assert len(describe_bills(app, now=world.time.time())) == 1
+
+
+def test_a_region_that_does_not_answer(app: App, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`cluster list` shows the others, whether or not one of them has this cluster."""
+
+    def describe_or_refuse(ec2: Any, **known: Any) -> Any:
+        if ec2 is None:
+            raise AwsError("AWS says: no")
+        return describe_clusters(ec2, **known)
+
+    elsewhere = SimpleNamespace(session=world.clients.session, ec2=None)
+    monkeypatch.setattr("cluster.status.make_clients", {"us-east-1": world.clients, "eu-west-3": elsewhere}.__getitem__)
+    monkeypatch.setattr("provision.aws.clients.make_clients", lambda _: world.clients)
+    monkeypatch.setattr("cluster.status.describe_clusters", describe_or_refuse)
+    app.override("provision.regions", ["eu-west-3"])
+    for listed in ("no clusters in us-east-1", "demo  1 running"):
+        done = CliRunner().invoke(list_, obj=app)
+        assert listed in done.stdout
+        assert str(done.exception) == "eu-west-3 is not listed: AWS says: no"
+        world.up(make_config(nodes=1))
+
+
+def test_down_deletes_what_is_in_the_regions_that_answer(
+    app: App, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> NoReturn:
+        raise AwsError("AWS says: no")
+
+    monkeypatch.setattr(App, "find_cloud", lambda _: True)
+    monkeypatch.setattr("provision.regions._ask", refuse)
+    monkeypatch.setattr("cluster.nodes.deletion.make_clients", lambda _: world.clients)
+    app.override("provision.regions", ["eu-west-3"])
+    app.__dict__["files"] = world.files
+    world.up(make_config(nodes=1))
+    world.resize(make_config(nodes=0))
+    with pytest.raises(AwsError, match="something may be left in eu-west-3: AWS says: no"):
+        delete_cluster(app, yes=True, as_json=False)
+    assert not world.resources()
 
 
 def test_a_cluster_that_another_machine_has_deleted_is_another_cluster(app: App, world: World) -> None:
