@@ -271,13 +271,14 @@ class LaunchOption(Struct, frozen=True, kw_only=True):
 
 
 class Quota(Struct, frozen=True, kw_only=True):
-    """The account's limit on running vCPUs, for one kind of instance types and one market.
+    """The account's limit on running vCPUs in a region, for one kind of instance types and one market.
 
     needed: vCPUs of the whole launch; in_use, limit: vCPUs, None if unknown; `unknown`: why the limit is unknown.
     """
 
     code: str
     name: str
+    region: str
     needed: int
     limit: float | None
     in_use: int | None

@@ -21,7 +21,7 @@ from foundation.errors import QuotaError
 from foundation.thread_pool import bounded_pool
 from provision.aws.clients import Clients, error_code
 from provision.describe import find_instances, market_of
-from provision.model import LaunchOption, Market, Quota
+from provision.model import LaunchOption, Market, Quota, count
 from provision.preflight.machines import list_types
 
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 _STANDARD = ("a", "c", "d", "h", "i", "im", "is", "m", "r", "t", "z")
 """Im4gn and Is4gen belong to the I family (https://aws.amazon.com/ec2/instance-types/i4g/)."""
 _GRAPHICS = ("g", "gr", "vt")
-ASK_FOR_LESS = "reduce or change [provision] nodes, instance_type or market"
 _FAMILY = regex(r"([a-z]+)([0-9]*)")
 
 
@@ -117,32 +116,32 @@ def describe_quotas(
     with bounded_pool() as pool:
         found = {kind.code: pool.submit(_find_limit, clients, kind.code) for kind in kinds}
         counted = pool.submit(_count_in_use, clients.ec2, kinds)
-    limits = {code: limit.result() for code, limit in found.items()}
     in_use = counted.result()
-    return {
-        place: _make_quota(kind, needed=needed, in_use=in_use[kind.code], limit=limits[kind.code])
-        for place, (kind, needed) in wanted.items()
-    }
+    quotas: dict[tuple[Market, str], Quota] = {}
+    for place, (kind, needed) in wanted.items():
+        known, unknown = found[kind.code].result()
+        quotas[place] = Quota(
+            code=kind.code, name=kind.name, region=clients.region, needed=needed,
+            limit=known, in_use=in_use[kind.code], unknown=unknown,
+        )  # fmt: skip
+    return quotas
 
 
 def quota_error(quotas: Iterable[Quota], *, least: int, launching: int) -> QuotaError:
     """Returns the error when no way to launch fits the account's quotas. least: how many nodes are enough. Pure."""
-    distinct = tuple(dict.fromkeys(quotas))
+    # Of several types, the one that needs least.
+    distinct = {quota.code: quota for quota in sorted(quotas, key=lambda quota: -quota.needed)}.values()
     lines = [f"  {line}" for line in map(render_quota, distinct)]
     fewer = f" (nor {least} of them)" if least < launching else ""
-    nodes = "node" if launching == 1 else "nodes"
-    return QuotaError(
-        "\n".join([f"the account's quotas do not allow {launching} {nodes}{fewer}:", *lines]),
-        hint=f"{ASK_FOR_LESS}, or request a higher limit: {request_increase(distinct)}",
-    )
-
-
-def request_increase(quotas: Iterable[Quota]) -> str:
-    """Returns the commands that request sufficient limits from AWS. Pure."""
-    return " or ".join(
+    commands = (
         "aws service-quotas request-service-quota-increase --service-code ec2 "
-        f"--quota-code {quota.code} --desired-value {(quota.in_use or 0) + quota.needed}"
-        for quota in {quota.code: quota for quota in quotas}.values()
+        f"--quota-code {quota.code} --desired-value {(quota.in_use or 0) + quota.needed} --region {quota.region}"
+        for quota in distinct
+    )
+    return QuotaError(
+        "\n".join([f"the account's quotas do not allow {count(launching, 'node')}{fewer}:", *lines]),
+        hint=f"reduce or change [provision] nodes, instance_type or market, or request a higher limit: "
+        f"{' or '.join(commands)}",
     )
 
 
@@ -153,23 +152,18 @@ def render_quota(quota: Quota) -> str:
     return f"{quota.code} {quota.name}: {quota.needed} vCPUs needed, {in_use} in use, limit {limit}"
 
 
-def _make_quota(kind: QuotaKind, *, needed: int, in_use: int, limit: float | str) -> Quota:
-    known, unknown = (None, limit) if isinstance(limit, str) else (limit, None)
-    return Quota(code=kind.code, name=kind.name, needed=needed, limit=known, in_use=in_use, unknown=unknown)
-
-
 # --- limits
 
 
-def _find_limit(clients: Clients, code: str) -> float | str:
-    """Returns the limit in vCPUs, or the reason why it is unknown."""
+def _find_limit(clients: Clients, code: str) -> tuple[float | None, str | None]:
+    """Returns the limit in vCPUs, and the reason if it is unknown."""
     quotas = clients.service_quotas
     try:
-        return quotas.get_service_quota(ServiceCode="ec2", QuotaCode=code)["Quota"]["Value"]
+        return quotas.get_service_quota(ServiceCode="ec2", QuotaCode=code)["Quota"]["Value"], None
     except ClientError as error:
-        return f"Service Quotas says {error_code(error)}"
+        return None, f"Service Quotas says {error_code(error)}"
     except (NoConnectionError, HTTPClientError):
-        return "Service Quotas cannot be reached"
+        return None, "Service Quotas cannot be reached"
 
 
 # --- use

@@ -52,7 +52,7 @@ def find_reservation(ec2: EC2Client, config: ProvisionConfig) -> Reservation | N
         return None
     if not found:
         problem = f"{config.region} has no such capacity reservation of this account"
-        hint = "aws ec2 describe-capacity-reservations lists them; or set another region"
+        hint = f"aws ec2 describe-capacity-reservations --region {config.region} lists them; or set another region"
         raise setting_error(config, "reservation", problem, hint=hint)
     one = found[0]
     return Reservation(

@@ -4,6 +4,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from provision.model import ClusterState, LaunchOption, Permissions, Preflight, Quota
 from provision.render import render_preflight
@@ -19,6 +20,9 @@ GPU: dict[str, Any] = {
     "placement": True,
 }
 SPOT = {**GPU, "market": "spot"}
+QUOTA = Quota(
+    code="L-3819A6DF", name="All G and VT Spot Instance Requests", region="us-east-1", needed=16, limit=64.0, in_use=8
+)
 
 
 def render(
@@ -50,11 +54,11 @@ def test_the_whole() -> None:
         make_option(**GPU, zone="us-east-1b", usd_per_hour=1.006),
         skipped=("g5.xlarge is not offered in us-east-1e", "us-east-1d: subnet-4 has 1 free address, 4 are needed"),
         quotas=(
-            Quota(code="L-3819A6DF", name="All G and VT Spot Instance Requests", needed=16, limit=64.0, in_use=8),
-            Quota(
+            QUOTA,
+            replace(
+                QUOTA,
                 code="L-DB2E81BA",
                 name="Running On-Demand G and VT instances",
-                needed=16,
                 limit=None,
                 in_use=0,
                 unknown="Service Quotas says AccessDeniedException",

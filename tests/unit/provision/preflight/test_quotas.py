@@ -60,15 +60,18 @@ def test_a_limit_that_may_not_be_read(world: World) -> None:
 
 
 def quota(**values: Any) -> Quota:
-    return Quota(**{"code": "L-1", "name": "Some", "needed": 8, "limit": 4.0, "in_use": 2, **values})
+    given = {"code": "L-1", "name": "Some", "region": "eu-west-1", "needed": 8, "limit": 4.0, "in_use": 2}
+    return Quota(**{**given, **values})
 
 
 def test_the_error_has_each_quota_once_with_its_command() -> None:
-    error = quota_error([quota(), quota(), quota(code="L-2", name="Other", needed=16)], least=1, launching=4)
+    """With the least that is sufficient, for the region."""
+    found = [quota(), quota(code="L-2", name="Other", needed=16), quota(), quota(needed=64)]
+    error = quota_error(found, least=1, launching=4)
     assert error.message.splitlines() == [
         "the account's quotas do not allow 4 nodes (nor 1 of them):",
         "  L-1 Some: 8 vCPUs needed, 2 in use, limit 4",
         "  L-2 Other: 16 vCPUs needed, 2 in use, limit 4",
     ]
     assert str(error.hint).count("aws service-quotas request-service-quota-increase") == 2
-    assert "--quota-code L-2 --desired-value 18" in str(error.hint)
+    assert "--quota-code L-2 --desired-value 18 --region eu-west-1" in str(error.hint)
