@@ -36,7 +36,9 @@ def apply(
     """
     if not plan and not files.launches():
         return
-    context = Context(cluster=plan.cluster, owner=plan.owner, clients=clients, files=files, report=report)
+    context = Context(
+        cluster=plan.cluster, owner=plan.owner, tags=plan.tags, clients=clients, files=files, report=report
+    )
     with files.locked():
         with suppress(ClusterError) if is_down else nullcontext():
             forget_seen_launches(clients.ec2, name=plan.cluster, files=files)

@@ -7,7 +7,7 @@ from collections.abc import Set as AbstractSet
 from ipaddress import AddressValueError, IPv4Network, NetmaskValueError
 from typing import Annotated, Literal
 
-from msgspec import Meta
+from msgspec import Meta, field
 
 from foundation.errors import ConfigError
 from foundation.setting_types import ALONE, Settings, Shape
@@ -58,6 +58,19 @@ Region = Annotated[
     Shape(r"[a-z]{2}(-[a-z]+)+-?[0-9]{1,2}[a-z]?", 'an AWS region such as "us-east-1"'),
     _check_region,
 ]
+
+
+TagKey = Annotated[
+    str,
+    Shape(
+        r"(?![Aa][Ww][Ss]:|[Cc]luster:|[Nn]ame$)[A-Za-z0-9+=._:@-]{1,128}",
+        'a key of letters, digits and + - = . _ : @, other than "Name", "aws:..." and "cluster:..."',
+    ),
+]
+"""As instances have their tags in their metadata, and roles have them, too
+(https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/Using_Tags.html#tag-restrictions)."""
+
+TagValue = Annotated[str, Shape(r"[\w +=./:@-]{0,256}", "at most 256 letters, digits, spaces and + - = . _ / : @")]
 
 
 class ProvisionConfig(Settings, frozen=True, kw_only=True):
@@ -186,6 +199,14 @@ class ProvisionConfig(Settings, frozen=True, kw_only=True):
             "over a VPN (the nodes then get no public address).",
         ),
     ] = "public"
+
+    tags: Annotated[
+        dict[TagKey, TagValue],
+        Meta(
+            description="More tags of everything that `cluster up` creates, which a policy of the account or its cost "
+            'allocation needs: { CostCenter = "4711" }.',
+        ),
+    ] = field(default_factory=dict)
 
     def conflicts(self, given: AbstractSet[str]) -> Iterator[str]:  # noqa: ARG002 - includes defaults
         """Yields a message for each invalid combination of valid settings."""

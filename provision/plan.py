@@ -1,7 +1,7 @@
 """A plan: steps in order. Planning is pure; provision/apply.py runs each step's `apply`."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -28,14 +28,15 @@ from provision.volumes.config import VolumeConfig
 class Context:
     """The state that the steps of a plan share while they are applied.
 
-    cluster and owner are written into the tags. groups: the cluster's security groups, once read. The other fields
-    record the results of this run. made_group_id: the security group that it created. volume_id: the head's volume;
-    made_volume_id: the same, if this run created it. launched: ids of its instances. option: where they were launched.
-    without: indices of nodes that it could not launch for lack of capacity.
+    cluster, owner and `tags` (those of cluster.toml) are written into the tags. groups: the cluster's security groups,
+    once read. The other fields record the results of this run. made_group_id: the security group that it created.
+    volume_id: the head's volume; made_volume_id: the same, if this run created it. launched: ids of its instances.
+    option: where they were launched. without: indices of nodes that it could not launch for lack of capacity.
     """
 
     cluster: str
     owner: str
+    tags: Mapping[str, str]
     clients: Clients
     files: ClusterFiles
     report: Report
@@ -151,13 +152,15 @@ class World(Struct, frozen=True, kw_only=True):
 class Plan(Struct, frozen=True, kw_only=True):
     """Steps in order; false when there is nothing to do.
 
-    cluster and owner, an ARN, are written into tags. world: the input of `up` and `resize`, for the printed plan.
-    left_alone: untrusted instances with the cluster's tag, which the plan does not touch.
+    cluster, owner (an ARN) and `tags` (those of cluster.toml) are written into tags. world: the input of `up` and
+    `resize`, for the printed plan. left_alone: untrusted instances with the cluster's tag, which the plan does not
+    touch.
     """
 
     cluster: str
     steps: tuple[Step, ...]
     owner: str = ""
+    tags: Mapping[str, str] = {}
     world: World | None = None
     left_alone: tuple[UntrustedInstance, ...] = ()
 

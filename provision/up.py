@@ -157,6 +157,7 @@ def plan_up(world: World) -> Plan:
         cluster=world.request.name,
         steps=(*repair, *(step for plan in plans if plan is not None for step in plan(world))),
         owner=world.caller.owner,
+        tags=world.request.config.tags,
         world=world,
         left_alone=world.state.untrusted,
     )

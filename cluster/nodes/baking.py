@@ -59,7 +59,7 @@ def bake(app: App, *, name: str | None, yes: bool) -> None:
         waits = [] if made_of is None else [WaitForStopped(instance_ids=(made_of,))]
         create = CreateImage(name=name, cluster=cluster, recipe=recipe, instance_id=made_of)
         owner = describe_caller(app.clients, config, ssh_from="").owner
-        plan = Plan(cluster=app.config.name, owner=owner, steps=(*waits, create))
+        plan = Plan(cluster=app.config.name, owner=owner, tags=config.tags, steps=(*waits, create))
         apply(plan, clients=app.clients, files=app.files, report=app.report)
     except KeyboardInterrupt as error:  # the hint of `up` is about a node that stays
         raise Interrupted("cluster image bake again; or cluster down, if its node is still there") from error

@@ -69,6 +69,8 @@ _HINTS = {
     # Also the code of an opt-in region that the account has not enabled, and which does not know its keys.
     "AuthFailure": f"{CHECK_CREDENTIALS}; if they are right, the account must enable [provision] region first: "
     "aws account list-regions",
+    "AuthFailure.ServiceLinkedRoleCreationNotPermitted": "it is the account's first spot request: let an administrator "
+    "run aws iam create-service-linked-role --aws-service-name spot.amazonaws.com",
     "ExpiredToken": _EXPIRED,
     "ExpiredTokenException": _EXPIRED,
     "TokenRefreshRequired": _EXPIRED,
@@ -139,7 +141,10 @@ def _explain_denial(code: str, words: str, operation: str) -> str:
     """Explains a denied action. EC2 does not always name the action; only EC2 has the code UnauthorizedOperation."""
     action = find_named_action(words) or (f"ec2:{operation}" if code == "UnauthorizedOperation" else operation)
     if "explicit deny" in words:
-        return f"a policy of the account denies {action}: ask the account's administrator to change it"
+        return (
+            f"a policy of the account denies {action}: ask the account's administrator to change it, or which tags it "
+            "requires ([provision] tags)"
+        )
     return (
         f"these credentials need the permission {action}: ask the account's administrator; cluster iam-policy prints "
         "all that are needed"

@@ -80,7 +80,7 @@ def _launch_statements(
     def ec2(*resources: str) -> list[str]:
         return [f"arn:{partition}:ec2:{region}:*:{one}" for one in resources]
 
-    fixed = tags(name=name, owner="", role="node")
+    fixed = {**config.tags, **tags(name=name, owner="", role="node")}
     keys = {"aws:TagKeys": [*fixed, TAG_INDEX, TAG_LEASE]}
     values = {f"aws:RequestTag/{key}": value for key, value in fixed.items() if key != TAG_OWNER}
 

@@ -38,6 +38,7 @@ Verdict = Literal["allowed", "missing", "unknown"]
 _ACCOUNT_STATES = frozenset({"Blocked", "OptInRequired", "PendingVerification"})
 """Codes for an account that cannot launch anything in its current state."""
 
+_DENIED = re.compile(r"on resource: (\S+) with an explicit deny in an? ([a-z -]+)")
 _ON_GROUP = re.compile(r"on resource: \S+:security-group/")
 _ANYTHING = re.compile("")
 _STAND_IN = "i-00000000000000000"
@@ -132,7 +133,9 @@ def _test(action: str, call: Callable[..., object], *, stands_in: re.Pattern[str
         is_about_stand_in = stands_in is not None and stands_in.search(words) and "explicit deny" not in words
         if code != "UnauthorizedOperation" or is_about_stand_in:
             return action, "unknown"
-        return find_named_action(words) or action, "missing"
+        denied = _DENIED.search(words)
+        why = f" on {denied[1].rpartition(':')[2]}, which a {denied[2].strip()} denies" if denied else ""
+        return (find_named_action(words) or action) + why, "missing"
     raise AwsError(
         f"{action} was a dry run, but the service carried it out",
         hint="this is not AWS's EC2: check AWS_ENDPOINT_URL, and what was made there",

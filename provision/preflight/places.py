@@ -143,7 +143,8 @@ def _refuse_missing(permissions: Permissions) -> None:
         raise AwsError(
             "nothing was made: these credentials lack permissions that `cluster up` and `cluster down` need: "
             + ", ".join(permissions.missing),
-            hint="ask the account's administrator; cluster iam-policy prints all that are needed",
+            hint="ask the account's administrator; cluster iam-policy prints all that are needed; a policy that denies "
+            "a launch may require tags: [provision] tags",
         )
 
 

@@ -32,7 +32,7 @@ class CreateImage(Step):
 
     def apply(self, context: Context) -> bool:
         """Returns False if the image exists. Raises AwsError if EC2 cannot make it."""
-        ec2, owner, more = context.clients.ec2, context.owner, {TAG_BAKED: self.recipe}
+        ec2, owner, more = context.clients.ec2, context.owner, {**context.tags, TAG_BAKED: self.recipe}
         if self.instance_id is not None:
             image = tag_specification("image", name=self.cluster, owner=owner, more=more)
             snapshot = tag_specification("snapshot", name=self.cluster, owner=owner, more=more)

@@ -212,7 +212,7 @@ def _create(kind: str, name: str, make: Callable[..., object], find: Callable[[]
     """Creates a resource with the cluster's tags. An existing one counts as created if it has them."""
     named = tags(name=context.cluster, owner=_NOT_IN_TAGS.sub("_", context.owner), role=kind.replace(" ", "-"))
     try:
-        make(Tags=[{"Key": key, "Value": value} for key, value in named.items()])
+        make(Tags=[{"Key": key, "Value": value} for key, value in {**context.tags, **named}.items()])
     except ClientError as error:
         if error_code(error) != _THERE:
             raise

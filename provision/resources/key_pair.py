@@ -13,11 +13,11 @@ from foundation.waiting import poll
 from provision.aws.clients import NOT_FOUND_TIMEOUT_S, aws_errors, error_code, not_ours
 from provision.model import TAG_NAME, ClusterState, KeyPair, resource_name
 from provision.plan import Context, Step, World
-from provision.resources.resource import ResourceKind, find_left_by_tag, find_tag, tag_specification
+from provision.resources.resource import ResourceKind, find_left_by_tag, find_tag, tag_new
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
-    from mypy_boto3_ec2.type_defs import FilterTypeDef, ImportKeyPairRequestTypeDef, KeyPairInfoTypeDef
+    from mypy_boto3_ec2.type_defs import FilterTypeDef, KeyPairInfoTypeDef
 
 KIND = "key pair"
 
@@ -110,7 +110,11 @@ class ImportKeyPair(Step):
         public_key = context.files.make_key()
         ec2 = context.clients.ec2
         try:
-            ec2.import_key_pair(**_import_request(context.cluster, owner=context.owner, public_key=public_key))
+            ec2.import_key_pair(
+                KeyName=self.key_name,
+                PublicKeyMaterial=public_key.encode(),
+                TagSpecifications=tag_new(context, "key-pair"),
+            )
         except ClientError as error:
             if error_code(error) != "InvalidKeyPair.Duplicate":
                 raise
@@ -139,14 +143,6 @@ class DeleteKeyPair(Step):
         """Deletes the key pair. Always returns True: EC2 also reports success for one that does not exist."""
         context.clients.ec2.delete_key_pair(KeyName=self.key_name)
         return True
-
-
-def _import_request(name: str, *, owner: str, public_key: str) -> ImportKeyPairRequestTypeDef:
-    return {
-        "KeyName": resource_name(name),
-        "PublicKeyMaterial": public_key.encode(),
-        "TagSpecifications": [tag_specification("key-pair", name=name, owner=owner)],
-    }
 
 
 KEY_PAIR: ResourceKind[KeyPair | None] = ResourceKind(

@@ -192,6 +192,7 @@ def make_launch(world: World, preflight: Preflight) -> LaunchNodes:
             instance_profile=find_profile_name(config, name=world.request.name),
             user=config.user if world.request.from_head else "",
             authorized=world.request.from_head or "",
+            tags=config.tags,
         ),
         least=world.least_missing,
         group_id=group.group_id if group else None,
@@ -224,6 +225,7 @@ def rehearsed_launch(world: World) -> RunInstancesRequestTypeDef:
         public_address=world.request.config.ssh_address == "public",
         placement_group=placement.group_name if placement is not None and placement.ours else None,
         instance_profile=None if profile in {"none", "auto"} else profile,
+        tags=world.request.config.tags,
     )
     return run_instances_request(
         nodes,

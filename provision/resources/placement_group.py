@@ -19,12 +19,12 @@ from provision.resources.resource import (
     find_left_by_tag,
     find_tag,
     retry_while,
-    tag_specification,
+    tag_new,
 )
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
-    from mypy_boto3_ec2.type_defs import CreatePlacementGroupRequestTypeDef, FilterTypeDef, PlacementGroupTypeDef
+    from mypy_boto3_ec2.type_defs import FilterTypeDef, PlacementGroupTypeDef
 
 KIND = "placement group"
 IN_USE_TIMEOUT_S = 180.0
@@ -97,7 +97,9 @@ class CreatePlacementGroup(Step):
         """Creates the group, or uses an existing one of that name if it is ours. Returns False if it existed."""
         ec2 = context.clients.ec2
         try:
-            ec2.create_placement_group(**_create_request(context.cluster, owner=context.owner))
+            ec2.create_placement_group(
+                GroupName=self.group_name, Strategy="cluster", TagSpecifications=tag_new(context, "placement-group")
+            )
         except ClientError as error:
             if error_code(error) != "InvalidPlacementGroup.Duplicate":
                 raise
@@ -131,14 +133,6 @@ class DeletePlacementGroup(Step):
                 raise
             return False
         return True
-
-
-def _create_request(name: str, *, owner: str) -> CreatePlacementGroupRequestTypeDef:
-    return {
-        "GroupName": resource_name(name),
-        "Strategy": "cluster",
-        "TagSpecifications": [tag_specification("placement-group", name=name, owner=owner)],
-    }
 
 
 PLACEMENT_GROUP: ResourceKind[PlacementGroup | None] = ResourceKind(

@@ -11,7 +11,7 @@ from msgspec import Struct
 from foundation.waiting import poll
 from provision.aws.clients import NOT_FOUND_TIMEOUT_S, Clients, aws_errors, error_code
 from provision.model import TAG_NAME, ClusterState, tags
-from provision.plan import Request, Step, World
+from provision.plan import Context, Request, Step, World
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -136,6 +136,14 @@ def tagged(name: str) -> FilterTypeDef:
 def find_tag(found: Iterable[TagTypeDef], key: str) -> str | None:
     """Returns a tag's value; None without the tag."""
     return next((tag["Value"] for tag in found if tag["Key"] == key), None)
+
+
+def tag_new(
+    context: Context, kind: ResourceTypeType, *, role: str | None = None, more: Mapping[str, str] | None = None
+) -> list[TagSpecificationTypeDef]:
+    """Returns the tags for the call that creates a resource of the cluster, with those of cluster.toml."""
+    own = {**context.tags, **(more or {})}
+    return [tag_specification(kind, name=context.cluster, owner=context.owner, role=role, more=own)]
 
 
 def tag_specification(

@@ -6,6 +6,7 @@ import hashlib
 import json
 import random
 import time
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
@@ -45,7 +46,7 @@ _NOT_YET_KNOWN = frozenset({"InvalidGroup.NotFound", "InvalidKeyPair.NotFound", 
 class NodeSpec(Struct, frozen=True, kw_only=True):
     """The nodes of one launch, the same in every place. placement_group: for the options with `placement`.
 
-    authorized: an additional line in the authorized_keys of `user`; "" for none.
+    authorized: an additional line in the authorized_keys of `user`; "" for none. tags: of cluster.toml.
     """
 
     indices: tuple[int, ...]
@@ -56,6 +57,7 @@ class NodeSpec(Struct, frozen=True, kw_only=True):
     instance_profile: str | None = None
     user: str = ""
     authorized: str = ""
+    tags: Mapping[str, str] = {}
 
 
 def run_instances_request(
@@ -75,7 +77,7 @@ def run_instances_request(
     their index. least: how many nodes are enough. group_id: None for a dry run without a group. lease: when
     the nodes end by themselves. Their metadata includes their tags, so that they see changes of the lease.
     """
-    tag = partial(tag_specification, name=name, owner=owner, role="node")
+    tag = partial(tag_specification, name=name, owner=owner, role="node", more=nodes.tags)
     leased = {} if lease is None else {TAG_LEASE: render_lease(lease)}
     request: RunInstancesRequestTypeDef = {
         "ImageId": option.image_id,
@@ -104,7 +106,7 @@ def run_instances_request(
         ),
         "NetworkInterfaces": [_network_interface(option, group_id=group_id, public_address=nodes.public_address)],
         "TagSpecifications": [
-            tag("instance", more={TAG_INDEX: format_indices(nodes.indices), **leased}),
+            tag("instance", more={**nodes.tags, TAG_INDEX: format_indices(nodes.indices), **leased}),
             tag("volume"),
             tag("network-interface"),
         ],

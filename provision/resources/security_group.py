@@ -14,12 +14,11 @@ from foundation.waiting import poll
 from provision.aws.clients import NOT_FOUND_TIMEOUT_S, aws_errors, error_code, not_ours
 from provision.model import TAG_LEASE, TAG_NAME, ClusterState, SecurityGroup, resource_name
 from provision.plan import Context, Step, World
-from provision.resources.resource import ResourceKind, find_left_by_tag, find_tag, retry_while, tag_specification
+from provision.resources.resource import ResourceKind, find_left_by_tag, find_tag, retry_while, tag_new
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
     from mypy_boto3_ec2.type_defs import (
-        CreateSecurityGroupRequestTypeDef,
         FilterTypeDef,
         IpPermissionOutputTypeDef,
         IpPermissionTypeDef,
@@ -133,7 +132,12 @@ class CreateSecurityGroup(Step):
         """Creates the group, or uses an existing one of that name if it is ours. Returns False if it existed."""
         ec2, name = context.clients.ec2, context.cluster
         try:
-            created = ec2.create_security_group(**_create_request(name, owner=context.owner, vpc_id=self.vpc_id))
+            created = ec2.create_security_group(
+                GroupName=self.group_name,
+                Description=f"Nodes of the cluster {name}",
+                VpcId=self.vpc_id,
+                TagSpecifications=tag_new(context, "security-group"),
+            )
         except ClientError as error:
             if error_code(error) != "InvalidGroup.Duplicate":
                 raise
@@ -273,15 +277,6 @@ def _find_naming_groups(ec2: EC2Client, *, group_id: str) -> list[str]:
         for group in ec2.describe_security_groups(Filters=[{"Name": direction, "Values": [group_id]}])["SecurityGroups"]
         if group["GroupId"] != group_id
     ]
-
-
-def _create_request(name: str, *, owner: str, vpc_id: str) -> CreateSecurityGroupRequestTypeDef:
-    return {
-        "GroupName": resource_name(name),
-        "Description": f"Nodes of the cluster {name}",
-        "VpcId": vpc_id,
-        "TagSpecifications": [tag_specification("security-group", name=name, owner=owner)],
-    }
 
 
 def _ssh_permission(*networks: str) -> IpPermissionTypeDef:

@@ -28,7 +28,7 @@ from provision.resources.resource import (
     ResourceKind,
     find_tag,
     list_volumes,
-    tag_specification,
+    tag_new,
     tagged,
 )
 from provision.volumes.config import find_head_volume
@@ -225,9 +225,14 @@ class CreateSharedVolume(Step):
         head = poll(lambda: describe_now(context).head, timeout_s=NOT_FOUND_TIMEOUT_S)  # EC2's lists may lag
         if head is None:
             raise AwsError("the head has ended", hint="cluster up")
-        request = create_request(
-            context.cluster, owner=context.owner, zone=head.zone, size_gib=self.size_gib, keep=self.keep
-        )
+        more = {TAG_KEEP: "true"} if self.keep else {}
+        request: CreateVolumeRequestTypeDef = {
+            "AvailabilityZone": head.zone,
+            "Size": self.size_gib,
+            "VolumeType": "gp3",
+            "Encrypted": True,
+            "TagSpecifications": tag_new(context, "volume", role=SHARED_ROLE, more=more),
+        }
         # A repeated call, after an interrupted run, has the same token. AWS responds to it with the first volume,
         # even if that has been deleted: then use a new token.
         same = hashlib.sha256(f"{head.instance_id} {json.dumps(request, sort_keys=True)}".encode()).hexdigest()
@@ -245,18 +250,6 @@ def _create(context: Context, request: CreateVolumeRequestTypeDef) -> bool:
     volume_id = context.clients.ec2.create_volume(**request)["VolumeId"]
     context.volume_id = context.made_volume_id = volume_id
     return poll(lambda: _find_one(context, volume_id), timeout_s=NOT_FOUND_TIMEOUT_S) is not None
-
-
-def create_request(name: str, *, owner: str, zone: str, size_gib: int, keep: bool) -> CreateVolumeRequestTypeDef:
-    """Returns the whole request except its ClientToken. Pure."""
-    more = {TAG_KEEP: "true"} if keep else {}
-    return {
-        "AvailabilityZone": zone,
-        "Size": size_gib,
-        "VolumeType": "gp3",
-        "Encrypted": True,
-        "TagSpecifications": [tag_specification("volume", name=name, owner=owner, role=SHARED_ROLE, more=more)],
-    }
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -383,7 +376,7 @@ def delete_volume(context: Context, volume_id: str) -> bool:
     if done is None:
         raise AwsError(
             f"the volume {volume_id} is still in use after {RELEASE_TIMEOUT_S:.0f} s",
-            hint=f"aws ec2 detach-volume --volume-id {volume_id}, then: cluster down",
+            hint=f"aws ec2 detach-volume --volume-id {volume_id} --region {ec2.meta.region_name}, then: cluster down",
         )
     return done[0]
 

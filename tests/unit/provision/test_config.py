@@ -45,6 +45,14 @@ def test_rejects_and_says_what_is_allowed(key: str, value: Any, words: str) -> N
     assert words in line
 
 
+def test_tags_that_up_sets_itself_are_rejected() -> None:
+    with pytest.raises(ConfigError, match=r"tags\.\"cluster:name\": must be a key of letters"):
+        make(tags={"cluster:name": "other"})
+    with pytest.raises(ConfigError, match=r"tags\.CostCenter = 4711: must be at most 256 letters"):
+        make(tags={"CostCenter": 4711})
+    assert make(tags={"CostCenter": "ML group"}).tags == {"CostCenter": "ML group"}
+
+
 def test_private_addresses_need_a_network() -> None:
     with pytest.raises(ConfigError, match="needs a network in ssh_from"):
         make(ssh_address="private")

@@ -1,4 +1,5 @@
 import os
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ from foundation.errors import AwsError, ClusterError
 from foundation.progress import Event, silent
 from provision.files import ClusterFiles
 from provision.up import up
-from provision_world import World, complete, listening, make_config
+from provision_world import World, complete, listening, make_config, make_volume
 
 
 def test_up_makes_a_complete_cluster_and_opens_only_ssh(world: World, tmp_path: Path) -> None:
@@ -30,6 +31,19 @@ def test_up_makes_a_complete_cluster_and_opens_only_ssh(world: World, tmp_path: 
     world.files = ClusterFiles(tmp_path / "another machine")
     assert world.down().leftovers == ()
     assert not world.resources()
+
+
+def test_everything_has_the_tags_of_cluster_toml(world: World) -> None:
+    """A policy of the account may deny creating resources without them."""
+    world.volumes = (make_volume(),)
+    world.up(make_config(market="spot", instance_profile="auto", tags={"CostCenter": "4711"}))
+    tagged = world.clients.ec2.describe_tags(Filters=[{"Name": "key", "Values": ["CostCenter"]}])["Tags"]
+    assert Counter(tag["ResourceType"] for tag in tagged) == {
+        "instance": 2, "network-interface": 2, "volume": 3, "spot-instance-request": 2,  # moto's word
+        "key-pair": 1, "security-group": 1, "placement-group": 1,
+    }  # fmt: skip
+    role = world.clients.iam.get_role(RoleName="cluster-us-east-1-demo")["Role"]
+    assert {"Key": "CostCenter", "Value": "4711"} in role["Tags"]
 
 
 @pytest.mark.parametrize("nodes", [8, pytest.param(1000, marks=pytest.mark.slow)])

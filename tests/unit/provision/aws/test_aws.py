@@ -69,6 +69,7 @@ DENIED = "is not authorized to perform: ssm:GetParameter"
     ("error", "hint"),
     [
         (aws_error("AuthFailure"), "check your credentials"),
+        (aws_error("AuthFailure.ServiceLinkedRoleCreationNotPermitted"), "aws iam create-service-linked-role"),
         (aws_error("ExpiredToken"), "get new credentials"),
         (aws_error("RequestExpired"), "the session has expired"),
         (aws_error("UnauthorizedOperation"), "ec2:RunInstances"),

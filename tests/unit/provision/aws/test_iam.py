@@ -37,7 +37,7 @@ COMPLETE = InstanceProfile(
 
 
 def context(world: World) -> Context:
-    return Context(cluster=NAME, owner=OWNER, clients=world.clients, files=world.files, report=silent)
+    return Context(cluster=NAME, owner=OWNER, tags={}, clients=world.clients, files=world.files, report=silent)
 
 
 def find(world: World) -> InstanceProfile | None:

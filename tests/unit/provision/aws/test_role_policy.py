@@ -185,6 +185,12 @@ def test_a_role_ends_and_replaces_only_nodes_of_its_cluster(
     assert may(role(replaces=False), action, arn, **context) is (allowed == "always")
 
 
+def test_a_role_sets_the_tags_of_cluster_toml() -> None:
+    policy = role(tags={"team": "research"})
+    for team, allowed in (("research", True), ("finance", False)):
+        assert may(policy, "ec2:RunInstances", ec2("volume/*"), **tagged(team=team)) is allowed
+
+
 IMAGE = f"arn:aws:ec2:{REGION}::image"
 CANONICAL, SOMEONE = {"ec2__Owner": "099720109477"}, {"ec2__Owner": "210987654321"}
 BAKED_BY_US = {"aws__ResourceTag___cluster__name": "demo", **CANONICAL}
