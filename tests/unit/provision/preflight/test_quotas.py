@@ -60,8 +60,8 @@ def test_a_limit_that_may_not_be_read(world: World) -> None:
 
 
 def quota(**values: Any) -> Quota:
-    given = {"code": "L-1", "name": "Some", "region": "eu-west-1", "needed": 8, "limit": 4.0, "in_use": 2}
-    return Quota(**{**given, **values})
+    given: dict[str, Any] = {"code": "L-1", "name": "Some", "region": "eu-west-1", "needed": 8, "limit": 4.0}
+    return Quota(**{"in_use": 2, **given, **values})
 
 
 def test_the_error_has_each_quota_once_with_its_command() -> None:
