@@ -37,7 +37,8 @@ def describe_files(job: JobSpec, files: Sequence[NewFiles], *, hosts: Sequence[J
         on = f"on {', '.join(nodes) if len(nodes) <= MOST_HOSTS else count(len(nodes), 'node')}"
         what = render_new_files(files) or (f"no new files {on}" if has_ended else on)
         parts.append(f"{what}, below {_find_folder(job.id, job.cwd)}")
-    return "; ".join([*parts, *([f"results in {results}"] if results else [])])
+    known = "results" if parts or prefix or not has_ended else "results, if any,"
+    return "; ".join([*parts, *([f"{known} in {results}"] if results else [])])
 
 
 def _find_folder(job: str, cwd: str) -> str:

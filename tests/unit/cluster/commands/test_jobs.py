@@ -83,7 +83,7 @@ BELOW = f"below /home/me/.cluster/jobs/{JOB}"
     ("values", "shown"),
     [
         ({}, f"no new files on node-0, node-1, {BELOW}"),
-        ({"output_url": f"s3://b/{JOB}/"}, f"results in s3://b/{JOB}/; cluster results {JOB} copies them"),
+        ({"output_url": f"s3://b/{JOB}/"}, f"results, if any, in s3://b/{JOB}/; cluster results {JOB} copies them"),
         ({"state": "running", "ended_at": None}, f"on node-0, node-1, {BELOW}"),
         (
             {"files": [{"host": "node-1", "count": 3, "folders": ["out/"]}], "output_url": f"s3://b/{JOB}/"},
