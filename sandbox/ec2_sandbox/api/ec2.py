@@ -28,7 +28,7 @@ from moto.ec2.models.spot_requests import SpotInstanceRequest
 from moto.ec2.models.tags import TagBackend
 from moto.ec2.models.vpcs import VPC
 
-from ec2_sandbox.api import limits
+from ec2_sandbox.api import images, limits
 from ec2_sandbox.api.consistency import Tokens, Unsettled
 from ec2_sandbox.api.instances import IncorrectInstanceStateError, PlacementGroups, SandboxInstance
 from ec2_sandbox.api.reservations import CapacityReservations
@@ -92,6 +92,7 @@ class SandboxEC2Backend(EC2Backend):
         self.unsettled = Unsettled(self.settings.config.consistency_delay_s)
         self.placement_groups = PlacementGroups(self)
         self.capacity_reservations = CapacityReservations(self)
+        images.publish(self)
 
     def describe_tags(self, filters: dict[str, list[str]] | None = None) -> list[dict[str, str]]:
         """As in moto, but reads only the tags of the resources that the filter names.

@@ -10,12 +10,11 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from moto.core.models import DEFAULT_ACCOUNT_ID
+from moto.core.utils import utcnow
 from moto.ec2.exceptions import EC2ClientError
 from moto.ec2.models import EC2Backend
 from moto.ec2.models.amis import Ami
 from moto.ec2.utils import random_ami_id
-from moto.ssm.models import Parameter, ssm_backends
 
 from ec2_sandbox.api.instances import IncorrectInstanceStateError
 from ec2_sandbox.api.volumes import SandboxSnapshot
@@ -40,11 +39,13 @@ ARCHITECTURES = (("x86_64", "amd64"), ("arm64", "arm64"))
 class SandboxAmi(Ami):
     """An image with root volume of the real size, or with the volumes of its own snapshots. moto's have 15 GB.
 
-    devices: its own block devices; public images have a root volume only.
+    devices: its own block devices; public images have a root volume only. parameter: the name of a public image's
+    parameter in SSM (ssm.py).
     """
 
     root_gib = UBUNTU_ROOT_GIB
     devices: tuple[dict[str, Any], ...] = ()
+    parameter = ""
 
     @property
     def block_device_mappings(self) -> list[dict[str, Any]]:
@@ -171,11 +172,14 @@ def _add(
     return ami
 
 
-def publish(backend: EC2Backend, created: dt.datetime) -> None:
-    """Adds the newest Ubuntu images and Deep Learning AMIs to EC2 and SSM.
+def publish(backend: EC2Backend) -> None:
+    """Adds the newest Ubuntu images and Deep Learning AMIs.
 
-    created: when the newest images were published; the date is part of their names.
+    They are of the 10th of last month, which is part of their names: all sandboxes that start in the same month have
+    the same images.
     """
+    month = utcnow().replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    created = (month - dt.timedelta(days=1)).replace(day=10)
     day = created.strftime("%Y%m%d")
     for architecture, debian in ARCHITECTURES:
         for release, (codename, storage, ebs) in RELEASES.items():
@@ -211,7 +215,7 @@ def _publish(
     backend: EC2Backend, created: dt.datetime, folder: str, *, name: str, owner_alias: str | None, root_gib: int,
     **more: Any,
 ) -> None:  # fmt: skip
-    """Adds a public image, whose id depends only on its name, and an SSM parameter in `folder` with the id."""
+    """Adds a public image, whose id depends only on its name. folder: of its parameter in SSM."""
     image_id = "ami-0" + hashlib.sha256(name.encode()).hexdigest()[:16]
     ami = SandboxAmi(
         backend,
@@ -229,22 +233,5 @@ def _publish(
         **more,
     )
     ami.root_gib = ami.ebs_snapshot.volume.size = root_gib
+    ami.parameter = f"/aws/service/{folder}/ami-id"
     backend.amis[image_id] = ami
-    parameter = f"/aws/service/{folder}/ami-id"
-    parameters = ssm_backends[DEFAULT_ACCOUNT_ID][backend.region_name]._parameters  # noqa: SLF001 -- moto refuses names that begin with /aws
-    # moto's own parameters name images that the sandbox does not have.
-    parameters.latest_amis_loaded = parameters.latest_ecs_amis_loaded = True
-    parameters[parameter].append(
-        Parameter(  # type: ignore[abstract]  # moto creates them the same way
-            account_id=DEFAULT_ACCOUNT_ID,
-            name=parameter,
-            value=image_id,
-            parameter_type="String",
-            description=None,
-            allowed_pattern=None,
-            keyid=None,
-            last_modified_date=created,
-            version=1,
-            data_type="aws:ec2:image",
-        )
-    )

@@ -1,11 +1,8 @@
 """Replaces moto's own classes with the sandbox's, for the whole process."""
 
-import datetime as dt
-
 from moto.core.base_backend import BackendDict, backend_lock
 from moto.core.model_instances import reset_model_data
 from moto.core.models import DEFAULT_ACCOUNT_ID
-from moto.core.utils import utcnow
 from moto.ec2 import urls as ec2_urls
 from moto.ec2 import utils as ec2_utils
 from moto.ec2.models import (
@@ -19,19 +16,14 @@ from moto.ec2instanceconnect import urls as instance_connect_urls
 from moto.fsx import models as fsx_models
 from moto.iam import policy_validation
 from moto.servicequotas import urls as quota_urls
-from moto.ssm import models as ssm_models
-from moto.ssm import urls as ssm_urls
 
-from ec2_sandbox.api import images
 from ec2_sandbox.api.ec2 import Ec2Settings, PublicAddresses, SandboxEC2Backend, matches_filter
 from ec2_sandbox.api.ec2_actions import SandboxEC2Response
 from ec2_sandbox.api.file_systems import SandboxFileSystem
 from ec2_sandbox.api.instances import SandboxInstance
 from ec2_sandbox.api.limits import SandboxQuotasResponse
 from ec2_sandbox.api.on_hosts.instance_connect import SandboxInstanceConnectResponse
-from ec2_sandbox.api.on_hosts.run_command import SandboxCommand, SandboxSsmResponse
 from ec2_sandbox.api.regions import Backend, Regions
-from ec2_sandbox.api.s3 import install_uploads
 from ec2_sandbox.api.volumes import SandboxAttachment, SandboxSnapshot, SandboxVolume
 from ec2_sandbox.hosts.names import Names
 
@@ -61,10 +53,7 @@ def install(settings: Ec2Settings) -> Backend:
     fsx_models.FileSystem = SandboxFileSystem  # type: ignore[misc]
     SandboxQuotasResponse.granted = settings.config.quotas
     quota_urls.url_paths = {"{0}/$": SandboxQuotasResponse.dispatch}
-    ssm_models.Command = SandboxCommand  # type: ignore[misc,assignment]
-    ssm_urls.url_paths = {"{0}/$": SandboxSsmResponse.dispatch}
     instance_connect_urls.url_paths = {"{0}/$": SandboxInstanceConnectResponse.dispatch}
-    install_uploads()
     # IAM treats a policy without a version as version 2008-10-17; moto would refuse it.
     validator = policy_validation.BaseIAMPolicyValidator
     validator._validate_version = validator._validate_version_syntax  # type: ignore[method-assign]  # noqa: SLF001
@@ -76,31 +65,18 @@ def install(settings: Ec2Settings) -> Backend:
     elastic_ip_addresses.random_ip = addresses.take  # type: ignore[attr-defined]
     names = Names(region=settings.region, private=settings.private, public=settings.public)
     elastic_network_interfaces.generate_dns_from_ip = names.name_of  # type: ignore[attr-defined,assignment]
-    for backend in found:
-        images.publish(backend, _some_weeks_ago())
     whole = found[0] if len(found) == 1 else Regions(found)
     SandboxEC2Backend.whole = whole
     return whole
 
 
-def forget(backend: Backend) -> None:
+def forget() -> None:
     """Forgets the state of all services, so that it is as after `install`. Call it under EC2's lock.
 
-    backend: from `install`. It stays the same object, as do those of all other services.
+    The services' backends stay the same objects.
     """
     with backend_lock:
         for service in BackendDict._instances:  # type: ignore[misc]  # noqa: SLF001 -- its reset() would replace them
             for account in service.values():
                 account.reset()
     reset_model_data()
-    for region in backend if isinstance(backend, Regions) else (backend,):
-        images.publish(region, _some_weeks_ago())
-
-
-def _some_weeks_ago() -> dt.datetime:
-    """Returns when the public images were published: the 10th of last month.
-
-    So all sandboxes that start in the same month have the same images.
-    """
-    month = utcnow().replace(day=1, hour=0, minute=0, second=0, microsecond=0)
-    return (month - dt.timedelta(days=1)).replace(day=10)

@@ -44,7 +44,6 @@ class SandboxS3Response(responses.S3Response):
         return self.serialized(ActionResult({**result, "Uploads": uploads}))
 
 
-def install_uploads() -> None:
-    """Replaces moto's classes. Call it before the first request, because moto then looks the class up by name."""
-    models.FakeMultipart = SandboxMultipart  # type: ignore[misc]
-    responses.S3Response = SandboxS3Response  # type: ignore[misc]
+# moto looks its classes up by name at the first request.
+models.FakeMultipart = SandboxMultipart  # type: ignore[misc]
+responses.S3Response = SandboxS3Response  # type: ignore[misc]

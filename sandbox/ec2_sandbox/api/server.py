@@ -4,6 +4,7 @@ moto's own server, from Werkzeug, closes every connection after one request. It 
 that accepts connections, so one silent client blocks all others.
 """
 
+import importlib
 import io
 import logging
 import ssl
@@ -36,6 +37,8 @@ from ec2_sandbox.api.refusals import SANDBOX_BROKEN, UNSUPPORTED, refuse
 from ec2_sandbox.paths import CHECKIP_PATH, SandboxPaths
 
 IDLE_TIMEOUT_S = 120.0
+# The modules that change a service of moto's. They are imported with it, at its first call.
+ADDITIONS = {"s3": "ec2_sandbox.api.s3", "ssm": "ec2_sandbox.api.ssm"}
 
 log = logging.getLogger("ec2_sandbox.server")
 
@@ -253,6 +256,8 @@ class Services:
                 name = next((name for name, pattern in backend_url_patterns if pattern.match(address)), None)
                 if name is None:
                     raise NotImplementedError(f"it does not have the service {service}")
+                if name in ADDITIONS:
+                    importlib.import_module(ADDITIONS[name])
                 regions = get_backend(name)[DEFAULT_ACCOUNT_ID]  # type: ignore[call-overload]  # any of its names
                 paths = regions["us-east-1" if "us-east-1" in regions else "aws"].flask_paths
                 rules = [Rule(path, endpoint=paths[path], strict_slashes=False) for path in paths if path]

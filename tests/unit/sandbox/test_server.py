@@ -3,6 +3,8 @@
 import http.client
 import io
 import ssl
+import subprocess
+import sys
 import threading
 from contextlib import closing
 from pathlib import Path
@@ -88,3 +90,16 @@ def test_a_call_in_the_json_protocol_has_no_secrets() -> None:
 )
 def test_error_code(body: bytes, code: str | None) -> None:
     assert find_error_code(body) == code
+
+
+def test_a_daemon_without_unused_libraries() -> None:
+    """What only tests and other programs need takes a quarter of its memory; services that need it have it later."""
+    program = (
+        "import sys, ec2_sandbox.daemon as daemon\n"
+        "print(*{'asyncio', 'boto3.session', 'moto.s3', 'moto.ssm', 'responses', 'unittest'} & sys.modules.keys())\n"
+        "daemon.unused.restore()\n"
+        "import boto3.dynamodb.types\n"
+        "from moto.core.models import MockAWS, responses_mock\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("\n", "")

@@ -7,7 +7,6 @@ from moto.ec2.exceptions import EC2ClientError, InvalidLaunchTemplateVersionNotF
 from moto.ec2.models.instances import Reservation
 from moto.ec2.models.launch_templates import LaunchTemplateVersion
 from moto.iam.models import iam_backends
-from moto.ssm.models import ssm_backends
 
 from ec2_sandbox.api import limits
 from ec2_sandbox.api.actions.base import SandboxActions
@@ -63,6 +62,8 @@ class LaunchActions(SandboxActions):
             self.params = {**merge_launch(version.data, self.params), "LaunchTemplate": named}
         image_id = str(self._get_param("ImageId") or "")
         if image_id.startswith(BY_PARAMETER):
+            from ec2_sandbox.api.ssm import ssm_backends  # noqa: PLC0415 - as in server.py
+
             found = ssm_backends[self.current_account][self.region].get_parameter(image_id.removeprefix(BY_PARAMETER))
             if found is None:
                 raise EC2ClientError("InvalidParameterValue", f"Unable to resolve {image_id}")
