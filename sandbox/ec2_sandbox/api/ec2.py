@@ -4,6 +4,7 @@ The extension adds a default VPC in the sandbox's own range, public addresses th
 unknown images, key pairs and instance types and for security groups in use.
 """
 
+import datetime as dt
 import itertools
 import threading
 from collections.abc import Callable, Container, Iterable, Iterator
@@ -168,10 +169,11 @@ class SandboxEC2Backend(EC2Backend):
             for reservation_id in set(self.reservations) - known:
                 self._take_back(reservation_id)
             raise
-        for instance in reservation.instances:
+        for instance in cast("list[SandboxInstance]", reservation.instances):
+            instance.reservation_id = reservation.id
             if instance.key_name:
-                cast("SandboxInstance", instance).public_key = self.key_pairs[instance.key_name].public_key
-            self.settings.note(cast("SandboxInstance", instance))
+                instance.public_key = self.key_pairs[instance.key_name].public_key
+            self.settings.note(instance)
         return reservation
 
     def _take_back(self, reservation_id: str) -> None:
@@ -396,10 +398,19 @@ def matches_filter(instance_value: Any, filter_values: Any) -> bool:
 
     moto's function compares texts as they are, and so never a state's code.
     """
-    values = instance_value if isinstance(instance_value, list) else [instance_value]
-    texts = [str(one).lower() if isinstance(one, bool) else str(one) for one in values if one is not None]
     patterns = [one.replace("[", "[[]") for one in filter_values]  # [ has no meaning for EC2
-    return any(fnmatchcase(text, pattern) for text in texts for pattern in patterns)
+    return any(fnmatchcase(text, pattern) for text in _texts_of(instance_value) for pattern in patterns)
+
+
+def _texts_of(value: Any) -> Iterator[str]:
+    """Yields the texts of a value as EC2 compares it: of a list, those of its entries; of a dict, its keys."""
+    if isinstance(value, list | dict):
+        for one in value:
+            yield from _texts_of(one)
+    elif isinstance(value, dt.datetime):
+        yield f"{value.isoformat(timespec='milliseconds')}Z"
+    elif value is not None:
+        yield str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def read_groups(backend: "Backend", wanted: Iterable[str]) -> tuple[Group, ...]:

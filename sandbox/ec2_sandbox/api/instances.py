@@ -64,6 +64,7 @@ class SandboxInstance(Instance):
         self.public_key = ""
         # The number of RebootInstances calls. The daemon compares it with the number of reboots that it has done.
         self.reboots = 0
+        self.reservation_id = ""
         # Set by register_spot_requests.
         self.spot_instance_request_id: str | None = None
         self._entered = time.monotonic()
@@ -97,6 +98,16 @@ class SandboxInstance(Instance):
             throughput=self._devices[device_path].get("Throughput"),
         )  # fmt: skip
         self.ec2_backend.attach_volume(volume.id, self.id, device_path, delete_on_termination)
+
+    @property
+    def disks(self) -> list[Any]:
+        """The attached volumes, for filters."""
+        return list(self.block_device_mapping.values())
+
+    @property
+    def interfaces(self) -> list[Any]:
+        """The network interfaces, for filters."""
+        return list(self.nics.values())
 
     @property
     def instance_id(self) -> str:

@@ -29,8 +29,25 @@ from ec2_sandbox.hosts.names import Names
 
 # DescribeInstances' filters that moto lacks, and the instance attribute that each one compares.
 INSTANCE_FILTERS = {
-    "placement-group-name": "placement.group_name", "client-token": "client_token", "instance-lifecycle": "lifecycle",
-    "spot-instance-request-id": "spot_instance_request_id", "instance-state-code": "state_code",
+    **{name: name.replace("-", "_") for name in (
+        "capacity-reservation-id", "client-token", "ebs-optimized", "hypervisor", "kernel-id", "launch-time",
+        "metadata-options.http-endpoint", "metadata-options.http-put-response-hop-limit",
+        "metadata-options.http-tokens", "metadata-options.instance-metadata-tags", "metadata-options.state",
+        "monitoring-state", "platform", "reservation-id", "root-device-name", "root-device-type",
+        "spot-instance-request-id", "virtualization-type",
+    )},
+    "block-device-mapping.delete-on-termination": "disks.delete_on_termination",
+    "block-device-mapping.device-name": "block_device_mapping",
+    "block-device-mapping.volume-id": "disks.volume_id", "iam-instance-profile.arn": "iam_instance_profile.Arn",
+    "instance-lifecycle": "lifecycle", "instance-state-code": "state_code", "launch-index": "ami_launch_index",
+    "network-interface.addresses.private-ip-address": "interfaces.private_ip_address",
+    "network-interface.association.public-ip": "interfaces.public_ip",
+    "network-interface.group-id": "security_groups.id",
+    "network-interface.group-name": "security_groups.name",
+    "network-interface.mac-address": "interfaces.mac_address",
+    "network-interface.network-interface-id": "interfaces.id",
+    "network-interface.subnet-id": "interfaces.subnet_id", "network-interface.vpc-id": "interfaces.vpc_id",
+    "placement-group-name": "placement.group_name", "tenancy": "placement.tenancy",
 }  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from ec2_sandbox.api.instances import SandboxInstance
 from ec2_sandbox.api.volumes import SandboxSnapshot, SandboxVolume
 
 # Dicts of moto's backends, by id; the security groups by VPC.
-MERGED = ("volumes", "amis", "reservations", "groups", "enis", "managed_prefix_lists")
+MERGED = ("volumes", "amis", "groups", "enis", "managed_prefix_lists")
 
 
 class Regions:

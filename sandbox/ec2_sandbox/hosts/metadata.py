@@ -77,7 +77,7 @@ def render_time(time: dt.datetime) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def read_tree(backend: regions.Backend, instance: SandboxInstance, credentials: RoleCredentials) -> Tree:
+def read_tree(instance: SandboxInstance, credentials: RoleCredentials) -> Tree:
     """Returns everything that IMDS has for an instance, except its user data. Call it under EC2's lock."""
     zone = str(instance.availability_zone)
     tree: dict[str, str | None] = {
@@ -97,7 +97,7 @@ def read_tree(backend: regions.Backend, instance: SandboxInstance, credentials: 
         f"{META}/placement/region": instance.region_name,
         f"{META}/public-hostname": instance.public_dns_name,
         f"{META}/public-ipv4": instance.public_ip,
-        f"{META}/reservation-id": _reservation_of(backend, instance),
+        f"{META}/reservation-id": instance.reservation_id,
         f"{META}/security-groups": "\n".join(group.name for group in _groups_of(instance)),
         f"{META}/services/domain": "amazonaws.com",
         f"{META}/services/partition": "aws",
@@ -134,10 +134,6 @@ def mac_of(instance: SandboxInstance) -> str:
 
 def _groups_of(instance: SandboxInstance) -> list[Any]:
     return sorted(instance.nics[0].group_set, key=lambda group: str(group.name))
-
-
-def _reservation_of(backend: regions.Backend, instance: SandboxInstance) -> str | None:
-    return next((key for key, value in backend.reservations.items() if instance in value.instances), None)
 
 
 def _identity_document(instance: SandboxInstance) -> str:
@@ -292,7 +288,7 @@ class MetadataService:
             return HttpResponse(HTTPStatus.OK if user_data else HTTPStatus.NOT_FOUND, user_data)
         if not below:
             return HttpResponse(HTTPStatus.OK, "\n".join(ROOTS).encode())
-        tree = read_tree(self._backend, instance, self._credentials)
+        tree = read_tree(instance, self._credentials)
         text = tree[below] if below in tree else list_folder(tree, below, instance.key_name)
         return HttpResponse(HTTPStatus.NOT_FOUND) if text is None else HttpResponse(HTTPStatus.OK, text.encode())
 

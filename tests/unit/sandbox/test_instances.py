@@ -134,7 +134,19 @@ def test_the_same_client_token_has_one_effect(world: World) -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("instance-type", "t3.*"), ("instance-state-code", "16"), ("source-dest-check", "true"), ("key-name", "own [1]")],
+    [
+        ("instance-type", "t3.*"),
+        ("instance-state-code", "16"),
+        ("source-dest-check", "true"),
+        ("key-name", "own [1]"),
+        ("launch-time", "20??-*Z"),
+        ("metadata-options.http-tokens", "optional"),
+        ("block-device-mapping.device-name", "/dev/sda1"),
+        ("block-device-mapping.volume-id", "vol-*"),
+        ("network-interface.group-name", "default"),
+        ("network-interface.network-interface-id", "eni-*"),
+        ("reservation-id", "r-*"),
+    ],
 )
 def test_instances_are_found_by(world: World, name: str, value: str) -> None:
     world.clients.ec2.create_key_pair(KeyName="own [1]")
@@ -143,6 +155,19 @@ def test_instances_are_found_by(world: World, name: str, value: str) -> None:
         "Reservations"
     ]
     assert [instance["InstanceId"] for instance in reservation["Instances"]] == ids
+
+
+@pytest.mark.parametrize(
+    ("client", "call", "parameters", "code"),
+    [
+        ("ec2", "describe_instances", {}, "InvalidParameterValue"),
+        ("ec2", "describe_spot_price_history", {}, "InvalidParameterValue"),
+        ("ssm", "get_parameters_by_path", {"Path": "/aws"}, "InvalidNextToken"),
+    ],
+)
+def test_an_invalid_next_token_is_refused(world: World, client: str, call: str, parameters: Any, code: str) -> None:
+    with pytest.raises(ClientError, match=code):
+        getattr(getattr(world.clients, client), call)(**parameters, NextToken="wrong")
 
 
 def test_offers_are_found_by_family_and_zone(world: World) -> None:
