@@ -83,8 +83,8 @@ class SandboxPaths:
         self.state_log = self.state_dir / "states.jsonl"
         self.control_socket = self.state_dir / "control.sock"
         self.objects_dir = self.state_dir / "objects"  # moto keeps the content of S3 objects here, in unnamed files
-        self.hosts_dir = self.state_dir / "hosts"  # a folder for each instance, with its disk and console output
-        self.volumes_dir = self.state_dir / "volumes"  # the image of each volume that a host has had, but roots
+        self.hosts_dir = self.state_dir / "hosts"  # a folder for each instance, with its console output
+        self.volumes_dir = self.state_dir / "volumes"  # the image of each volume that a host has had
         self.snapshots_dir = self.state_dir / "snapshots"  # the bytes of each snapshot of a volume that was not blank
         self.system_dir = self.state_dir / "system"  # copies of the machine's system for hosts (hosts/system.py)
         self.packages_dir = self.state_dir / "packages"  # a folder for each `ec2-sandbox install`, with its packages

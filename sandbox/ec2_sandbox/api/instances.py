@@ -247,6 +247,7 @@ class SandboxInstance(Instance):
             return copy.copy(self._state)
         if self.state != "stopped":
             raise IncorrectInstanceStateError(self.id, "started")
+        _ = self.root_volume
         super().start()
         self.launch_time = utcnow()  # as on EC2, the time of the last start
         self._enter("pending")
@@ -261,16 +262,13 @@ class SandboxInstance(Instance):
         self.reboots += 1
 
     @property
-    def root_snapshot_id(self) -> str:
-        """The snapshot of its image, or "" without one."""
-        root = self.ec2_backend.get_volume(self.block_device_mapping[self.root_device_name].volume_id)
-        return str(root.snapshot_id or "")
-
-    @property
-    def root_volume_bytes(self) -> int:
-        """The size of the root volume in bytes."""
-        gib: int = self.block_device_mapping[self.root_device_name].size
-        return gib << 30
+    def root_volume(self) -> Any:
+        """The root volume. Raises EC2ClientError for a stopped instance from which it was detached."""
+        root = self.block_device_mapping.get(self.root_device_name)
+        if root is None:
+            what = f"Instance does not have a volume attached at root ({self.root_device_name})"
+            raise EC2ClientError("InvalidParameterValue", f"Invalid value '{self.id}' for instanceId. {what}")
+        return self.ec2_backend.get_volume(root.volume_id)
 
 
 def _describe_check(result: CheckResult) -> dict[str, Any]:

@@ -89,7 +89,8 @@ def attach(backend: Any, volume_id: str, instance_id: str, device: str) -> Sandb
             "InvalidVolume.ZoneMismatch", f"The volume '{volume_id}' is not in the same availability zone as instance "
             f"'{instance_id}'",
         )  # fmt: skip
-    if device not in DEVICES:
+    is_new_root = device == instance.root_device_name and instance.state == "stopped"
+    if device not in DEVICES and not is_new_root:
         raise EC2ClientError("InvalidParameterValue", f"Value ({device}) for parameter device is invalid. {device} is "
                              "not a valid EBS device name.")  # fmt: skip
     if device in instance.block_device_mapping:

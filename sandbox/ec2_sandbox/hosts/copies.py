@@ -13,7 +13,7 @@ from pathlib import Path
 from ec2_sandbox.api.regions import Backend
 from ec2_sandbox.api.volumes import SandboxSnapshot, SandboxVolume
 from ec2_sandbox.hosts import cgroups
-from ec2_sandbox.hosts.hosts import Folder, Host, copy_disk
+from ec2_sandbox.hosts.hosts import Host, copy_disk
 from ec2_sandbox.hosts.network import run_quietly
 from ec2_sandbox.paths import SandboxPaths
 
@@ -39,12 +39,9 @@ class Copies:
 
     def capture(self, snapshot: SandboxSnapshot, host: Host | None) -> None:
         """Starts to copy the bytes that a snapshot's volume has now. host: the running host whose disk it is."""
-        attachment = snapshot.volume.attachment
         source = self._paths.volumes_dir / snapshot.volume.id
         if snapshot.copy_of:
             source, host = self._paths.snapshots_dir / snapshot.copy_of, None
-        elif snapshot.volume.is_root:
-            source = Folder(self._paths, attachment.instance.id).disk
         if host is not None and host.pid is not None:
             hold(host, host.pid)
         self._start(snapshot.id, source, self._paths.snapshots_dir / snapshot.id, 0, host)

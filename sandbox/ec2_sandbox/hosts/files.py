@@ -233,8 +233,8 @@ class HostFile:
 class HostSpec:
     """Everything that a host needs to boot. pid1.py reads it as JSON.
 
-    `folder`: the host's folder on the machine (`Folder` in hosts.py). `disk_bytes`: the size of the root volume.
-    `image`: the disk of the image that CreateImage has made, or "".
+    `folder`: the host's folder on the machine (`Folder` in hosts.py). `disk`, `disk_bytes`: the image of the root
+    volume, and its size. `image`: the disk of the image that CreateImage has made, or "".
     `packages`: the folder with packages to install. `layers`, `links`: the operating system. The host's ids 0 to
     `uids` - 1 are the machine's ids from `first_uid`, or the daemon's ids if that is None. `cgroup`: the host's control
     group, or "". `dmi`: the files of /sys/class/dmi/id. `outer_cgroup`: the daemon's control group. `fuse`: whether the
@@ -245,6 +245,7 @@ class HostSpec:
     instance_id: str
     hostname: str
     folder: str
+    disk: str
     disk_bytes: int
     image: str
     packages: str

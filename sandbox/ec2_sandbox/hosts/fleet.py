@@ -231,7 +231,8 @@ class Fleet(PhantomFleet):
     def _describe_host(self, instance: SandboxInstance, host: Host, *, first_uid: int | None, sshd: bool) -> HostSpec:
         private_ip, name = str(instance.private_ip), instance.private_dns_name
         ranges, folder = self._settings.ranges, host.folder
-        image = self._paths.snapshots_dir / instance.root_snapshot_id
+        root = instance.root_volume
+        image = self._paths.snapshots_dir / str(root.snapshot_id)
         own = IPv4Interface(f"{private_ip}/{ranges.private.prefixlen}")
         has_cloud_init = any(self._paths.packages_dir.glob("*/cloud-init_*.deb"))
         contents = (
@@ -245,7 +246,8 @@ class Fleet(PhantomFleet):
         return HostSpec(
             instance_id=instance.id, hostname=name.partition(".")[0],
             dmi=files.render_dmi(instance.id, instance.instance_type),
-            folder=str(folder.path), disk_bytes=instance.root_volume_bytes, image=str(image) if image.exists() else "",
+            folder=str(folder.path), disk=str(self._paths.volumes_dir / root.id), disk_bytes=root.image_bytes,
+            image=str(image) if image.exists() else "",
             packages=str(self._paths.packages_dir), layers=self._layers, links=self._links, files=contents,
             first_uid=first_uid, uids=UIDS, cgroup=str(folder.cgroup or ""), outer_cgroup=self._outer_cgroup,
             fuse=self._is_machines_root and Path("/dev/fuse").exists(),

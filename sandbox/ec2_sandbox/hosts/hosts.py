@@ -42,7 +42,6 @@ class Folder:
 
     def __init__(self, paths: SandboxPaths, instance_id: str) -> None:
         self.path = paths.hosts_dir / instance_id
-        self.disk = self.path / "disk"  # the image of the root volume; sparse
         # pid1.py mounts the root volume, the machine's system and the host's root here, in its own mount namespace.
         self.mount_points = tuple(self.path / name for name in ("volume", "stage", "root"))
         self.console = self.path / "console.log"  # the console output since the launch
@@ -60,6 +59,7 @@ class Host:
         self.folder = folder
         self._starter = starter
         self._ready_fd = ready_fd
+        self._disk: Path | None = None
         self._first: ProcessOne | None = None
         self._ending = threading.Event()
         self._booting = threading.Lock()
@@ -85,7 +85,8 @@ class Host:
         with self._booting:
             deadline = time.monotonic() + (INSTALL_TIMEOUT_S if any(Path(spec.packages).iterdir()) else BOOT_TIMEOUT_S)
             try:
-                make_disk(self.folder, spec.disk_bytes, spec.image)
+                self._disk = Path(spec.disk)
+                make_disk(self._disk, spec.disk_bytes, spec.image)
                 if self.folder.cgroup:
                     cgroups.make(self.folder.cgroup, spec.first_uid or 0)
                 self._send(json.dumps(asdict(spec)))
@@ -149,7 +150,8 @@ class Host:
             os.close(self._ready_fd)
             if self.folder.cgroup and self.folder.cgroup.exists():  # the boot may have failed before
                 cgroups.remove(self.folder.cgroup)
-        wait_for_loop_devices(self.folder.path, END_TIMEOUT_S)
+        if self._disk:
+            wait_for_loop_devices(self._disk, END_TIMEOUT_S)
 
 
 class ProcessOne:
@@ -210,25 +212,26 @@ def copy_disk(source: Path, target: Path) -> None:
     Path(f"{target}.new").rename(target)
 
 
-def make_disk(folder: Folder, disk_bytes: int, image: str = "") -> None:
+def make_disk(disk: Path, disk_bytes: int, image: str = "") -> None:
     """Creates a root volume, unless it exists: an empty one, or that of an image, which may be smaller."""
-    if folder.disk.exists():
+    if disk.exists():
         return
-    fresh = folder.disk.with_suffix(".new")
+    disk.parent.mkdir(mode=0o700, exist_ok=True)
+    fresh = disk.with_suffix(".new")
     if image:
         copy_disk(Path(image), fresh)
         os.truncate(fresh, disk_bytes)
         # resize2fs wants it; its code is 1 if it has made lost+found again.
         subprocess.run(("e2fsck", "-f", "-p", str(fresh)), check=False, capture_output=True)
         run_quietly(("resize2fs", str(fresh)))
-        fresh.rename(folder.disk)
+        fresh.rename(disk)
         return
     with fresh.open("wb") as stream:
         stream.truncate(disk_bytes)
     # Without a journal, because hosts do not survive the machine.
     run_quietly(("mkfs.ext4", "-q", "-F", "-m", "0", "-O", "^has_journal",
                  "-E", "lazy_itable_init=1,nodiscard", str(fresh)))  # fmt: skip
-    fresh.rename(folder.disk)
+    fresh.rename(disk)
 
 
 def words_inside(pid: int, *words: str) -> tuple[str, ...]:

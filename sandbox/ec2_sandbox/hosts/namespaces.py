@@ -29,9 +29,9 @@ AT_FDCWD, AT_EMPTY_PATH, OPEN_TREE_CLONE, MOVE_MOUNT_F_EMPTY_PATH = -100, 0x1000
 MOUNT_ATTR_RDONLY, MOUNT_ATTR_IDMAP = 1, 0x100000
 ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
 
-# In the host's folder on the machine: the image of its disk, and the mount points of the disk, of the layers of the
-# operating system, and of the host's root.
-DISK, VOLUME, STAGE, ROOT = Path("disk"), Path("volume"), Path("stage"), Path("root")
+# In the host's folder on the machine: the mount points of its disk, of the layers of the operating system, and of the
+# host's root.
+VOLUME, STAGE, ROOT = Path("volume"), Path("stage"), Path("root")
 OWN_DIRECTORIES = (("home", 0o755), ("root", 0o700), ("srv", 0o755), ("mnt", 0o755), ("media", 0o755), ("boot", 0o755),
                    ("run", 0o755), ("dev", 0o755), ("proc", 0o555), ("sys", 0o555), ("tmp", 0o1777))  # fmt: skip
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "fuse")
@@ -188,7 +188,7 @@ def build_outside(spec: dict[str, Any]) -> None:
     host's root, who is an ordinary user of the machine.
     """
     shift = open_shift(spec)
-    attach_disk(spec["disk_bytes"])
+    attach_disk(spec["disk"], spec["disk_bytes"])
     VOLUME.chmod(0o755)
     show(VOLUME, ROOT, shift)
     mount("tmpfs", STAGE, "tmpfs", 0, "mode=0755")
@@ -206,10 +206,10 @@ def build_outside(spec: dict[str, Any]) -> None:
         mount(str(STAGE / "fuse"), Path("/dev/fuse"), "", MS_BIND)
 
 
-def attach_disk(size_bytes: int) -> None:
+def attach_disk(image: str, size_bytes: int) -> None:
     """Mounts the root volume, a loop device with a sparse ext4 image. Without loop devices, it stays a folder."""
     attached = subprocess.run(
-        ("mount", "-t", "ext4", "-o", "loop,noinit_itable,noatime", DISK, VOLUME),
+        ("mount", "-t", "ext4", "-o", "loop,noinit_itable,noatime", image, VOLUME),
         capture_output=True, text=True, check=False, env=ENVIRONMENT,
     )  # fmt: skip
     if attached.returncode == 0:

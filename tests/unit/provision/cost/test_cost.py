@@ -114,7 +114,7 @@ def test_days_of_a_cluster_on_demand(watched: Watched) -> None:
     book.disarm("all")
     assert_matches(watched)
     (current,) = watched.bills()
-    disk = 80 * watched.instance(0).root_volume_bytes / (1 << 30) / 1000 / (31 * 24)
+    disk = 80 * watched.instance(0).root_volume.image_bytes / (1 << 30) / 1000 / (31 * 24)
     assert current.usd_per_hour == pytest.approx(2 * (0.17 + 0.005 + disk))
     watched.stop()
     watched.wait(10 * HOUR)
@@ -155,7 +155,7 @@ def test_a_capacity_block_is_paid_in_advance(watched: Watched) -> None:
     watched.wait(HOUR)
     (bill,) = watched.bills()
     assert bill.nodes[0].instance_usd == 0.0
-    disk = 80 * watched.instance(0).root_volume_bytes / (1 << 30) / 1000 / (31 * 24)
+    disk = 80 * watched.instance(0).root_volume.image_bytes / (1 << 30) / 1000 / (31 * 24)
     assert bill.usd_per_hour == pytest.approx(0.005 + disk)
 
 
