@@ -250,7 +250,8 @@ class StartInstances(Step):
 
 def _start(ids: list[str], context: Context) -> None:
     try:
-        context.clients.ec2.start_instances(InstanceIds=ids)
+        start = partial(context.clients.ec2.start_instances, InstanceIds=ids)
+        retry_while({"IncorrectInstanceState"}, start)  # as above: that they are stopped
     except ClientError as error:
         if error_code(error) != "InsufficientInstanceCapacity":
             raise

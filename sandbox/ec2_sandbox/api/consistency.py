@@ -63,7 +63,11 @@ class Unsettled:
                 self._made.setdefault((prefix, found), now)
         if action in NAMED_BY:
             kind, parameter = NAMED_BY[action]
-            self._made[kind, parameters[parameter]] = now
+            self.hide(kind, parameters[parameter])
+
+    def hide(self, kind: str, name: str) -> None:
+        """Hides something from now on."""
+        self._made[kind, name] = self._clock()
 
     def hides(self, kind: str, name: str) -> bool:
         """Returns whether a resource is not yet visible. kind: the prefix of its id. name: its id or its name."""

@@ -252,6 +252,7 @@ class SandboxEC2Response(FleetActions, DiskActions):
         reserved: list[SandboxInstance] = []
         try:
             for instance in cast("list[SandboxInstance]", found):
+                instance.check_start()
                 if instance.state == "stopped":
                     self._reserve_for(instance, reserved)
                     reserved.append(instance)

@@ -237,17 +237,23 @@ class SandboxInstance(Instance):
         """Completes the stop: keeps the disk, but not the public address. Call it when the host has ended."""
         reason, state_reason = self._reason, self.state_reason
         super().stop()
+        self.ec2_backend.unsettled.hide("stopped", self.id)
         self._reason, self.state_reason = reason, state_reason
         self._note()
         self.give_capacity_back()
 
-    def start(self) -> InstanceState:
-        """Boots a stopped instance again, with the same disk and a new public address."""
-        if self.state in ("pending", "running"):
-            return copy.copy(self._state)
-        if self.state != "stopped":
+    def check_start(self) -> None:
+        """Raises EC2ClientError if it cannot start. Not all of EC2's servers know at once that it is stopped."""
+        is_known = self.state == "stopped" and not self.ec2_backend.unsettled.hides("stopped", self.id)
+        if not is_known and self.state not in ("pending", "running"):
             raise IncorrectInstanceStateError(self.id, "started")
         _ = self.root_volume
+
+    def start(self) -> InstanceState:
+        """Boots a stopped instance again, with the same disk and a new public address."""
+        self.check_start()
+        if self.state != "stopped":
+            return copy.copy(self._state)
         super().start()
         self.launch_time = utcnow()  # as on EC2, the time of the last start
         self._enter("pending")

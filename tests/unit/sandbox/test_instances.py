@@ -194,6 +194,19 @@ def test_several_start_together_or_not_at_all(world: World, limit: str) -> None:
     assert [one["CurrentState"]["Name"] for one in started] == ["pending", "pending"]
 
 
+def test_a_start_with_an_ended_instance_takes_no_capacity(world: World) -> None:
+    first, ended = launch(world, 2)
+    ec2 = world.clients.ec2
+    ec2.stop_instances(InstanceIds=[first])
+    ec2.terminate_instances(InstanceIds=[ended])
+    ec2.describe_instances(InstanceIds=[first, ended])
+    world.sandbox.book.arm("capacity free=1")
+    for _ in range(2):
+        with pytest.raises(ClientError, match="IncorrectInstanceState"):
+            ec2.start_instances(InstanceIds=[first, ended])
+    ec2.start_instances(InstanceIds=[first])
+
+
 def test_an_instance_starts_in_its_reservation_if_that_has_room(world: World) -> None:
     ec2 = world.clients.ec2
     what: Any = {**TYPE, "AvailabilityZone": "us-east-1a", "InstancePlatform": "Linux/UNIX", "InstanceCount": 2}

@@ -28,6 +28,15 @@ def test_stop_and_start_take_one_call_each(world: World) -> None:
     assert all(node.public_ip for node in after.nodes)
 
 
+def test_a_start_of_nodes_that_have_just_stopped(world: World) -> None:
+    """Not all of EC2's servers know yet that they are stopped."""
+    world.sandbox.reset(consistency_delay_s=20)
+    world.up(make_config())
+    world.stop()
+    assert {node.state for node in world.start().nodes} == {"running"}
+    assert world.calls.mutating()["StartInstances"] > 1
+
+
 def test_a_start_that_fails(world: World) -> None:
     before = world.up(make_config(nodes=3))
     plan = prepare_stop(world.clients, name=NAME, files=world.files, report=silent)
