@@ -22,12 +22,11 @@ def _stand_in(name: str, **names: Any) -> ModuleType:
     return module
 
 
-OF_TESTS = ("MockAWS", "ProxyModeMockAWS", "ServerModeMockAWS", "patch_client", "patch_resource")
 STAND_INS = (
     # moto's core only asks a session for the names of the regions.
     _stand_in("boto3", Session=botocore.session.Session),
-    # moto's decorators for tests, which import unittest, asyncio and responses.
-    _stand_in("moto.core.models", DEFAULT_ACCOUNT_ID="123456789012", **dict.fromkeys(OF_TESTS)),
+    # moto's decorators for tests, which import unittest, asyncio and responses: all names exist, none is called.
+    _stand_in("moto.core.models", DEFAULT_ACCOUNT_ID="123456789012", __getattr__=lambda _: None),
 )
 for stand_in in STAND_INS:
     sys.modules.setdefault(stand_in.__name__, stand_in)
