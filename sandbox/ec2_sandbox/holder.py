@@ -12,6 +12,8 @@ import time
 from pathlib import Path
 
 POLL_S = 0.5
+MOST_QUIET = 2  # polls without another process
+MOST_QUIET_AT_FIRST = 120  # on a busy machine, the command that has started this one takes seconds to arrive
 # slirp4netns's resolver. A resolver on the machine's own loopback cannot be reached from here.
 RESOLVER = "nameserver 10.0.2.3\n"
 
@@ -26,12 +28,12 @@ def main() -> None:
         subprocess.run(("mount", "--bind", str(resolver), os.path.realpath("/etc/resolv.conf")), check=True)
     os.write(1, b"+")
     os.close(1)
-    quiet = 0
-    while quiet < 2:
+    quiet, most = 0, MOST_QUIET_AT_FIRST
+    while quiet < most:
         time.sleep(POLL_S)
         _reap()
         others = [path for path in Path("/proc").iterdir() if path.name.isdigit() and path.name != "1"]
-        quiet = 0 if others else quiet + 1
+        quiet, most = (0, MOST_QUIET) if others else (quiet + 1, most)
 
 
 def _reap() -> None:

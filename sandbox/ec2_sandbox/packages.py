@@ -18,6 +18,7 @@ FETCH_TIMEOUT_S = 1800
 MAX_THREADS = 8
 SEEN_AT = Path("/run/host/packages")
 ENVIRONMENT = ("PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "DEBIAN_FRONTEND=noninteractive")
+LOCK_TIMEOUT_S = 300  # another apt-get, such as unattended-upgrades, may run
 
 
 def fetch(packages: Sequence[str], packages_dir: Path) -> Path | None:
@@ -33,7 +34,8 @@ def fetch(packages: Sequence[str], packages_dir: Path) -> Path | None:
     (unfinished / "partial").mkdir(parents=True)
     words = (
         "apt-get", "install", "--yes", "--quiet", "--no-install-recommends", "--download-only",
-        "--option", f"Dir::Cache::archives={unfinished}", "--option", "APT::Sandbox::User=root", "--", *packages,
+        "--option", f"Dir::Cache::archives={unfinished}", "--option", "APT::Sandbox::User=root",
+        "--option", f"DPkg::Lock::Timeout={LOCK_TIMEOUT_S}", "--", *packages,
     )  # fmt: skip
     done = _run(words)
     if done.returncode != 0:
