@@ -49,8 +49,8 @@ def list_(app: App, *, as_json: bool, wide: bool) -> None:
     document = [entry for one in found for entry in list_document(one)]
     if found:
         app.show("\n".join(tables), document, as_json=as_json, wrapped=not wide)
-    for error in errors[1:]:
-        app.warn_of(error)
+    for other in errors[1:]:
+        app.warn_of(other)
     if errors:
         raise errors[0]
 
