@@ -45,7 +45,7 @@ def ranks_are_known(project: Project) -> None:
     assert "I am 1" in of_rank
     assert "I am 0" not in of_rank
     (record,) = [one for one in records(project) if one["name"] == "ranks"]
-    ranks = sorted((one["role"], one["rank"]) for one in record["processes"] if one["role"] in {"server", "worker"})
+    ranks = sorted((one["role"], one["rank"]) for one in record["roles"] if one["role"] in {"server", "worker"})
     assert ranks == [("server", 0), ("server", 1), ("worker", 0), ("worker", 1)]
 
 

@@ -52,7 +52,7 @@ def test_the_rank_that_hangs_is_named(
         first = rf"\(stall_timeout\): worker 1 on (node-\d) (is|waits) at hangs.py:{LINES[kind]}\b"
         check(f"{library}, {kind}", job, (124, first), record_property, silence_s=SILENCE_S)
     record = job_of(nodes, job.id)
-    (host,) = [one["node"] for one in record["processes"] if (one["role"], one["rank"]) == ("worker", 1)]
+    (host,) = [one["host"] for one in record["roles"] if (one["role"], one["rank"]) == ("worker", 1)]
     assert f"worker 1 on {host} " in record["error"]
     assert record["stacks"][0].startswith(f"worker 1 on {host}: ")
 

@@ -83,7 +83,7 @@ def test_the_shipped_script_trains_until_a_rank_is_killed(nodes: Project, record
     assert "read from files staged on the nodes" in output
     record = next(record for record in records(nodes) if record["id"] == job.id)
     assert (record["launcher"], record["workers"], record["servers"], record["exit_code"]) == ("torchrun", 2, 0, 137)
-    assert sorted(one["rank"] for one in record["processes"] if one["role"] == "worker") == [0, 1]
+    assert sorted(one["rank"] for one in record["roles"] if one["role"] == "worker") == [0, 1]
 
 
 @pytest.mark.slow
