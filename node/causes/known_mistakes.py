@@ -135,8 +135,8 @@ LIBRARIES = (
 S3_CODES = {
     "PermanentRedirect": OTHER_REGION,
     "AuthorizationHeaderMalformed": OTHER_REGION,
-    "NoSuchBucket": "there is no such bucket: check `[data] url` and `results`, or create it with `cluster data put "
-    "--create-bucket FOLDER URL`",
+    "NoSuchBucket": "there is no such bucket: check `[data] url` and `[data] results`, or create it with `cluster data "
+    "put --create-bucket FOLDER URL`",
     "NoSuchKey": "there is no such object: `cluster data ls` lists the objects; check `[data] url`",
     "AccessDenied": "S3 denied access: a job may read `[data] url` and the URLs in its arguments and variables, write "
     "`[data] results` and delete nothing, if you may do so yourself (`cluster verify`, `cluster iam-policy`); with "

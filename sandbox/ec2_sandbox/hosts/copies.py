@@ -79,7 +79,7 @@ class Copies:
         for folder, known in ((self._paths.volumes_dir, backend.volumes), (self._paths.snapshots_dir, snapshots)):
             if folder.exists() and not self._copies:
                 for disk in folder.iterdir():
-                    if disk.stem not in known:
+                    if disk.name.partition(".")[0] not in known:  # "ID.new" is one that is being made
                         disk.unlink()
 
     def clear(self) -> None:

@@ -62,7 +62,7 @@ class LaunchActions(SandboxActions):
             self.params = {**merge_launch(version.data, self.params), "LaunchTemplate": named}
         image_id = str(self._get_param("ImageId") or "")
         if image_id.startswith(BY_PARAMETER):
-            from ec2_sandbox.api.ssm import ssm_backends  # noqa: PLC0415 - as in server.py
+            from ec2_sandbox.api.on_hosts.ssm import ssm_backends  # noqa: PLC0415 - as in server.py
 
             found = ssm_backends[self.current_account][self.region].get_parameter(image_id.removeprefix(BY_PARAMETER))
             if found is None:

@@ -41,15 +41,15 @@ def test_a_dataset_goes_to_s3_and_back(project: Project) -> None:
 
 def test_ls_as_json(project: Project, server: S3Server) -> None:
     server.put("bucket", {"a/b": b"xyz", "c": b""})
-    assert json.loads(project.run("data", "ls", "--json").stdout) == [{"type": "bucket", "url": "s3://bucket/"}]
+    assert json.loads(project.run("data", "ls", "--json").stdout) == [{"kind": "bucket", "url": "s3://bucket/"}]
     top = json.loads(project.run("data", "ls", "--json", "s3://bucket").stdout)
-    assert [(entry["type"], entry["url"]) for entry in top] == [
+    assert [(entry["kind"], entry["url"]) for entry in top] == [
         ("folder", "s3://bucket/a/"),
         ("object", "s3://bucket/c"),
     ]
     (inner,) = json.loads(project.run("data", "ls", "--json", "-r", "s3://bucket/a").stdout)
-    assert inner.pop("modified").endswith("+00:00")
-    assert inner == {"type": "object", "url": "s3://bucket/a/b", "size_bytes": 3}
+    assert inner.pop("modified_at").endswith("+00:00")
+    assert inner == {"kind": "object", "url": "s3://bucket/a/b", "size_bytes": 3}
 
 
 @pytest.mark.parametrize(
