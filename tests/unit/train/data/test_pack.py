@@ -234,7 +234,7 @@ def test_commands_for_shards_in_s3(run_here: Run, bucket: S3Server) -> None:
     assert (counted["records"], counted["labels"]) == (40, None)
     whole = json.loads(run_here("info", "s3://bucket/two/", "--json", "--full", "--workers", "2"))
     assert whole["labels"] == {"widths": {"1": 40}, "first": {"0": 20, "1": 20}}
-    assert sum(part["records"] for part in whole["workers"]) == 40
+    assert sum(part["records"] for part in whole["parts"]) == 40
     assert whole["shards"] == counted["shards"]
 
 

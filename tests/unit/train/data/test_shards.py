@@ -120,7 +120,7 @@ def test_info(run_here: Run, tmp_path: Path) -> None:
     assert len(told["labels"]["first"]) == 33
     assert [shard["records"] for shard in told["shards"]] == [23, 1, 9, 1]
     assert told["size_bytes"] == sum(path.stat().st_size for path in paths) + 16
-    assert sum(worker["records"] for worker in told["parts"]) == 34
+    assert sum(part["records"] for part in told["parts"]) == 34
     text = run_here("info", "data", "--workers", "2")
     assert "data: 34 records" in text
     assert "and 13 more (--json has all)" in text
