@@ -88,10 +88,10 @@ def _parse_part(header: bytes, *, name: str, offset: int, inside: bool) -> tuple
 
 
 def decode_record(content: bytes) -> bytes:
-    """Returns the payload of one encoded record."""
+    """Returns the payload of one encoded record, or the beginning of it if its parts are incomplete."""
     parts = []
     at = 0
-    while at < len(content):
+    while at + _PART.size <= len(content):
         length = _PART.unpack_from(content, at)[1] & MAX_PAYLOAD_BYTES
         begin = at + _PART.size
         parts.append(content[begin : begin + length])

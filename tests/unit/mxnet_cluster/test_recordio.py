@@ -13,6 +13,7 @@ from mxnet_cluster.recordio import (
     MAGIC,
     ImageRecord,
     decode_image,
+    decode_record,
     encode_image,
     encode_record,
     find_head,
@@ -60,6 +61,12 @@ def test_broken_files(content: bytes, at: int, what: str) -> None:
     for most in (None, 0, 2):
         with pytest.raises(ClusterError, match=rf"x\.rec: .* at byte {at}: .*{what}"):
             list(scan_records(io.BytesIO(content), name="x.rec", most=most))
+
+
+@given(PAYLOADS, st.integers(1, 20))
+def test_the_beginning_of_a_payload(payload: bytes, most: int) -> None:
+    (record,) = scan_records(io.BytesIO(encode_record(payload)), name="x.rec", most=most)
+    assert decode_record(record)[:most] == payload[:most]
 
 
 def test_a_payload_that_is_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
