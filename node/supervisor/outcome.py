@@ -205,7 +205,9 @@ class Outcome:
         from node.reports import parse_report  # noqa: PLC0415 - its patterns would delay each job
 
         report = parse_report(text)
-        if report is not None and (report.epoch is not None or report.metrics):  # others may be bars of a download
+        if report is None:
+            return
+        if report.epoch is not None or report.metrics or not report.is_bar:  # another bar may be that of a download
             self._has_trained = True
             if self._is_unused():
                 self._warn_of_unused()

@@ -178,6 +178,7 @@ def test_running_servers_at_the_end_mean_workers_without_a_kv_store(
     [
         ("INFO:root:Epoch[3] Time cost=1.234", True),
         ("Iter[0] Batch [20]\tSpeed: 120.5 samples/sec\taccuracy=0.5", True),
+        ("Batch [20]\tSpeed: 120.5 samples/sec", True),
         ("Epoch data 3 of 7", False),
         ("Generating train split: 100%|###| 60000/60000 [00:04<00:00, 9999.1 examples/s]", False),
     ],
