@@ -240,7 +240,7 @@ class Order(Struct, kw_only=True):
     notify: Notify | None = None
     authorities: str | None = None
     before: tuple[str, ...] = ()
-    attempts: tuple["Attempt", ...] = ()
+    attempts: "tuple[Attempt, ...]" = ()  # in quotes as a whole: Python 3.10 resolves no name within [...]
     submitted_at: Moment | None = None
     first_process: ProcessNumber = 0
 

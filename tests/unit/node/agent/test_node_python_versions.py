@@ -5,10 +5,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import pytest
 
 from bootstrap.runtime.code import CODE
+from node import protocol, wire
 from project import REPOSITORY
 from real_mxnet import VERSIONS, find_python
 
@@ -90,6 +92,20 @@ def test_programs_need_no_newer_python_and_no_other_packages(
         [Path(sys.executable).parent / "vermin", *words, *map(str, paths)], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def has_quoted_part(kind: Any) -> bool:
+    """Whether a type has a name in quotes within [...], such as `tuple["Attempt", ...]`."""
+    parts = {Literal: (), Annotated: get_args(kind)[:1]}.get(get_origin(kind), get_args(kind))
+    return any(isinstance(part, str) or has_quoted_part(part) for part in parts)
+
+
+def test_messages_can_be_decoded_by_python_3_10() -> None:
+    """It resolves no names in quotes within [...]: no job would start on Ubuntu 22.04."""
+    kinds = [kind for module in (protocol, wire) for kind in vars(module).values() if isinstance(kind, type)]
+    fields = [(kind, name, of) for kind in kinds for name, of in getattr(kind, "__annotations__", {}).items()]
+    assert len(fields) > 100
+    assert [(kind, name) for kind, name, of in fields if has_quoted_part(of)] == []
 
 
 @pytest.mark.parametrize("version", OTHERS)
