@@ -17,7 +17,7 @@ from node.supervisor.publish import Copying
 
 RECOVERY_TIMEOUT_S = 30.0
 COPY_S = 15.0
-ELSEWHERE_S = 60.0  # since the last write
+ELSEWHERE_S = 60.0  # since the last sign of life
 LOOK_S = 1.0  # for a process that only checks whether the lock is held
 
 
@@ -32,11 +32,12 @@ def is_alive(job: str) -> bool:
 def find_elsewhere(record: Record) -> str:
     """The name of another host that runs the job; "" if none does.
 
-    It has the same home folder, on which its locks may not count here (Lustre, BeeGFS, sshfs), but its writes do.
+    It has the same home folder, on which its lock may not count here (Lustre, BeeGFS, sshfs), but the time of it does.
     """
     host = record.supervisor.host if record.supervisor is not None else ""
-    is_other = host not in ("", os.uname().nodename)
-    return host if is_other and time.time() - find_last_write(record.id) < ELSEWHERE_S else ""
+    if host in ("", os.uname().nodename):
+        return ""
+    return host if time.time() - os.path.getmtime(job_folder.path(record.id, "lock")) < ELSEWHERE_S else ""
 
 
 def recover(job: str) -> Record | None:

@@ -112,10 +112,13 @@ class Supervisor:
         await self.conclude(left)
 
     async def show_life(self) -> None:
-        """Renews the time of the record, by which other hosts with this home folder know that the job runs."""
+        """Renews the time of the lock, by which other hosts with this home folder know that the job runs.
+
+        Not that of the record: for the lease, its last change is a use of the cluster.
+        """
         while True:
             with suppress(OSError):
-                os.utime(job_folder.path(self.job, "record.json"))
+                os.utime(job_folder.path(self.job, "lock"))
             await asyncio.sleep(ALIVE_EVERY_S)
 
     async def attend(self, start: Callable[[], Awaitable[None]]) -> None:

@@ -1,5 +1,6 @@
 """jobs.py on this machine: submitting, following, listing and stopping jobs."""
 
+import asyncio
 import json
 import os
 import pwd
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +21,7 @@ from job_host import LocalHead, job_host, job_id, lines_of
 from node import job_folder, jobs
 from node.programs import CODE_DIR
 from node.supervisor import recovery
+from node.supervisor.supervisor import Supervisor
 
 __all__ = ["job_host"]
 
@@ -109,7 +112,7 @@ def test_one_job_runs_at_a_time_and_others_in_their_order(job_host: LocalHead) -
     assert stopped["already"]
 
 
-def test_a_job_of_another_host_with_this_home_folder(job_host: LocalHead) -> None:
+def test_a_job_of_another_host_with_this_home_folder(job_host: LocalHead, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its locks may not count here: only what it writes shows that it runs."""
     job_host.ask("submit", order=alone(job_host, "sleep 100"))
     job_host.wait_for('"state": "running"')
@@ -117,6 +120,13 @@ def test_a_job_of_another_host_with_this_home_folder(job_host: LocalHead) -> Non
     path, record = job_host.folder() / "record.json", job_host.record()
     record["supervisor"]["host"] = "elsewhere"
     path.write_text(json.dumps(record))
+    for file in job_host.folder().iterdir():
+        os.utime(file, (0, 0))
+    monkeypatch.setenv("HOME", str(job_host.home))
+    alive: Any = SimpleNamespace(job=job_id(1))
+    with pytest.raises(TimeoutError):
+        asyncio.run(asyncio.wait_for(Supervisor.show_life(alive), 0.01))
+    assert path.stat().st_mtime == 0  # for the lease, it would be a use of the cluster
     assert job_host.ask("list")[0]["jobs"][0]["state"] == "running"
     (refused,) = job_host.ask("submit", order=alone(job_host, "true", job=job_id(2)))
     assert refused["refused"]["spec"]["id"] == job_id(1)
