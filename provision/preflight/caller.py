@@ -38,7 +38,7 @@ Verdict = Literal["allowed", "missing", "unknown"]
 _ACCOUNT_STATES = frozenset({"Blocked", "OptInRequired", "PendingVerification"})
 """Codes for an account that cannot launch anything in its current state."""
 
-_DENIED = re.compile(r"on resource: (\S+) with an explicit deny in an? ([a-z -]+)")
+_DENIED = re.compile(r"on resource: (\S+) with an explicit deny in (an? [a-z -]+)")
 _ON_GROUP = re.compile(r"on resource: \S+:security-group/")
 _ANYTHING = re.compile("")
 _STAND_IN = "i-00000000000000000"
@@ -134,7 +134,7 @@ def _test(action: str, call: Callable[..., object], *, stands_in: re.Pattern[str
         if code != "UnauthorizedOperation" or is_about_stand_in:
             return action, "unknown"
         denied = _DENIED.search(words)
-        why = f" on {denied[1].rpartition(':')[2]}, which a {denied[2].strip()} denies" if denied else ""
+        why = f" on {denied[1].rpartition(':')[2]}, which {denied[2].strip()} denies" if denied else ""
         return (find_named_action(words) or action) + why, "missing"
     raise AwsError(
         f"{action} was a dry run, but the service carried it out",

@@ -96,9 +96,9 @@ def test_dry_runs_show_permissions_and_have_no_effect(world: World) -> None:
             denial(
                 "ec2:RunInstances",
                 "arn:aws:ec2:us-east-1:1:volume/*",
-                "with an explicit deny in a service control policy",
+                "with an explicit deny in an identity-based policy",
             ),
-            ("ec2:RunInstances on volume/*, which a service control policy denies",),
+            ("ec2:RunInstances on volume/*, which an identity-based policy denies",),
             (),
         ),
         # Other errors reveal nothing about permissions.
