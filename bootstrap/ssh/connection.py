@@ -337,10 +337,7 @@ def wait_for_connection(host: Host, access: InstanceAccess, *, timeout_s: float)
                 check_at = time.monotonic() + END_EVERY_S
                 if (end := access.console.find_end(host.instance_id)) is not None:
                     raise ConnectError(f"{host.name} ({host.instance_id}) {end}", hint="cluster status") from cause
-                if (
-                    time.monotonic() > booted_at
-                    and explain_console(access.console.find_last_lines(host.instance_id))[1]
-                ):
+                if time.monotonic() > booted_at and not _may_still_boot(host, access):
                     deadline = time.monotonic()
             if time.monotonic() > deadline:
                 # After a refused key, sshd closes connections because of too many failures: the key is the cause.
@@ -352,6 +349,13 @@ def wait_for_connection(host: Host, access: InstanceAccess, *, timeout_s: float)
         pause_s = min(pause_s * 1.5, 2.0)
 
 
+def _may_still_boot(host: Host, access: InstanceAccess) -> bool:
+    try:
+        return not explain_console(access.console.find_lines(host.instance_id))[1]
+    except ClusterError:  # the error of _give_up names it
+        return False
+
+
 def _give_up(host: Host, error: ConnectError, access: InstanceAccess) -> ConnectError:
     """The error for a node that could not be reached in time, with the known causes."""
     cause = error.__cause__
@@ -360,7 +364,7 @@ def _give_up(host: Host, error: ConnectError, access: InstanceAccess) -> Connect
     if refused:
         message, hint = explain_refused_key(host, key=load_private_key(access.private_key), path=access.private_key)
     try:
-        reason, booted = explain_console(access.console.find_last_lines(host.instance_id))
+        reason, booted = explain_console(access.console.find_lines(host.instance_id))
     except ClusterError as unreadable:  # the node's own error is more important
         return ConnectError(f"{message}\n  its console cannot be read: {unreadable.message}", hint=hint)
     if not booted and not refused and not isinstance(cause, UnverifiedHostKey):

@@ -121,10 +121,13 @@ def explain_refused_key(host: Host, *, key: paramiko.PKey, path: Path) -> tuple[
 
 
 def explain_console(lines: Sequence[str]) -> tuple[str, bool]:
-    """The last console lines of an unreachable instance, as text, and whether its boot is over. Pure."""
+    """The last console lines of an unreachable instance, as text, and whether its boot is over. Pure.
+
+    lines: of the whole boot, since a node that hangs may have printed much after it.
+    """
     booted = any(_BOOT_ENDS.search(line) for line in lines)
     booting = "" if booted else "  according to its console, it is still booting\n"
-    text = "".join(f"\n  | {line}" for line in lines)
+    text = "".join(f"\n  | {line}" for line in lines[-10:])
     return booting + (f"  its console's last lines:{text}" if lines else "  its console is still empty"), booted
 
 

@@ -105,12 +105,12 @@ class Console(Struct, frozen=True, kw_only=True):
     """What the cloud shows of an instance, by its id. The functions raise ClusterError.
 
     find_fingerprints: returns the fingerprints of its host keys as `SHA256:...`, none while the console shows none.
-    find_last_lines: returns the console's last lines, safe to print. find_end: returns how it has ended or stopped,
-    such as "is terminated: REASON"; None while it may answer.
+    find_lines: returns the lines of its last boot, safe to print. find_end: returns how it has ended or stopped, such
+    as "is terminated: REASON"; None while it may answer.
     """
 
     find_fingerprints: Callable[[str], frozenset[str]]
-    find_last_lines: Callable[[str], tuple[str, ...]]
+    find_lines: Callable[[str], tuple[str, ...]]
     find_end: Callable[[str], str | None] = lambda _: None
 
 

@@ -18,7 +18,7 @@ from provision.config import ProvisionConfig
 from provision.describe import describe_cluster, find_end
 from provision.membership import describe_untrusted, no_nodes
 from provision.model import ClusterState, Market
-from provision.resources.console import find_host_fingerprints, find_last_console_lines
+from provision.resources.console import find_console_lines, find_host_fingerprints
 from provision.status import find_differences
 from provision.volumes.describe import describe_mounts
 from provision.volumes.source import MountSource
@@ -206,6 +206,6 @@ def open_console(clients: Callable[[], Clients]) -> Console:
     """Returns access to the consoles of the cluster's instances. Thread-safe. clients: called on first use."""
     return Console(
         find_fingerprints=lambda instance_id: find_host_fingerprints(clients().ec2, instance_id),
-        find_last_lines=lambda instance_id: find_last_console_lines(clients().ec2, instance_id),
+        find_lines=lambda instance_id: find_console_lines(clients().ec2, instance_id),
         find_end=lambda instance_id: find_end(clients().ec2, instance_id),
     )

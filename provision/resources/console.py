@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 LONGEST_LINE = 160
 """The most characters of a line that are shown."""
 
+_KERNEL = " Linux version "
+"""In the first line that a kernel prints."""
 _BEGIN = "-----BEGIN SSH HOST KEY FINGERPRINTS-----"
 _END = "-----END SSH HOST KEY FINGERPRINTS-----"
 _KEY_LINE = re.compile(r"(?:^|\s)\d+ (SHA256:[A-Za-z0-9+/]{43})\s.*\([A-Z0-9-]+\)$")
@@ -44,11 +46,12 @@ def find_host_fingerprints(ec2: EC2Client, instance_id: str) -> frozenset[str]:
             raise
 
 
-def find_last_console_lines(ec2: EC2Client, instance_id: str) -> tuple[str, ...]:
-    """Returns the last 10 non-empty lines of an instance's console, safe to print. Raises AwsError."""
+def find_console_lines(ec2: EC2Client, instance_id: str) -> tuple[str, ...]:
+    """Returns the non-empty lines of an instance's last boot on its console, safe to print. Raises AwsError."""
     with aws_errors(f"reading the console of {instance_id}"):
         lines = [line for line in _plain_lines(_read_console(ec2, instance_id)) if line]
-    return tuple(line[:LONGEST_LINE] for line in lines[-10:])
+    begin = max((number for number, line in enumerate(lines) if _KERNEL in line), default=0)
+    return tuple(line[:LONGEST_LINE] for line in lines[begin:])
 
 
 def parse_fingerprints(console: str) -> frozenset[str]:

@@ -47,7 +47,7 @@ class Node:
         return self.shown.pop(0) if len(self.shown) > 1 else self.shown[0]
 
     def access(self, console: Console | None = None) -> InstanceAccess:
-        own = Console(find_fingerprints=self.look, find_last_lines=lambda _: self.lines)
+        own = Console(find_fingerprints=self.look, find_lines=lambda _: self.lines)
         return InstanceAccess(private_key=self.private_key, pins=self.pins, console=console or own)
 
     @contextmanager

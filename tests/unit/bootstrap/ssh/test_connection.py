@@ -17,7 +17,7 @@ from bootstrap.ssh.connection import InstanceAccess, NodeConnection, wait_for_co
 from bootstrap.ssh.explain import command_error, explain, explain_console, find_sudo_hint, may_be_booting
 from bootstrap.ssh.host import Host, Output, find_ssh_options, render_ssh_command
 from bootstrap.ssh.keys import Console, HostKeyPins, load_private_key
-from foundation.errors import ClusterError, ConnectError
+from foundation.errors import AwsError, ClusterError, ConnectError
 from foundation.remote_command import RemoteCommand
 from job_channels import channel
 from node_facts import HOST
@@ -52,6 +52,8 @@ def several(error: OSError) -> paramiko.ssh_exception.NoValidConnectionsError:
 
 KEY = paramiko.ECDSAKey.generate()
 REFUSED = ConnectionRefusedError(errno.ECONNREFUSED, "x")
+OOPS = tuple(f"Oops {number}" for number in range(10))
+DENIED = "AWS says: no"
 REBOOT = "aws ec2 reboot-instances --instance-ids i-1"
 
 
@@ -103,6 +105,7 @@ def test_errors_of_commands(stdout: str, stderr: str, code: int, message: str, h
         (("[ 3.1] Free",), False, "it is still booting\n  its console's last lines:\n  | [ 3.1] Free"),
         (("ip-10-0-0-5 login: ",), True, "  its console's last lines:\n  | ip-10-0-0-5 login: "),
         (("x", "[ 20.1] cloud-init[9]: Cloud-init v. 24.4 finished at Sat", "eth0: up"), True, "  | eth0: up"),
+        (("node login: ", *OOPS), True, "last lines:" + "".join(f"\n  | {line}" for line in OOPS)),
     ],
 )
 def test_the_console_shows_whether_a_node_has_booted(lines: tuple[str, ...], message: str, *, booted: bool) -> None:
@@ -111,8 +114,14 @@ def test_the_console_shows_whether_a_node_has_booted(lines: tuple[str, ...], mes
     assert ("still booting" in text) is not booted
 
 
+def show(line: str) -> tuple[str, ...]:
+    if line == DENIED:
+        raise AwsError(DENIED)
+    return (line,)
+
+
 def wait(private_key: Path, *, timeout_s: float, last_line: str = "") -> None:
-    console = Console(find_fingerprints=lambda _: frozenset(), find_last_lines=lambda _: (last_line,))
+    console = Console(find_fingerprints=lambda _: frozenset(), find_lines=lambda _: show(last_line))
     access = InstanceAccess(
         private_key=private_key, pins=HostKeyPins(private_key.parent / "known_hosts"), console=console
     )
@@ -135,9 +144,16 @@ def test_a_disconnect_after_a_refused_key_is_reported_as_a_refused_key(
         wait(tmp_path / "key", timeout_s=0.2)
 
 
-@pytest.mark.parametrize(("last_line", "calls"), [("[ 3.1] Free", 4), ("ip-10-0-0-5 login: ", 1)])
+@pytest.mark.parametrize(
+    ("last_line", "calls", "message"),
+    [
+        ("[ 3.1] Free", 4, "none"),
+        ("ip-10-0-0-5 login: ", 1, "none\n  its console's last lines:"),
+        (DENIED, 1, f"none\n  its console cannot be read: {DENIED}"),
+    ],
+)
 def test_a_node_that_still_boots_gets_more_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last_line: str, calls: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last_line: str, calls: int, message: str
 ) -> None:
     made: list[Host] = []
 
@@ -148,7 +164,7 @@ def test_a_node_that_still_boots_gets_more_time(
     monkeypatch.setattr(bootstrap.ssh.connection, "connect", fail_to_connect)
     monkeypatch.setattr(bootstrap.ssh.connection, "END_EVERY_S", 0)
     monkeypatch.setattr(bootstrap.ssh.connection, "BOOTED_S", 0)
-    with pytest.raises(ConnectError):
+    with pytest.raises(ConnectError, match=message):
         wait(tmp_path / "key", timeout_s=60, last_line=last_line)
     assert len(made) == calls
 

@@ -57,7 +57,7 @@ def test_an_unreadable_console_ends_the_attempt_and_the_connection(node: Node) -
     def denied(instance_id: str) -> frozenset[str]:
         raise AwsError(f"AWS says no to {instance_id}", hint="ec2:GetConsoleOutput")
 
-    console = Console(find_fingerprints=denied, find_last_lines=lambda _: ())
+    console = Console(find_fingerprints=denied, find_lines=lambda _: ())
     with pytest.raises(AwsError, match="AWS says no to i-1"), node.reached(console=console):
         pass
     assert node.happened == []
@@ -74,7 +74,7 @@ def test_an_instance_that_has_ended_is_not_awaited(node: Node, monkeypatch: pyte
     monkeypatch.setattr(bootstrap.ssh.connection, "END_EVERY_S", 0.1)
     node.shown = [NONE]
     ends = iter([None, "is stopped: Server.ScheduledStop"])
-    console = Console(find_fingerprints=node.look, find_last_lines=lambda _: (), find_end=lambda _: next(ends))
+    console = Console(find_fingerprints=node.look, find_lines=lambda _: (), find_end=lambda _: next(ends))
     with (
         pytest.raises(ConnectError, match=r"^node-1 \(i-1\) is stopped: Server.ScheduledStop$"),
         node.reached(timeout_s=60, console=console),

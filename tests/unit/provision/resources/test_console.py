@@ -1,3 +1,4 @@
+import base64
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,8 +10,8 @@ from hypothesis import strategies as st
 
 from foundation.errors import AwsError
 from provision.resources.console import (
+    find_console_lines,
     find_host_fingerprints,
-    find_last_console_lines,
     parse_fingerprints,
 )
 
@@ -93,11 +94,14 @@ def answers() -> Iterator[Stubber]:
 
 def test_an_instance_type_without_the_latest_output(answers: Stubber) -> None:
     ec2: Any = answers.client
+    two_boots = base64.b64encode((UBUNTU * 2).encode()).decode()
     for _ in range(2):
         answers.add_client_error("get_console_output", "UnsupportedOperation", expected_params=LATEST)
-        answers.add_response("get_console_output", {"Output": UBUNTU}, {"InstanceId": "i-1"})
+        answers.add_response("get_console_output", {"Output": two_boots}, {"InstanceId": "i-1"})
     assert find_host_fingerprints(ec2, "i-1") == {ECDSA, ED25519}
-    assert find_last_console_lines(ec2, "i-1")[-1].endswith("Up 22.12 seconds")
+    lines = find_console_lines(ec2, "i-1")
+    assert ["Linux version" in line for line in lines].count(True) == 1
+    assert lines[-1].endswith("Up 22.12 seconds")
 
 
 def test_throttling_is_not_an_error(answers: Stubber) -> None:
