@@ -84,6 +84,15 @@ def test_a_good_record_is_read_completely() -> None:
     assert record.roles[0].rank is None
 
 
+def test_a_document_has_the_names_of_all_commands() -> None:
+    host = {**GOOD["nodes"][0], "machine": {"type": "p3.2xlarge", "image": "ami-1", "zone": "us-east-1a"}}
+    document = read_record(but(nodes=[host], files=[{"host": "node-1", "count": 1}]), source="head").document
+    (node,), (process,), (files,) = document["nodes"], document["processes"], document["files"]
+    assert node["private_ip"] == "10.0.0.1"
+    assert node["machine"] == {"instance_type": "p3.2xlarge", "image_id": "ami-1", "zone": "us-east-1a"}
+    assert (process["node"], files["node"]) == ("node-0", "node-1")
+
+
 def test_the_running_job_is_not_the_notebook_beside_it() -> None:
     job, other = (but(id=f"20261121-00000{number}-abcdef", state="running") for number in (1, 2))
     notebook = read_record(other, source="head")
