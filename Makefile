@@ -58,6 +58,7 @@ lint: install-dev ## ruff
 
 types: install-dev ## mypy, strict
 	$(BIN)/mypy
+	$(BIN)/mypy --python-version 3.10 node  # that of the default image, Ubuntu 22.04
 
 pictures: install-dev ## the documentation's pictures, the recording from a real run in the sandbox
 	$(BIN)/python docs/pictures/recording.py
