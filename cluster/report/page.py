@@ -22,6 +22,7 @@ from cluster.report.analysis import (
     find_traffic,
 )
 from cluster.report.blocks import (
+    MOST_LINES,
     Figure,
     Section,
     Table,
@@ -149,7 +150,9 @@ def _make_curves(job: JobData, metrics: Sequence[Metric]) -> Section | None:
             shown = combine_ranks(f"{SPEED} by rank", metric.ranks, job, fmean)
         rows = {label: curve.summary for label, curve in metric.ranks.items()}
         rows |= {"mean": shown.summary} if len(rows) > 1 else {}
-        figures.append(make_curves_figure(shown.name, metric.ranks, together=shown.together,
+        # Of few ranks, the sum above shows what the mean of their speeds would.
+        together = shown.together if shown is metric or len(metric.ranks) > MOST_LINES else ()
+        figures.append(make_curves_figure(shown.name, metric.ranks, together=together,
                                           span=job.span, summaries=rows))  # fmt: skip
     text = "" if figures else "The job has reported no numbers that cluster knows."
     return Section(title="Curves", text=text, figures=figures)

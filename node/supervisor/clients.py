@@ -11,6 +11,7 @@ from typing import Any
 
 from foundation.decode import decode
 from node import wire
+from node.job_folder import short_path
 from node.protocol import JobResult
 from node.supervisor.agents import wait_for
 from node.wire import News, Request, Watch
@@ -36,7 +37,11 @@ class Clients:
 
     async def open(self, path: str) -> None:
         """Opens the socket. Raises OSError."""
-        await asyncio.start_unix_server(self._serve, path, limit=LONGEST_REQUEST, backlog=1024)
+        try:
+            with short_path(path) as short:
+                await asyncio.start_unix_server(self._serve, short, limit=LONGEST_REQUEST, backlog=1024)
+        except OSError as error:  # some network file systems have no sockets
+            raise OSError(error.errno, error.strerror, path) from error
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Carries out the requests of one client, one after another."""

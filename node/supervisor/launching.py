@@ -4,7 +4,7 @@ import os
 import shutil
 import socket
 
-from node import job_folder, ports
+from node import instance_credentials, job_folder, ports
 from node.engines import ENGINES
 from node.engines.engine import Head
 from node.programs import CODE_DIR, SHIM, SHIM_OPTIONS, shim_words
@@ -45,3 +45,17 @@ def clean_up(job: str) -> None:
     """Removes the files of `prepare`."""
     shutil.rmtree(job_folder.path(job, "bin"), ignore_errors=True)
     job_folder.remove(job_folder.path(job, "hosts"))
+
+
+def take_credentials(order: Order) -> list[str]:
+    """Sets the instance's credentials in the job's secrets if it uses them. Returns messages for the user.
+
+    Raises CredentialsError.
+    """
+    if not order.spec.nodes_credentials:
+        return []
+    keys = instance_credentials.wait_for()
+    others = {name: value for name, value in order.secrets.items() if not name.startswith("AWS_")}
+    order.secrets = others | keys.variables
+    is_staged = order.env.get("CLUSTER_DATA_MODE") == "stage"  # its processes do not use them
+    return [] if is_staged else instance_credentials.render_expiry(keys.expiration)

@@ -3,6 +3,8 @@
 import os
 import time
 from collections.abc import Sequence
+from contextlib import suppress
+from typing import NoReturn
 
 from msgspec.structs import replace
 
@@ -17,6 +19,7 @@ from node.supervisor.publish import Copying
 
 RECOVERY_TIMEOUT_S = 30.0
 COPY_S = 15.0
+ALIVE_EVERY_S = 10.0
 ELSEWHERE_S = 60.0  # since the last sign of life
 LOOK_S = 1.0  # for a process that only checks whether the lock is held
 
@@ -38,6 +41,19 @@ def find_elsewhere(record: Record) -> str:
     if host in ("", os.uname().nodename):
         return ""
     return host if time.time() - os.path.getmtime(job_folder.path(record.id, "lock")) < ELSEWHERE_S else ""
+
+
+async def show_life(job: str) -> NoReturn:
+    """Renews the time of the lock, by which other hosts with this home folder know that the job runs.
+
+    Not that of the record: for the lease, its last change is a use of the cluster.
+    """
+    import asyncio  # noqa: PLC0415 - as in recover
+
+    while True:
+        with suppress(OSError):
+            os.utime(job_folder.path(job, "lock"))
+        await asyncio.sleep(ALIVE_EVERY_S)
 
 
 def recover(job: str) -> Record | None:

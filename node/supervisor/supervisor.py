@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 from msgspec.structs import replace
 
 from foundation.file_lock import FileLock
-from node import instance_credentials, job_folder, wire
+from node import job_folder, wire
 from node.engines.engine import assign_hosts
 from node.engines.scheduler import Scheduler
 from node.engines.schedulers import SCHEDULERS
@@ -37,23 +37,8 @@ from node.tasks import Tasks
 from node.wire import Launch, Message, NotStarted, Replace, Reply, RunProgram, TakeStacks
 
 TURN_EVERY_S = 0.2
-ALIVE_EVERY_S = 10.0
 RECORD_EVERY_S = 0.5
 COPY_S, LAST_COPY_S = 3.0, 30.0  # to S3: while followers of the job wait, and after that
-
-
-def take_credentials(order: Order) -> list[str]:
-    """Sets the instance's credentials in the job's secrets if it uses them. Returns messages for the user.
-
-    Raises CredentialsError.
-    """
-    if not order.spec.nodes_credentials:
-        return []
-    keys = instance_credentials.wait_for()
-    others = {name: value for name, value in order.secrets.items() if not name.startswith("AWS_")}
-    order.secrets = others | keys.variables
-    is_staged = order.env.get("CLUSTER_DATA_MODE") == "stage"  # its processes do not use them
-    return [] if is_staged else instance_credentials.render_expiry(keys.expiration)
 
 
 class Supervisor:
@@ -93,16 +78,11 @@ class Supervisor:
         """Opens the socket. Raises OSError."""
         self.loop.add_signal_handler(signal.SIGTERM, self.leave_host)
         self.loop.add_signal_handler(signal.SIGINT, self.stop)
-        socket = job_folder.path(self.job, "socket")
-        try:
-            with job_folder.short_path(socket) as path:
-                await self.clients.open(path)
-        except OSError as error:  # some network file systems have no sockets
-            raise OSError(error.errno, error.strerror, socket) from error
+        await self.clients.open(job_folder.path(self.job, "socket"))
 
     async def run(self) -> None:
         """Runs the job to its end: one attempt after another."""
-        self.tasks.begin(self.show_life())
+        self.tasks.begin(recovery.show_life(self.job))
         await self.attend(self.begin)
         while True:
             left = await self.end()
@@ -110,16 +90,6 @@ class Supervisor:
                 break
             await self.attend(self.start_again)
         await self.conclude(left)
-
-    async def show_life(self) -> None:
-        """Renews the time of the lock, by which other hosts with this home folder know that the job runs.
-
-        Not that of the record: for the lease, its last change is a use of the cluster.
-        """
-        while True:
-            with suppress(OSError):
-                os.utime(job_folder.path(self.job, "lock"))
-            await asyncio.sleep(ALIVE_EVERY_S)
 
     async def attend(self, start: Callable[[], Awaitable[None]]) -> None:
         """Starts the current attempt, and waits until its end is decided. An error ends the job."""
@@ -265,7 +235,7 @@ class Supervisor:
         """Starts the current attempt. Raises OSError."""
         attempt, order = self.attempt, self.order
         self.record.held_at = self.record.held_at or time.time()
-        for line in take_credentials(order):
+        for line in launching.take_credentials(order):
             self.message(line)
         attempt.order.secrets = order.secrets
         if self.copying is None:
@@ -523,7 +493,5 @@ class Supervisor:
         errors = await self.notifier.finish()
         if errors:
             self.record.warnings = (*self.record.warnings, *errors)
-            try:
+            with suppress(OSError):  # as above
                 self.save(lasting=True)
-            except OSError:
-                pass  # as above

@@ -12,7 +12,7 @@ from http_server import serve_metadata
 from job_channels import make_order
 from node import instance_credentials
 from node.staging import s3
-from node.supervisor.supervisor import take_credentials
+from node.supervisor.launching import take_credentials
 from s3_server import REGION, serve_s3_alone
 
 KEYS = {"AccessKeyId": "ASIA1", "SecretAccessKey": "s", "Token": "t", "Expiration": "2000-01-01T00:00:00Z"}

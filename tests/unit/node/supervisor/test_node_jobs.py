@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,7 +20,6 @@ from job_host import LocalHead, job_host, job_id, lines_of
 from node import job_folder, jobs
 from node.programs import CODE_DIR
 from node.supervisor import recovery
-from node.supervisor.supervisor import Supervisor
 
 __all__ = ["job_host"]
 
@@ -123,9 +121,8 @@ def test_a_job_of_another_host_with_this_home_folder(job_host: LocalHead, monkey
     for file in job_host.folder().iterdir():
         os.utime(file, (0, 0))
     monkeypatch.setenv("HOME", str(job_host.home))
-    alive: Any = SimpleNamespace(job=job_id(1))
     with pytest.raises(TimeoutError):
-        asyncio.run(asyncio.wait_for(Supervisor.show_life(alive), 0.01))
+        asyncio.run(asyncio.wait_for(recovery.show_life(job_id(1)), 0.01))
     assert path.stat().st_mtime == 0  # for the lease, it would be a use of the cluster
     assert job_host.ask("list")[0]["jobs"][0]["state"] == "running"
     (refused,) = job_host.ask("submit", order=alone(job_host, "true", job=job_id(2)))
