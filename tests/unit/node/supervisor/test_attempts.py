@@ -26,6 +26,9 @@ NEW = {"name": "node-1", "ip": "127.0.0.3", "instance_id": "i-9"}
 WORKER = """
 [ "${DMLC_ROLE:-worker}" != worker ] || echo $PPID >~/role-$CLUSTER_HOST
 echo "here $CLUSTER_ATTEMPT $CLUSTER_RESUME $*"
+wait_until_running() {
+    until [ $(grep -c '"state": "running"' ~/.cluster/jobs/$CLUSTER_JOB_ID/events) -ge $1 ]; do sleep 0.05; done
+}
 if [ "${DMLC_ROLE:-worker}" != worker ]; then
     [ "$CLUSTER_ATTEMPT" != 1 ] || sleep 100
     until [ $(grep -c '"exit": 0' ~/.cluster/jobs/$CLUSTER_JOB_ID/events) -ge 2 ]; do sleep 0.05; done
@@ -33,7 +36,7 @@ if [ "${DMLC_ROLE:-worker}" != worker ]; then
 fi
 if [ "$CLUSTER_ATTEMPT" != 1 ]; then
     echo "Resumed from epoch 1 batch 4"
-    until [ $(grep -c '"state": "running"' ~/.cluster/jobs/$CLUSTER_JOB_ID/events) -ge 2 ]; do sleep 0.05; done
+    wait_until_running 2
     eval "$SECOND"
     exit 0
 fi
@@ -43,6 +46,7 @@ progress() {
 }
 wait_for_notice() { until [ -e $CLUSTER_NOTICE_FILE ]; do sleep 0.05; done; }
 save() { echo '{"url": "s3://b/m", "epoch": 1, "batch": 4}' >$CLUSTER_NOTICE_FILE.saved; }
+wait_until_running 1
 if [ $CLUSTER_HOST = node-0 ]; then eval "$FIRST"; fi
 sleep 100
 """
@@ -244,7 +248,7 @@ def test_a_head_does_not_replace_itself(job_host: LocalHead) -> None:
 
 def test_batches_that_an_attempt_before_has_lost_do_not_count_again(job_host: LocalHead) -> None:
     """Such as of an attempt that fails before it has finished a batch of its own."""
-    order = make_order(job_host, restarts_on_error=2, env={"FIRST": "progress 9; sleep 1; exit 7"})
+    order = make_order(job_host, restarts_on_error=2, env={"FIRST": "progress 9; exit 7"})
     order["command"][2] = order["command"][2].replace('eval "$SECOND"', "[ $CLUSTER_ATTEMPT = 3 ] || exit 7")
     assert job_host.run(order)[0]["state"] == "done"
     assert [attempt["lost_batches"] for attempt in job_host.record()["attempts"]] == [5, 0, None]
