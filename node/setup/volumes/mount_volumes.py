@@ -235,6 +235,9 @@ def _read(path: str) -> str:
 def mount(mount: str, words: Sequence[str], entry: Mapping[str, Any], env: Mapping[str, str]) -> None:
     """Mounts a volume by a command, and notes it. env: variables of the command. Raises Failed."""
     check_folder(mount)
+    if words[0] == "s3fs" and " compat_dir " in run(["s3fs", "--help"]):
+        # Since 1.92, only this option shows a folder that other tools have uploaded, without an object of its own.
+        words = [*words[:-1], f"{words[-1]},compat_dir"]
     run(words, MOUNT_S, env)
     note(mount, entry)
     why = asyncio.run(volumes.ask(mount))
