@@ -191,7 +191,7 @@ def test_an_unreachable_node_is_named_and_the_others_shown(two_nodes: Project) -
 
 def test_a_lost_node_is_named(two_nodes: Project, token: str) -> None:
     """The node's ssh sessions end, as in a reboot."""
-    script = f"if {ON_NODE_1}; then pkill -u ubuntu -x sshd; exec sleep {token}; fi; sleep 1; echo done"
+    script = f"if {ON_NODE_1}; then pkill -u ubuntu ^sshd; exec sleep {token}; fi; sleep 1; echo done"
     done = two_nodes.run("exec", "--", "sh", "-c", script, code=1)
     assert done.stdout == "[node-0] done\n"
     until(lambda: not find_sleepers(token), "it still runs")

@@ -47,7 +47,8 @@ def sessions(job: str) -> set[int]:
                 if b"follow" in words and job.encode() in words and b"--no-wait" not in words:
                     parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
                     # After sshd has been killed, its child has another parent for a moment.
-                    if Path(f"/proc/{parent}/cmdline").read_bytes().startswith(b"sshd: ubuntu"):
+                    title = Path(f"/proc/{parent}/cmdline").read_bytes()
+                    if title.startswith((b"sshd: ubuntu", b"sshd-session: ubuntu")):  # the latter since OpenSSH 9.8
                         found.add(parent)
             except OSError:
                 continue
