@@ -97,7 +97,7 @@ checks: install-dev .venv/.installed-docs
 	@$(MAKE) --no-print-directory --jobs --output-sync=target lint types docs tests-compiled test-packages
 
 test-packages: install-dev
-	@sandbox/ec2_sandbox/system-packages fish g++ tcsh zsh
+	@sandbox/ec2_sandbox/system-packages debootstrap fish g++ tcsh zsh
 
 # Otherwise each of pytest's processes would rewrite the assertions of all tests at once.
 tests-compiled: install-dev
