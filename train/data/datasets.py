@@ -168,9 +168,12 @@ def decode_idx(file: bytes) -> tuple[tuple[int, ...], bytes]:
 def _write_cifar10(sources: Path, folder: Path, shards: int) -> Written:
     """Writes CIFAR-10 as RecordIO, in the order of its batches, which is not that of the archive."""
     with TemporaryDirectory(dir=folder) as unpacked:
-        with tarfile.open(sources / CIFAR_ARCHIVE) as archive:
-            archive.extractall(unpacked, filter="data")
-        batches = {path.name: path for path in Path(unpacked).rglob("*.bin")}
+        batches = {}
+        with tarfile.open(sources / CIFAR_ARCHIVE) as archive:  # extractall has no filter in Debian 12's Python 3.11.2
+            for member in archive:
+                if (content := archive.extractfile(member)) is not None:
+                    batches[Path(member.name).name] = batch = Path(unpacked, Path(member.name).name)
+                    batch.write_bytes(content.read())
         train, val = (_read_batches([batches[name] for name in names]) for names in (CIFAR_TRAIN, (CIFAR_VAL,)))
         return _write_parts(folder, train, val, shards=shards)
 
