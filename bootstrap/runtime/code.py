@@ -18,6 +18,7 @@ PACKAGES = ("msgspec==0.22.0", "nvidia-ml-py==13.615.71", "obstore==0.11.1", "ps
 SCRIPTS_DIR = "train/scripts"
 CODE = (
     "foundation/__init__.py",
+    "foundation/authorities.py",
     "foundation/decode.py",
     "foundation/durations.py",
     "foundation/file_lock.py",

@@ -7,7 +7,6 @@ instance's role.
 
 import os
 import signal
-import ssl
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -25,6 +24,7 @@ from cluster.recovery.head_client import FOLDER, STATE, HeadSettings
 from cluster.recovery.replacement import replace_lost
 from cluster.session import describe
 from cluster.views.terminal import write
+from foundation.authorities import find_authorities
 from foundation.decode import decode
 from foundation.errors import ClusterError, NotFoundError
 from foundation.files import write_whole
@@ -136,8 +136,7 @@ def prepare(settings: HeadSettings, folder: Path) -> None:
     os.environ["AWS_REGION"] = os.environ["AWS_DEFAULT_REGION"] = settings.region
     if settings.endpoint_url is not None:
         os.environ["AWS_ENDPOINT_URL"] = settings.endpoint_url
-    trusted = ssl.get_default_verify_paths().cafile
-    if settings.private_ca and trusted is not None:
+    if settings.private_ca and (trusted := find_authorities()) is not None:
         os.environ["AWS_CA_BUNDLE"] = trusted  # the system's certificates, which include the private CA's on the node
     try:
         keep_cache(cache_folder(), settings.records, wheels=home_folder() / ".cluster/files")

@@ -32,6 +32,7 @@ from typing import Any, NoReturn
 
 from msgspec import Struct
 
+from foundation.authorities import find_authorities
 from foundation.decode import decode
 from node.protocol import Notify
 
@@ -39,8 +40,6 @@ RUN = "/run/cluster"
 EVENTS = os.path.join(RUN, "events")
 LOCK = os.path.join(RUN, "notify.lock")
 LOG = os.path.join(RUN, "notify.log")
-AUTHORITIES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem")
-"""The files of Debian, Fedora and SUSE. A Python that was not built on that system may know none of them."""
 PAUSES_S = (1.0, 5.0)
 ANSWER_S = 10.0
 COMMAND_S = 60.0
@@ -119,11 +118,8 @@ def explain(error: Exception) -> str:
 def make_context() -> ssl.SSLContext:
     """The default TLS context of this Python, with the system's authorities if it has found none itself."""
     context = ssl.create_default_context()
-    if not context.cert_store_stats()["x509_ca"]:
-        for path in AUTHORITIES:
-            if os.path.exists(path):
-                context.load_verify_locations(path)
-                break
+    if not context.cert_store_stats()["x509_ca"] and (path := find_authorities()) is not None:
+        context.load_verify_locations(path)
     return context
 
 

@@ -1,6 +1,7 @@
 """What the head gets in order to replace lost nodes by itself: the program, and settings without secrets."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ from cluster.app import App
 from cluster.config import parse_config
 from cluster.nodes.ec2 import Ec2Nodes
 from cluster.recovery.head_client import HeadSettings, find_client, find_obstacle, leave_secrets_out
-from cluster.recovery.on_head import HeadApp, main, merge_pins, read_settings
+from cluster.recovery.on_head import HeadApp, main, merge_pins, prepare, read_settings
 from cluster.session import find_request, find_requirements
+from foundation import authorities
 from foundation.errors import ClusterError
 from provision_world import make_node, make_state
 
@@ -80,6 +82,14 @@ def test_the_heads_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     app.files.note_instances(["i-3"])
     assert app.files.known_instances().instance_ids == {"i-1", "i-2", "i-3"}
     assert app.files.private_key == tmp_path / ".cluster/ssh/id_ed25519"
+
+
+def test_the_head_trusts_the_systems_authorities(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those of Ubuntu 22.04, where OpenSSL has a folder, but no file."""
+    monkeypatch.setattr(os, "environ", os.environ | {"HOME": str(tmp_path), "SSL_CERT_FILE": "/none"})
+    monkeypatch.setattr(authorities, "FILES", ("/none", str(tmp_path)))
+    prepare(make_settings(private_ca=True), tmp_path)
+    assert os.environ["AWS_CA_BUNDLE"] == str(tmp_path)
 
 
 PROFILE = "arn:aws:iam::123456789012:instance-profile/cluster-us-east-1-demo"
