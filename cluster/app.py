@@ -295,7 +295,7 @@ class App:
     def cancel(self) -> NoReturn:
         """Ends the command because the answer to its question is no."""
         self.message("cancelled: nothing was changed")
-        raise click.exceptions.Exit(0)
+        raise click.exceptions.Exit(1)
 
     @property
     def price_note(self) -> str:

@@ -111,8 +111,9 @@ def run() -> int:
         # The reader of our output has exited, as in `cluster ... | head`.
         code = 1
     except OSError as error:  # on this machine, such as a full disk or a read-only folder
-        where = f"{error.filename}: " if error.filename else ""
-        _fail(f"{where}{error.strerror or error}", _explain_space(error))
+        place = _find_place(error)
+        what = error.strerror or str(error)
+        _fail(f"{place}: {what}" if place else what, _explain_space(error, place))
         code = 1
     return code if isinstance(code, int) else 0
 
@@ -124,10 +125,21 @@ def _find_hint(error: BaseException | None) -> str | None:
     return None if error is None else str(error)
 
 
-def _explain_space(error: OSError) -> str | None:
-    """Returns the hint for a full disk, which the error often does not name; None for other errors."""
+def _find_place(error: OSError) -> str | None:
+    """Returns the file that an error is about, which it often does not name; None if that is unknown."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        return "stdout"
+    return error.filename and str(error.filename)
+
+
+def _explain_space(error: OSError, place: str | None) -> str | None:
+    """Returns the hint for a full disk; None for other errors."""
     if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
         return None
+    if place:
+        return "free some space there"
     import tempfile  # noqa: PLC0415 - most commands start without it
 
     used = shlex.join(map(str, (cache_folder(), state_folder(), tempfile.gettempdir(), ".")))

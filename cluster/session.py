@@ -290,7 +290,7 @@ def check_ahead(app: App) -> None:
 def _approve(app: App, folders: Sequence[Path], found: SyncFiles, *, is_job: bool) -> None:
     """Reports which of the user's files are sent, and which .gitignore leaves out; for a job, also if there are none.
 
-    Asks for confirmation if they are large, unless they are named. Raises UsageError.
+    Asks for confirmation if they are large, unless they are named. Raises ClusterError, UsageError.
     """
     size_bytes, what = sum(status.st_size for _, status in found.files.values()), render_files(folders, found)
     if not found.files and not is_job:
@@ -305,7 +305,7 @@ def _approve(app: App, folders: Sequence[Path], found: SyncFiles, *, is_job: boo
     if not app.is_interactive():
         raise UsageError(f"{what} would be sent to every node; this needs a confirmation at a terminal", hint=hint)
     if not app.confirm(f"Send {what} to every node?", yes=False):
-        raise UsageError("nothing was sent", hint=hint)
+        raise ClusterError("nothing was sent", hint=hint)
 
 
 def render_files(folders: Sequence[Path], found: SyncFiles) -> str:

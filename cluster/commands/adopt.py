@@ -53,10 +53,8 @@ def adopt(app: App, *, instance_ids: tuple[str, ...], yes: bool, as_json: bool) 
             f"the private key of cluster {state.name} is not on this machine ({app.files.private_key})",
             hint="copy the file from the machine that made the cluster, then: cluster adopt",
         )
-    elif not app.confirm(f"Adopt {len(adopted)} of these instances?", yes=yes):
-        app.message("cancelled: nothing was changed")
-        adopted = []
     else:
+        app.require(f"Adopt {len(adopted)} of these instances?", yes=yes)
         with app.files.locked():
             app.files.note_instances(instance.instance_id for instance in adopted)
         app.message(f"adopted {len(adopted)} of these instances; cluster status shows them as nodes", style="green")

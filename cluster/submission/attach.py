@@ -310,7 +310,7 @@ def ask() -> Choice:
 
 
 def _still_running(job: str) -> str:
-    return f"job {job} is still running: {_next_commands(job)}"
+    return f"job {job} continues: {_next_commands(job)}"
 
 
 def _next_commands(job: str) -> str:

@@ -76,7 +76,7 @@ def logs(
         live = follow and not plain and not record.has_ended
         wanted = LogWanted(roles=roles, ranks=ranks, tail=tail)
         if follow and not record.has_ended:
-            again = f"cluster logs -f {record.id} follows the job, which is still running"
+            again = f"cluster logs -f {record.id} follows the job, which continues"
             stack.enter_context(if_interrupted(f"{again}; cluster stop {record.id} stops it"))
         try:
             with _open_sink(app, record, selection, live=live, as_json=as_json) as sink:

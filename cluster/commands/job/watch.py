@@ -139,4 +139,4 @@ class Watched:
 
 
 def _still_running(job: str) -> str:
-    return f"job {job} is still running: cluster watch {job} shows it again, cluster stop {job} stops it"
+    return f"job {job} continues: cluster watch {job} shows it again, cluster stop {job} stops it"

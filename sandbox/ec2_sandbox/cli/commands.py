@@ -60,7 +60,7 @@ def require(question: str, *, yes: bool) -> None:
         raise UsageError(f"without a terminal, this needs --yes: {question}")
     if not click.confirm(question, err=True):
         click.echo("cancelled: nothing was changed", err=True)
-        raise click.exceptions.Exit(0)
+        raise click.exceptions.Exit(1)
 
 
 def show(text: str, document: Any, *, as_json: bool) -> None:

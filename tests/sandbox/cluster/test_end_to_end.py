@@ -91,7 +91,7 @@ def leave_run(project: Project) -> None:
     output = project.messages.read_text()
     assert process.returncode == 130
     assert "cluster demo is not deleted; cluster down deletes it" in output
-    (job,) = re.findall(r"^job (\S+) is still running", output, re.MULTILINE)
+    (job,) = re.findall(r"^job (\S+) continues", output, re.MULTILINE)
     project.run("stop", job)
     assert len(running_instances(project)) == 2
 

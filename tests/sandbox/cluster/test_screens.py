@@ -70,7 +70,7 @@ def test_a_screen_fits(with_data: Project, words: str, code: int, shown: str) ->
 
 def test_a_prompt_explains_its_keys_and_what_enter_does(with_data: Project) -> None:
     code, text = show(with_data, "data", "put", "--delete", "demo-data/train/", "s3://cluster-demo/digits/", typed="\n")
-    assert code == 0
+    assert code == 1
     assert "[y: yes; n or Enter: no]" in text
     assert "nothing was changed" in text
 

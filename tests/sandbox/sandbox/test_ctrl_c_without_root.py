@@ -16,7 +16,7 @@ from waits import until
 pytestmark = [pytest.mark.sandbox, pytest.mark.timeout(1200), NEEDS_NAMESPACES]
 QUESTION = r"continue to watch\] "
 SLEEP = "sleep 45678"  # on a node, where all processes of this machine have other arguments
-RUNS_ON = r"job \S+ is still running: cluster logs -f \S+ follows it, cluster stop \S+ stops it\n"
+RUNS_ON = r"job \S+ continues: cluster logs -f \S+ follows it, cluster stop \S+ stops it\n"
 
 
 class Shell:

@@ -79,9 +79,7 @@ def test_without_a_terminal_a_job_is_left_running_and_it_is_said_how_to_stop_it(
         process.communicate(timeout=TIMEOUT_S)
     output = nodes.messages.read_text()
     assert process.returncode == 130
-    (job,) = re.findall(
-        r"job (\S+) is still running: cluster logs -f \S+ follows it, cluster stop \S+ stops it", output
-    )
+    (job,) = re.findall(r"job (\S+) continues: cluster logs -f \S+ follows it, cluster stop \S+ stops it", output)
     status = json.loads(nodes.run("status", "--json").stdout)["job"]
     assert (status["id"], status["state"], status["queued"]) == (job, "running", 0)
     stopped = nodes.run("stop").stdout

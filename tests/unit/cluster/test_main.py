@@ -88,6 +88,14 @@ def test_a_deleted_folder_is_named(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr.partition("\n")[0]) == (1, "error: the current folder has been deleted")
 
 
-def test_a_closed_stream_is_like_dev_null(tmp_path: Path) -> None:
-    command = f"exec {CLUSTER} -c no.toml status >&- 2>&- <&-"
-    assert subprocess.run(["sh", "-c", command], cwd=tmp_path, check=False).returncode == 2
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        ("-c no.toml status >&- 2>&- <&-", 2, ""),  # like /dev/null
+        ("--version > /dev/full", 1, "error: stdout: No space left on device\n  try: free some space there\n"),
+    ],
+)
+def test_a_stream_that_takes_no_output(words: str, code: int, message: str, tmp_path: Path) -> None:
+    command = f"unset PYTHONUNBUFFERED; exec {CLUSTER} {words}"
+    done = subprocess.run(["sh", "-c", command], cwd=tmp_path, check=False, capture_output=True)
+    assert (done.returncode, done.stderr.decode()) == (code, message)

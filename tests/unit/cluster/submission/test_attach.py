@@ -100,7 +100,7 @@ def test_without_a_terminal_a_job_is_left_running(app: App, capsys: pytest.Captu
     fake = interrupted_head(STARTED + LOG[:300])
     assert attend(app, fake.make(), ORDER, plain=False) == 130
     assert [words[0] for words in fake.asked] == ["submit"]
-    assert "job j1 is still running: cluster logs -f j1 follows it, " in capsys.readouterr().err
+    assert "job j1 continues: cluster logs -f j1 follows it, " in capsys.readouterr().err
 
 
 def test_an_interrupt_takes_a_job_out_of_the_queue(app: App) -> None:
