@@ -12,7 +12,7 @@ from botocore.exceptions import ClientError
 from msgspec.structs import replace
 
 from foundation.errors import AwsError, ClusterError
-from foundation.progress import Event, Report
+from foundation.progress import Event
 from foundation.waiting import poll
 from provision.allow import plan_allow
 from provision.aws.clients import Clients, aws_errors, error_code, translate_refusal
@@ -35,7 +35,6 @@ from provision.plan import Context, Plan, Step
 from provision.preflight.caller import describe_caller
 from provision.resources.instances import WaitForStopped
 from provision.resources.key_pair import missing_key
-from provision.resources.launch_recovery import wait_for_interrupted_launches
 from provision.resources.resource import list_volumes, retry_while, tagged
 
 if TYPE_CHECKING:
@@ -49,16 +48,6 @@ _NO_START = (
     "stopped nodes can start only in their own zone, which has no capacity now: run cluster start later (stopped nodes "
     "cost only their disks), or cluster down, then cluster up, which tries other zones"
 )
-
-
-def prepare_stop(clients: Clients, *, name: str, files: ClusterFiles, report: Report) -> Plan:
-    """Plans what `stop` will do. Only reads. The plan is empty when all nodes are stopped.
-
-    After an interrupted `up` it may wait: see wait_for_interrupted_launches. Raises the errors of plan_stop, and
-    AwsError.
-    """
-    wait_for_interrupted_launches(clients.ec2, name=name, files=files, report=report)
-    return plan_stop(describe_cluster(clients.ec2, name=name, known=files.known_instances()))
 
 
 def prepare_start(
@@ -113,10 +102,11 @@ def describe_disks_gib(ec2: EC2Client, *, name: str) -> int:
 
 
 def plan_stop(state: ClusterState) -> Plan:
-    """Plans to stop running and pending nodes, and to wait for those that are stopping.
+    """Plans to stop running and pending nodes, and to wait for those that are stopping. Pure.
 
-    Raises NotFoundError without nodes. Raises ClusterError if spot instances run: this program launches one-time spot
-    instances, which cannot be stopped (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/stop-spot-instances.html).
+    Call wait_for_interrupted_launches before describing the cluster. Raises NotFoundError without nodes. Raises
+    ClusterError if spot instances run: this program launches one-time spot instances, which cannot be stopped
+    (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/stop-spot-instances.html).
     """
     _refuse_no_nodes(state, "stop")
     running = tuple(node for node in state.nodes if node.state in {"pending", "running"})

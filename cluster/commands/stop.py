@@ -17,14 +17,16 @@ from cluster.jobs import (
     open_head,
     require_ending,
 )
+from cluster.nodes.ec2 import Ec2Source
 from cluster.session import describe, unmount_before
 from cluster.views.status import render_usd
 from foundation.errors import ClusterError, NotFoundError, UsageError
 from node.protocol import OUR_JOB_ID, Process
 from provision.apply import apply
-from provision.power import describe_disks_gib, prepare_stop
+from provision.power import describe_disks_gib, plan_stop
 from provision.preflight.prices import find_volume_price
 from provision.render import render_plan
+from provision.resources.launch_recovery import wait_for_interrupted_launches
 from train.follow.records import DamagedRecordError, JobRecord, choose_job, find_running
 from train.follow.run import render_left
 
@@ -53,8 +55,10 @@ def stop(app: App, *, job: str | None, nodes: bool, yes: bool) -> None:
     app.check_has_instances("stop --nodes", instead="cluster stop, which stops the running job")
     app.enter_cloud()
     name = app.config.name
-    find_job = None if yes else ask_for_job(app, describe(app))
-    plan = prepare_stop(app.clients, name=name, files=app.files, report=app.report)
+    wait_for_interrupted_launches(app.clients.ec2, name=name, files=app.files, report=app.report)
+    described = Ec2Source(app).describe()
+    find_job = None if yes else ask_for_job(app, described)
+    plan = plan_stop(described.state)
     app.message(render_plan(plan).rstrip())
     if plan and find_job is not None:
         require_ending(app, "Stop these nodes?", find_job)

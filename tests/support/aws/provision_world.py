@@ -30,7 +30,8 @@ from provision.files import ClusterFiles
 from provision.lease.config import NO_LEASE, LeaseConfig
 from provision.model import Caller, ClusterState, KeyPair, LaunchOption, Node, Preflight, SecurityGroup
 from provision.plan import Plan, Request
-from provision.power import prepare_start, prepare_stop
+from provision.power import plan_stop, prepare_start
+from provision.resources.launch_recovery import wait_for_interrupted_launches
 from provision.up import prepare_resize, prepare_up, up
 from provision.volumes.config import VolumeConfig
 from sandbox_in_process import REGION, Clock, InProcessSandbox
@@ -271,8 +272,8 @@ class World:
         return str(self.clients.ec2.run_instances(MinCount=1, MaxCount=1, **request)["Instances"][0]["InstanceId"])
 
     def stop(self) -> None:
-        plan = prepare_stop(self.clients, name=NAME, files=self.files, report=silent)
-        apply(plan, clients=self.clients, files=self.files, report=silent)
+        wait_for_interrupted_launches(self.clients.ec2, name=NAME, files=self.files, report=silent)
+        apply(plan_stop(self.describe()), clients=self.clients, files=self.files, report=silent)
 
     def start(self) -> ClusterState:
         plan = prepare_start(self.clients, name=NAME, config=make_config(), files=self.files)

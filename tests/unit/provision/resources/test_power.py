@@ -6,7 +6,7 @@ from foundation.errors import AwsError
 from foundation.progress import silent
 from provision.allow import prepare_allow
 from provision.apply import apply
-from provision.power import describe_disks_gib, prepare_stop
+from provision.power import describe_disks_gib, plan_stop
 from provision_world import CALLER_NETWORK, NAME, World, aws_error, listening, make_config
 
 OTHER = "198.51.100.1/32"
@@ -39,7 +39,7 @@ def test_a_start_of_nodes_that_have_just_stopped(world: World) -> None:
 
 def test_a_start_that_fails(world: World) -> None:
     before = world.up(make_config(nodes=3))
-    plan = prepare_stop(world.clients, name=NAME, files=world.files, report=silent)
+    plan = plan_stop(world.describe())
     world.clients.ec2.terminate_instances(InstanceIds=[before.nodes[1].instance_id])
     apply(plan, clients=world.clients, files=world.files, report=silent)  # stops the others
 
