@@ -117,7 +117,7 @@ def gather_facts(connection: NodeConnection, *, python: str) -> NodeFacts:
     """
     script, what = RemoteCommand(render_facts_script(python)), "facts.sh"
     output = connection.run(script, check=False, timeout_s=TIMEOUT_S, what=what)
-    if output.exit_code != 0 and (output.stderr.strip() or "machine=" in output.stdout):
+    if output.exit_code < 0 or (output.exit_code and (output.stderr.strip() or "machine=" in output.stdout)):
         raise command_error(connection.host, what, output)
     return parse_facts(output.stdout, node=connection.host.name)
 

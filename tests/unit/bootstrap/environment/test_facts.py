@@ -6,14 +6,23 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
-from bootstrap.environment.facts import Checked, FoundPython, LibraryDir, NodeFacts, parse_facts, render_facts_script
+from bootstrap.environment.facts import (
+    Checked,
+    FoundPython,
+    LibraryDir,
+    NodeFacts,
+    gather_facts,
+    parse_facts,
+    render_facts_script,
+)
 from bootstrap.environment.steps import UseEnvironment
-from bootstrap.ssh.host import ACTIVATE
+from bootstrap.ssh.host import ACTIVATE, Output
 from foundation.errors import ClusterError
-from node_facts import SYSTEM_PATH, make_programs, run_shell
+from node_facts import HOST, SYSTEM_PATH, make_programs, run_shell
 
 TEXT = """\
 a login shell says=this
@@ -100,16 +109,18 @@ def test_gpus_of_drivers_old_and_new(line: str, gpu: tuple[str, str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lines", "error", "hint"),
+    ("lines", "code", "error", "hint"),
     [
-        ("Welcome\n", "its login shell ended before it ran a command", "~/.bashrc"),
-        ("machine=x86_64\n", "found no working Python 3", "apt-get install -y python3"),
-        ("machine=x86_64\npython=3.5 /usr/bin/python3\n", "found no working Python 3", "apt-get install -y python3"),
+        ("Welcome\n", 1, "its login shell ended before it ran a command", "~/.bashrc"),
+        ("Welcome\n", -1, "killed by a signal: facts.sh", ""),
+        ("machine=x86_64\n", 0, "found no working Python 3", "apt-get install -y python3"),
+        ("machine=x86_64\npython=3.5 /usr/bin/python3\n", 0, "found no working Python 3", "apt-get install -y python3"),
     ],
 )
-def test_a_node_that_cannot_be_set_up(lines: str, error: str, hint: str) -> None:
-    with pytest.raises(ClusterError, match=f"node-7: {error}") as raised:
-        parse_facts(lines, node="node-7")
+def test_a_node_that_cannot_be_set_up(lines: str, code: int, error: str, hint: str) -> None:
+    connection = Mock(host=HOST, run=lambda *_, **__: Output(stdout=lines, stderr="", exit_code=code))
+    with pytest.raises(ClusterError, match=f"{HOST.name}: {error}") as raised:
+        gather_facts(connection, python="auto")
     assert hint in (raised.value.hint or "")
 
 
