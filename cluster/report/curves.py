@@ -131,7 +131,10 @@ def find_bin(at: float, start: float, end: float) -> int:
 def combine(
     curves: Sequence[Curve], start: float, end: float, of: Callable[[Sequence[float]], float]
 ) -> tuple[Point, ...]:
-    """One curve for several, with the least and the greatest of them, unless it is a sum. of: sum or the mean. Pure."""
+    """One curve for several, with points where they have some, and the least and the greatest of these. Pure.
+
+    of: sum, which has no least and greatest, or the mean.
+    """
     if len(curves) == 1:
         return tuple(curves[0].points)
     rows = zip(*(curve.resample(start, end) for curve in curves), strict=True)
@@ -143,7 +146,9 @@ def combine(
             value = of(values)
             low, high = (value, value) if of is sum else (min(values), max(values))
             points.append(Point(at, value, low, high, len(values)))
-    return tuple(_trim(points))
+    reported = {find_bin(point.at, start, end) for curve in curves for point in curve.points}
+    shown = _trim(points)
+    return tuple(point for point in shown if find_bin(point.at, start, end) in reported) or tuple(shown)
 
 
 def _trim(points: list[Point]) -> list[Point]:
