@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from html import escape
 from wsgiref.types import StartResponse, WSGIEnvironment
 
+OF_XML = ("s3", "s3-control", "route53", "cloudfront", None)  # the services whose calls have paths and XML
 FORBIDDEN = "403 Forbidden"
 INTERNAL = "500 Internal Server Error"
 
@@ -119,7 +120,8 @@ def refuse(
     ending = f"<RequestId>{uuid.uuid4()}</RequestId>"
     message = f"<Message>{escape(refusal.message, quote=False)}</Message>"
     status, kind = refusal.status, "text/xml"
-    if "HTTP_X_AMZ_TARGET" in environ:
+    # Calls in forms have no path.
+    if "HTTP_X_AMZ_TARGET" in environ or (service not in OF_XML and environ["PATH_INFO"] != "/"):
         status, kind = status if status == INTERNAL else "400 Bad Request", "application/x-amz-json-1.1"
         text = json.dumps({"__type": refusal.json_code or refusal.code, "message": refusal.message})
     elif service == "s3":

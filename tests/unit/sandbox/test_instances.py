@@ -160,14 +160,23 @@ def test_instances_are_found_by(world: World, name: str, value: str) -> None:
 @pytest.mark.parametrize(
     ("client", "call", "parameters", "code"),
     [
-        ("ec2", "describe_instances", {}, "InvalidParameterValue"),
-        ("ec2", "describe_spot_price_history", {}, "InvalidParameterValue"),
-        ("ssm", "get_parameters_by_path", {"Path": "/aws"}, "InvalidNextToken"),
+        ("ec2", "describe_instances", {"NextToken": "wrong"}, "InvalidParameterValue"),
+        ("ec2", "describe_spot_price_history", {"NextToken": "wrong"}, "InvalidParameterValue"),
+        ("ssm", "get_parameters_by_path", {"Path": "/aws", "NextToken": "wrong"}, "InvalidNextToken"),
+        ("s3", "list_objects_v2", {"Bucket": "bucket", "ContinuationToken": "wrong"}, "InvalidArgument"),
     ],
 )
 def test_an_invalid_next_token_is_refused(world: World, client: str, call: str, parameters: Any, code: str) -> None:
+    world.clients.s3.create_bucket(Bucket="bucket")
+    world.clients.s3.put_object(Bucket="bucket", Key="key")
     with pytest.raises(ClientError, match=code):
-        getattr(getattr(world.clients, client), call)(**parameters, NextToken="wrong")
+        getattr(getattr(world.clients, client), call)(**parameters)
+
+
+def test_an_error_of_a_service_with_paths_is_json(world: World) -> None:
+    world.sandbox.book.arm("unauthorized service=elasticfilesystem")
+    with pytest.raises(ClientError, match=r"AccessDeniedException.* operation: User: arn:"):
+        world.clients.efs.describe_file_systems()
 
 
 def test_offers_are_found_by_family_and_zone(world: World) -> None:
