@@ -1,16 +1,18 @@
 """Reserves ports on the head for one job."""
 
+import random
 import socket
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 
-def claim(ports: Iterable[int]) -> tuple[int, socket.socket]:
-    """Returns a free TCP port of `ports`, and an open socket that reserves it among this user's jobs.
+def claim(ports: Sequence[int]) -> tuple[int, socket.socket]:
+    """Returns any free TCP port of `ports`, and an open socket that reserves it among this user's jobs.
 
-    A launcher finds a free port and closes it; a moment later its own process, or another job's, binds it. The socket's
-    name in Linux's abstract namespace belongs to one process at a time, and ends with it. Raises OSError.
+    Any, because rank 0 may listen on another node, where PyTorch's default port may be in use. A launcher finds a free
+    port and closes it; a moment later its own process, or another job's, binds it. The socket's name in Linux's
+    abstract namespace belongs to one process at a time, and ends with it. Raises OSError.
     """
-    for port in ports:
+    for port in random.sample(ports, len(ports)):
         claimed = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             claimed.bind(f"\0cluster-port-{port}")
