@@ -96,6 +96,4 @@ def test_jobs_that_start_at_the_same_moment_get_different_ports() -> None:
         for _, claim in found:
             claims.enter_context(claim)
     assert {port for port, _ in found} == {*wanted[1:]}
-    assert [port for port, _ in found] != [
-        *wanted[1:]
-    ]  # on the node of rank 0, those may be in use
+    assert [port for port, _ in found] != [*wanted[1:]]  # on the node of rank 0, those may be in use
