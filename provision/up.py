@@ -23,6 +23,7 @@ from provision.preflight.caller import describe_caller
 from provision.preflight.places import describe_preflight
 from provision.resources.instance_profile import find_profile_name
 from provision.resources.instances import TerminateInstances, WaitForEnding, WaitForInstances, WaitForTerminated
+from provision.resources.launch import MORE_CHOICES
 from provision.resources.launch_recovery import wait_for_interrupted_launches
 from provision.resources.placement_group import PLACEMENT_GROUP
 from provision.resources.table import HEAD_KINDS, KINDS
@@ -304,6 +305,6 @@ def _describe_preflight(clients: Clients, world: World, avoid: frozenset[str]) -
     if not options:
         raise NoCapacityError(
             f"no capacity in any place that was tried: {', '.join(sorted(avoid))}",
-            hint="wait, or allow more choices: [provision] instance_types, market, regions, min_nodes",
+            hint=MORE_CHOICES,
         )
     return replace(preflight, options=options)

@@ -51,6 +51,10 @@ NO_CAPACITY_CODES = frozenset(
 (https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html)."""
 
 QUOTA_CODES = frozenset({"InstanceLimitExceeded", "MaxSpotInstanceCountExceeded", "VcpuLimitExceeded"})
+MORE_CHOICES = (
+    "wait, or allow more choices: [provision] instance_types, market, regions, another subnet_id, min_nodes, "
+    "capacity_wait_s"
+)
 _GROUP_NOT_YET_KNOWN = frozenset({"InvalidGroup.NotFound", "InvalidID"})
 ROUND_TIMEOUT_S = 900.0
 """After this many seconds, no further place is tried."""
@@ -150,8 +154,7 @@ class LaunchNodes(Step):
             raise NoCapacityError(
                 f"no capacity for {_wanted(self)} in any place that was tried, and nothing was launched:\n"
                 + "\n".join(f"  {line}" for line in refused),
-                hint="wait, or allow more choices: [provision] instance_types, market, regions, min_nodes, "
-                "capacity_wait_s",
+                hint=MORE_CHOICES,
             )
         context.without.update(self.indices)
         what = f"no capacity for nodes {format_indices(self.indices)}: continuing without them"

@@ -34,7 +34,7 @@ def test_the_order_of_the_places(world: World) -> None:
     options = world.prepare(config).world.preflight.options
     assert tried == [f"2 x {option.label}" for option in options]
     assert launches(world) == len(options) == len(set(tried)) > 8
-    assert "[provision] instance_types, market, regions, min_nodes" in str(caught.value.hint)
+    assert "[provision] instance_types, market, regions, another subnet_id, min_nodes" in str(caught.value.hint)
     assert world.files.launches() == ()
     assert "instances" not in world.resources()
     world.sandbox.book.disarm("all")
