@@ -108,7 +108,8 @@ def main(words: Sequence[str]) -> int:
             find_login(app)  # raises before the launch if the registry's password is not on the head
         replace_lost(app, record, names=names)
     except ClusterError as error:
-        write(sys.stderr, f"error: {error.message}" + (f"\n  try: {error.hint}" if error.hint else ""))
+        # Not its hint, which is for another machine: the job's log names `cluster up`, which also updates the role.
+        write(sys.stderr, f"error: {error.message}")
         return 1
     except KeyboardInterrupt:
         return 130
@@ -124,9 +125,9 @@ def read_settings(folder: Path) -> HeadSettings:
     try:
         return decode(path.read_bytes(), HeadSettings)
     except OSError as error:
-        raise ClusterError(f"{path}: {error.strerror}", hint="cluster up") from error
+        raise ClusterError(f"{path}: {error.strerror}") from error
     except ValueError as error:
-        raise ClusterError(f"{path} does not fit this version: {error}", hint="cluster up") from error
+        raise ClusterError(f"{path} does not fit this version: {error}") from error
 
 
 def prepare(settings: HeadSettings, folder: Path) -> None:
