@@ -36,12 +36,10 @@ class LibraryCode:
     """The GPU code of one library.
 
     code, ptx: for each compute capability, how many of its `modules` have machine code and PTX for it.
-    ptx_modules: how many modules have any PTX.
     """
 
     name: str
     modules: int
-    ptx_modules: int
     code: Mapping[Version, int]
     ptx: Mapping[Version, int]
 
@@ -71,20 +69,12 @@ def _read_library(file: IO[bytes], name: str) -> Iterator[LibraryCode]:
         return
     code: Counter[Version] = Counter()
     ptx: Counter[Version] = Counter()
-    modules, ptx_modules = 0, 0
+    modules = 0
     for entries in _walk_modules(file, *section):
-        own_ptx = {divmod(architecture, 10) for kind, architecture in entries if kind == _PTX}
         modules += 1
-        ptx_modules += bool(own_ptx)
         code.update({divmod(architecture, 10) for kind, architecture in entries if kind == _MACHINE_CODE})
-        ptx.update(own_ptx)
-    yield LibraryCode(
-        name=name,
-        modules=modules,
-        ptx_modules=ptx_modules,
-        code=dict(sorted(code.items())),
-        ptx=dict(sorted(ptx.items())),
-    )
+        ptx.update({divmod(architecture, 10) for kind, architecture in entries if kind == _PTX})
+    yield LibraryCode(name=name, modules=modules, code=dict(sorted(code.items())), ptx=dict(sorted(ptx.items())))
 
 
 def _find_section(file: IO[bytes], wanted: bytes) -> tuple[int, int] | None:

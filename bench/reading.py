@@ -22,8 +22,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from bench.records.data import NOISE, PHOTOGRAPHS, DataSet
-from bench.support.command import CLUSTER, REPOSITORY
-from bench.support.jobs import run_cluster
+from bench.support.command import CLUSTER, REPOSITORY, must_run
 from bench.support.rounds import ROUNDS, spread
 
 PROGRAM = Path(__file__).parent / "records" / "epochs.py"
@@ -92,7 +91,7 @@ class Node:
 
     def run(self, *words: str) -> str:
         """Runs `cluster WORDS...` in the folder. Returns its output."""
-        return run_cluster(self.folder, self.env, *words)
+        return must_run([CLUSTER, *words], cwd=self.folder, env=self.env)
 
     def find_gateway(self) -> str:
         """Returns the address of this machine that the node can reach, which is that of the sandbox's own S3."""

@@ -10,16 +10,12 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from bootstrap.ssh.connection import InstanceAccess
-from bootstrap.ssh.connections import Connections, on_all
+from bootstrap.ssh.connections import on_all
 from bootstrap.ssh.host import Host
-from bootstrap.ssh.keys import HostKeyPins
 from cluster.app import App
-from cluster.nodes.ec2 import Ec2Nodes, open_console
+from cluster.nodes.ec2 import Ec2Nodes, Ec2Source, describe_state
 from cluster.session import ready_nodes
 from foundation.remote_command import RemoteCommand
-from provision.aws.clients import make_clients
-from provision.describe import describe_cluster
 from provision.model import ClusterState
 
 SSH_OPTIONS = ("-F", "none", "-o", "LogLevel=ERROR", "-o", "BatchMode=yes")
@@ -30,8 +26,7 @@ def main() -> None:
     app = App(config_path=Path(sys.argv[1]))
     app.overrides["provision.nodes"] = int(sys.argv[2])
     app.enter_cloud()
-    ec2 = make_clients(app.config.provision.region).ec2
-    state = describe_cluster(ec2, name=app.config.name, known=app.files.known_instances())
+    state = describe_state(app)
     rounds: dict[str, Callable[[App, ClusterState], bool]] = {
         "cluster": by_cluster, "Fabric, true": by_fabric, "OpenSSH, true": by_openssh
     }  # fmt: skip
@@ -46,11 +41,7 @@ def by_cluster(app: App, state: ClusterState) -> bool:
 
 
 def by_fabric(app: App, state: ClusterState) -> bool:
-    pins = HostKeyPins(app.files.known_hosts)
-    console = open_console(lambda: app.clients)
-    with Connections(
-        instances=InstanceAccess(private_key=app.files.private_key, pins=pins, console=console), wait_s=60
-    ) as connections:
+    with Ec2Source(app).open_connections(wait_s=60) as connections:
         hosts = Ec2Nodes(state, app.config.provision).find_hosts()
         on_all(hosts, lambda host: connections.get(host).run(RemoteCommand("true")))
     return False

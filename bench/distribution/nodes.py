@@ -6,20 +6,19 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from os import kill
 from pathlib import Path
 from typing import Any
 
-from bench.provisioning.world import INSTANCE_TYPE, KEY_NAME, World
+from bench.provisioning.world import INSTANCE_TYPE, KEY_NAME, World, until
 from bench.sandbox import all_pids, in_namespace
-from bench.support.command import REPOSITORY
+from bench.support.command import REPOSITORY, must_run
 from ec2_sandbox import control
 
 HOME = "home/ubuntu"
 FOLDERS = (".cluster", "star")
-TIMEOUT_S = 120.0
 AGENT_WORDS = b"module.main()"  # of LOADER in bootstrap/ssh/node_program.py
 
 
@@ -126,26 +125,10 @@ def shape(world: World, nodes: Sequence[BenchNode], mbit: float) -> None:
         control.cause_fault(world.folder, f"link instance={node.instance_id} mbit={mbit:g}")
 
 
-def until(condition: Callable[[], object], what: str, pause_s: float = 0.1) -> None:
-    """Waits until the condition is true. Raises TimeoutError, with `what` in its message, if it never is."""
-    give_up_at = time.monotonic() + TIMEOUT_S
-    while not condition():
-        if time.monotonic() > give_up_at:
-            raise TimeoutError(f"not after {TIMEOUT_S:.0f} s: {what}")
-        time.sleep(pause_s)
-
-
 def ssh_words(world: World) -> list[str]:
     """Returns the options of an ssh or scp command from this machine."""
     options = ["-F", "none", "-i", str(world.private_key), "-o", "StrictHostKeyChecking=no", "-o", "LogLevel=ERROR"]
     return [*options, "-o", f"UserKnownHostsFile={world.folder / 'ssh_known_hosts'}"]
-
-
-def must_run(words: Sequence[str]) -> None:
-    """Runs a command. Ends the benchmark if it fails."""
-    done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        sys.exit(f"{words}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
 
 
 def star(world: World, nodes: Sequence[BenchNode], file: Path) -> float:

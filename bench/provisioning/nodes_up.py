@@ -12,11 +12,9 @@ import time
 from pathlib import Path
 
 from bench.provisioning.peak import peak_mb
-from bootstrap.ssh.connection import InstanceAccess
-from bootstrap.ssh.connections import Connections, on_all
-from bootstrap.ssh.keys import HostKeyPins
+from bootstrap.ssh.connections import on_all
 from cluster.app import App
-from cluster.nodes.ec2 import Ec2Nodes, open_console
+from cluster.nodes.ec2 import Ec2Nodes, Ec2Source
 from cluster.session import BOOT_TIMEOUT_S, find_request
 from provision.aws.clients import make_clients
 from provision.model import ClusterState
@@ -54,12 +52,7 @@ def launch(app: App) -> ClusterState:
 
 def log_in(app: App, state: ClusterState) -> None:
     """Connects to all nodes in parallel."""
-    pins = HostKeyPins(app.files.known_hosts)
-    console = open_console(lambda: app.clients)
-    key = app.files.private_key
-    with Connections(
-        instances=InstanceAccess(private_key=key, pins=pins, console=console), wait_s=BOOT_TIMEOUT_S
-    ) as connections:
+    with Ec2Source(app).open_connections(wait_s=BOOT_TIMEOUT_S) as connections:
         on_all(Ec2Nodes(state, app.config.provision).find_hosts(), connections.get)
 
 

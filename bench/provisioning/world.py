@@ -9,7 +9,7 @@ import tempfile
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +30,7 @@ ZONE = "us-east-1a"
 INSTANCE_TYPE: Final = "c5.large"
 IMAGE = "/aws/service/canonical/ubuntu/server/22.04/stable/current/amd64/hvm/ebs-gp2/ami-id"
 KEY_NAME = ROLE_NAME = "bench"
-SWEEP_TIMEOUT_S = 120.0
+TIMEOUT_S = 120.0
 READING = ("Describe", "Get", "List", "Head", "Lookup")
 TRUST = {
     "Version": "2012-10-17",
@@ -115,14 +115,14 @@ class World:
         """Deletes the resources that a launcher left, so that each launcher has the same start. Not measured."""
         if ids := [each for kind, each in left if kind == "instance"]:
             self.ec2.terminate_instances(InstanceIds=ids)
-        self._until("instances are gone", lambda: not self.instances("running", "shutting-down", "stopping"))
+        until(lambda: not self.instances("running", "shutting-down", "stopping"), "instances are gone")
         for kind, each in left:
             if kind == "key pair":
                 self.ec2.delete_key_pair(KeyName=each)
             elif kind == "placement group":
                 self.ec2.delete_placement_group(GroupName=each)
         groups = {each for kind, each in left if kind == "security group"}
-        self._until("security groups are gone", lambda: self._delete_groups(groups))
+        until(lambda: self._delete_groups(groups), "security groups are gone")
 
     def _delete_groups(self, groups: set[str]) -> bool:
         for group in sorted(groups):
@@ -135,12 +135,14 @@ class World:
             groups.discard(group)
         return not groups
 
-    def _until(self, what: str, look: Any) -> None:
-        give_up_at = time.monotonic() + SWEEP_TIMEOUT_S
-        while not look():
-            if time.monotonic() > give_up_at:
-                raise TimeoutError(f"not after {SWEEP_TIMEOUT_S:.0f} s: {what}")
-            time.sleep(0.2)
+
+def until(condition: Callable[[], object], what: str, pause_s: float = 0.1) -> None:
+    """Waits until the condition is true. Raises TimeoutError, with `what` in its message, if it never is."""
+    give_up_at = time.monotonic() + TIMEOUT_S
+    while not condition():
+        if time.monotonic() > give_up_at:
+            raise TimeoutError(f"not after {TIMEOUT_S:.0f} s: {what}")
+        time.sleep(pause_s)
 
 
 @contextmanager

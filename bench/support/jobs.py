@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.support.command import CLUSTER, REPOSITORY
+from bench.support.command import CLUSTER, REPOSITORY, must_run
 from bench.support.cpu_times import grown, read_cpu_times
 from bench.support.rounds import ROUNDS, spread
 
@@ -69,16 +69,6 @@ class Run:
     beside: float  # the CPU time of all other processes on the nodes, as a share of training_s
 
 
-def run_cluster(folder: Path, env: Mapping[str, str], *words: str) -> str:
-    """Runs `cluster WORDS...` in a folder. Returns its output. Ends the benchmark if it fails."""
-    done = subprocess.run(
-        [CLUSTER, *words], cwd=folder, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
-    )
-    if done.returncode != 0:
-        sys.exit(f"cluster {shlex.join(words)}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
-    return done.stdout
-
-
 class Cluster:
     """A sandbox cluster of two nodes in its own folder. bootstrap: more lines of [bootstrap]."""
 
@@ -101,7 +91,7 @@ class Cluster:
 
     def run(self, *words: str) -> str:
         """Runs `cluster WORDS...` in the folder. Returns its output."""
-        return run_cluster(self.folder, self.env, *words)
+        return must_run([CLUSTER, *words], cwd=self.folder, env=self.env)
 
     def set_up(self) -> None:
         """Creates the nodes, and uploads the digits to S3."""

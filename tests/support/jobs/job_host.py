@@ -15,7 +15,7 @@ import sys
 import sysconfig
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
@@ -150,7 +150,6 @@ class LocalHead:
 
     home: Path
     python: str
-    started: list["subprocess.Popen[str]"] = field(default_factory=list)
 
     def env(self) -> dict[str, str]:
         return {"HOME": str(self.home), "PATH": os.environ["PATH"], "CLUSTER_SSH": str(self.home / "ssh")}
