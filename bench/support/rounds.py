@@ -49,12 +49,10 @@ def spread(values: Sequence[float], digits: int) -> str:
     return f"{statistics.median(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"
 
 
-def render_timings(title: str, timings: list[Timing], *, commands: Mapping[str, str], notes: str = "") -> str:
+def render_timings(title: str, timings: list[Timing], *, commands: Mapping[str, str]) -> str:
     """Returns a section of RESULTS.md. Ratios are relative to the last contender, the comparator."""
     comparator = timings[-1]
     lines = [f"## {title}", ""]
-    if notes:
-        lines += [notes, ""]
     lines += ["| what | median s | min | max | ratio to the last |", "|---|---|---|---|---|"]
     for timing in timings:
         ratio = timing.median_s / comparator.median_s

@@ -60,13 +60,13 @@ def test_a_node_that_is_cut_off(nodes: Project, record_property: Tell) -> None:
             ends_itself(job)  # although no command can reach it
             left = f"CLUSTER_JOB_ID={job.id} setsid sleep 598 >/dev/null 2>&1 </dev/null &"
             nodes.run("exec", "--node", "node-1", "--", "sh", "-c", left)
-            until(lambda: processes_of("CLUSTER_JOB_ID", job.id), "nothing is left to be ended")
+            until(lambda: processes_of(job.id), "nothing is left to be ended")
             failed = nodes.run("stop", job.id, code=1)
             assert f"job {job.id} had already ended, but processes of it may still run: node-1" in failed.stderr
             assert list(newest(nodes)["left"]) == ["node-1"]
         finally:
             job.fault("heal", *ends)
-        assert processes_of("CLUSTER_JOB_ID", job.id)
+        assert processes_of(job.id)
         done = nodes.run("stop")
         assert f"job {job.id}" in done.stderr
         first, second, third = done.stdout.splitlines()

@@ -127,4 +127,4 @@ def test_the_demo_runs_as_it_is_typed(tmp_path: Path, request: pytest.FixtureReq
     assert re.search(r"left +nothing", done.stdout)
     assert not find_leftovers(paths_of(root))
     (job,) = re.findall(r"^job (\S+): done", done.stderr, re.MULTILINE)
-    assert not processes_of("CLUSTER_JOB_ID", job)
+    assert not processes_of(job)

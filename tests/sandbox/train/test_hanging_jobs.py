@@ -51,7 +51,7 @@ def test_a_stopped_worker_is_named_and_the_job_is_ended(nodes: Project, record_p
     """Also without MXNet."""
     options = ("--job", "stall.toml", "-s", "1", "--launcher", "env")
     with running(nodes, *options, command=SLEEPS, waiting=2) as job:
-        pid = stop(job, job.training_process("worker", "node-1", program="sh"))
+        pid = stop(job, job.worker_on("node-1", program="sh"))
         who = rf"worker \d on node-1 \(process {pid}\) is stopped, as by SIGSTOP"
         found = rf"{who}; `cluster exec --node node-1 -- kill -CONT {pid}` resumes it"
         words = rf"failed: no worker made progress for 6 s \(stall_timeout\): {found}"

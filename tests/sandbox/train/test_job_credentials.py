@@ -48,7 +48,7 @@ def keys_of_a_worker(project: Project, *words: str) -> tuple[dict[str, Any], str
         assert "begun" in line, line + project.messages.read_text()
         output = project.messages.read_text()
         (job,) = re.findall(r"^job (\S+): 1 worker", output, re.MULTILINE)
-        env = next(env for env in processes_of("CLUSTER_JOB_ID", job).values() if "AWS_SECRET_ACCESS_KEY" in env)
+        env = next(env for env in processes_of(job).values() if "AWS_SECRET_ACCESS_KEY" in env)
     names = {"AccessKeyId": "AWS_ACCESS_KEY_ID", "SecretAccessKey": "AWS_SECRET_ACCESS_KEY"}
     return {key: env[name] for key, name in {**names, "SessionToken": "AWS_SESSION_TOKEN"}.items()}, output
 

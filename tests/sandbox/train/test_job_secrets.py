@@ -101,7 +101,7 @@ def seen(with_results: tuple[Project, dict[str, Host]]) -> Seen:
                 assert line, project.messages.read_text()
                 shown += line
             (job,) = re.findall(r"^job (\S+): 2 workers", project.messages.read_text(), re.MULTILINE)
-            envs = list(processes_of("CLUSTER_JOB_ID", job).values())
+            envs = list(processes_of(job).values())
             of_job = next(env for env in envs if "AWS_SECRET_ACCESS_KEY" in env)
             secrets = {name: of_job[name] for name in OF_AWS}
             secrets |= {"env": EVERYWHERE, "env_server": OF_SERVERS, "env_worker": OF_WORKERS}

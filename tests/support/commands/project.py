@@ -153,7 +153,7 @@ class Project:
                 yield process
 
 
-def processes_of(variable: str, value: str | None = None) -> dict[int, dict[str, str]]:
-    """Processes anywhere on this machine that have an environment variable (with that value), by pid."""
+def processes_of(job: str) -> dict[int, dict[str, str]]:
+    """The environments of a job's processes anywhere on this machine, by pid."""
     environments = {process.pid: process.info["environ"] or {} for process in psutil.process_iter(["environ"])}
-    return {pid: env for pid, env in environments.items() if variable in env and value in {None, env[variable]}}
+    return {pid: env for pid, env in environments.items() if env.get("CLUSTER_JOB_ID") == job}

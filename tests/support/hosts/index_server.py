@@ -168,8 +168,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 
 @contextmanager
-def serve_index(folder: Path, *, address: str = "127.0.0.1") -> Iterator[Index]:
+def serve_index(folder: Path) -> Iterator[Index]:
     """Serves a folder until the block ends."""
     index = Index(folder=folder)
-    with serve_http(type("IndexHandler", (Handler,), {"index": index}), address=address) as index.url:
+    with serve_http(type("IndexHandler", (Handler,), {"index": index})) as index.url:
         yield index

@@ -12,8 +12,8 @@ def state(value: JobState, *, at: float = 100.0) -> Event:
     return Event(kind="state", at=at, state=value)
 
 
-def warnings(*texts: str, at: float = 103.0) -> Event:
-    return Event(kind="warnings", at=at, warnings=texts)
+def warnings(*texts: str) -> Event:
+    return Event(kind="warnings", at=103.0, warnings=texts)
 
 
 def line(text: str, rank: int = 0, *, at: float = 101.0) -> Event:

@@ -208,8 +208,8 @@ class LocalHead:
         result: dict[str, Any] = log[-1]["result"]
         return result, log
 
-    def result(self, job: str = job_id(1)) -> dict[str, Any]:
-        result: dict[str, Any] = self.ask("follow", job, "0")[-1]["result"]
+    def result(self) -> dict[str, Any]:
+        result: dict[str, Any] = self.ask("follow", job_id(1), "0")[-1]["result"]
         return result
 
     def record(self, job: str = job_id(1)) -> dict[str, Any]:
@@ -335,10 +335,9 @@ def place_processes(order: dict[str, Any]) -> dict[str, Any]:
     return nest_order({**order, "hosts": hosts})
 
 
-def log_has(text: str, count: int = 1, *, meanwhile: str = "") -> str:
-    """Shell code of a job that waits until `count` lines of its log contain a text."""
-    events = "~/.cluster/jobs/$CLUSTER_JOB_ID/events"
-    return f"until [ $(grep -cF '{text}' {events}) -ge {count} ]; do {meanwhile} sleep 0.05; done; "
+def log_has(text: str, *, meanwhile: str = "") -> str:
+    """Shell code of a job that waits until its log contains a text."""
+    return f"until grep -qF '{text}' ~/.cluster/jobs/$CLUSTER_JOB_ID/events; do {meanwhile} sleep 0.05; done; "
 
 
 def lines_of(log: Sequence[dict[str, Any]], role: str | None = None) -> list[str]:

@@ -168,20 +168,19 @@ class Running:
         cause(self.project, *words)
         self.struck_at = time.monotonic()
 
-    def training_process(self, role: str, host: str | None = None, *, program: str = "python") -> int:
-        """The pid of a role's own process: the child of the agent, which runs this program."""
-        for pid, env in processes_of("CLUSTER_JOB_ID", self.id).items():
-            is_there = host is None or namespace_of(pid) == self.hosts[host].namespace
-            own = env.get("DMLC_ROLE", "worker" if "RANK" in env else None)
-            words = command_line(pid)
-            if is_there and own == role and words[:1] == [program] and WAIT not in words:
+    def worker_on(self, host: str, *, program: str) -> int:
+        """The pid of a worker's own process on a node: the child of the agent, which runs this program."""
+        for pid, env in processes_of(self.id).items():
+            words, role = command_line(pid), env.get("DMLC_ROLE", "worker" if "RANK" in env else None)
+            is_program = words[:1] == [program] and WAIT not in words
+            if is_program and role == "worker" and namespace_of(pid) == self.hosts[host].namespace:
                 return pid
-        raise AssertionError(role)
+        raise AssertionError(host)
 
     def tree(self, host: str) -> "Counter[str]":
         """The job's processes on a node, by what they are and the process above: "rank below agent"."""
         namespace = self.hosts[host].namespace
-        pids = [pid for pid in processes_of("CLUSTER_JOB_ID", self.id) if namespace_of(pid) == namespace]
+        pids = [pid for pid in processes_of(self.id) if namespace_of(pid) == namespace]
         kinds = {pid: kind_of(command_line(pid)) for pid in pids}
         return Counter(f"{kind} below {kinds.get(self.parent_of(pid), 'others')}" for pid, kind in kinds.items())
 
@@ -221,7 +220,7 @@ def nothing_left(job: str, hosts: dict[str, Host], *, besides: tuple[str, ...] =
     looked_at = {name: host for name, host in namespaces.items() if host.name not in besides}
 
     def left() -> list[int]:
-        pids = {*processes_of("CLUSTER_JOB_ID", job), *(p for p in all_pids() if command_line(p)[:2] == STRANGER)}
+        pids = {*processes_of(job), *(p for p in all_pids() if command_line(p)[:2] == STRANGER)}
         found = [pid for pid in pids if namespace_of(pid) in looked_at]
         return found + [pid for host in looked_at.values() for name in NODE_PROGRAMS for pid in host.programs(name)]
 
@@ -278,7 +277,7 @@ def running(
 
 def gone(job: str) -> None:
     """Waits until no process of a job is left on this machine, on any host."""
-    until(lambda: not processes_of("CLUSTER_JOB_ID", job), f"processes of {job} are left", timeout_s=END_S)
+    until(lambda: not processes_of(job), f"processes of {job} are left", timeout_s=END_S)
 
 
 def all_pids() -> list[int]:

@@ -21,7 +21,7 @@ NO_ACCESS = S3Access(env={}, secrets={})
 GPU = ("8.6", "NVIDIA A10G")
 
 
-def node(index: int, cores: int = 8, gpus: int = 0) -> ReadyNode:
+def node(index: int, *, gpus: int = 0) -> ReadyNode:
     host = Host(
         name=f"node-{index}",
         instance_id=f"i-{index}",
@@ -33,7 +33,7 @@ def node(index: int, cores: int = 8, gpus: int = 0) -> ReadyNode:
     return ReadyNode(
         host=host,
         connection=cast("NodeConnection", None),
-        facts=replace(FACTS, cores=cores, gpus=(GPU,) * gpus),
+        facts=replace(FACTS, cores=8, gpus=(GPU,) * gpus),
         python="/home/ubuntu/.cluster/env/ab/bin/python",
         code_dir=CODE_DIR,
         project_dir=None,

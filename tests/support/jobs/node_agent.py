@@ -66,9 +66,9 @@ class NodeAgent:
                 return message
         return None
 
-    def has_ping(self, most: int = 5) -> bool:
-        """Reads up to the next ping. Returns whether it is among so many messages."""
-        found: Any = (decode(line, FromAgent) for line in islice(self._lines, most))  # type: ignore[arg-type]
+    def has_ping(self) -> bool:
+        """Reads up to the next ping. Returns whether it is among five messages."""
+        found: Any = (decode(line, FromAgent) for line in islice(self._lines, 5))  # type: ignore[arg-type]
         return any(isinstance(message, Ping) for message in found)
 
     def read_until(self, kind: type[T], p: int | None = None) -> T:

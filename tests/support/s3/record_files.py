@@ -23,17 +23,17 @@ def image_record(number: int, *, extra: bytes = b"") -> bytes:
     return encode_record(encode_image(ImageRecord(labels=(float(number),), record_id=number, image=image)))
 
 
-def read_records(content: bytes, *, name: str = "x.rec") -> Iterator[bytes]:
+def read_records(content: bytes) -> Iterator[bytes]:
     """Every payload in a file with this content."""
-    return map(decode_record, scan_records(io.BytesIO(content), name=name))
+    return map(decode_record, scan_records(io.BytesIO(content), name="x.rec"))
 
 
-def write_uneven(folder: Path, counts: tuple[int, ...] = (23, 1, 9), *, seed: int = 7) -> list[Path]:
+def write_uneven(folder: Path, counts: tuple[int, ...] = (23, 1, 9)) -> list[Path]:
     """Writes shards of very different sizes, with consecutive ids and records of all lengths.
 
     Every third record has magic numbers.
     """
-    source = random.Random(seed)
+    source = random.Random(7)
     folder.mkdir(parents=True, exist_ok=True)
     number = 0
     paths = []
