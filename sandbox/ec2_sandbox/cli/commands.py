@@ -394,7 +394,9 @@ def run() -> None:
     except (click.exceptions.Abort, KeyboardInterrupt):
         click.echo("error: interrupted", err=True)
         code = INTERRUPTED
-    except BrokenPipeError:  # the reader of our output has exited, as in `ec2-sandbox log | head`
+    except OSError as error:  # BrokenPipeError: the reader of our output has exited, as in `ec2-sandbox log | head`
+        if not isinstance(error, BrokenPipeError):
+            click.echo(f"error: {error}", err=True)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 1
     sys.exit(code)

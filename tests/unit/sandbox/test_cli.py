@@ -1,4 +1,6 @@
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -57,6 +59,13 @@ def test_a_wrong_setting_is_named_with_what_is_allowed(line: str, message: str, 
 def test_a_wrong_option_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"^--region = 'nowhere': AWS has no such region$"):
         read_settings(tmp_path, {"region": "nowhere"})
+
+
+def test_a_full_stdout_is_an_error(tmp_path: Path) -> None:
+    command = [Path(sys.executable).with_name("ec2-sandbox"), "list", "--json"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "error: [Errno 28] No space left on device\n")
 
 
 @pytest.mark.parametrize("name", ["", *cli.commands])
