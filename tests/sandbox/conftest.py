@@ -11,6 +11,8 @@ import pytest
 from ec2_client import client
 from ec2_sandbox import control
 from foundation.progress import silent
+from job_steps import borrowed
+from project import Project
 from sandbox_steps import RunningSandbox, Ssh, enter, find_live, sandbox_in, terminate_all
 
 if TYPE_CHECKING:
@@ -60,6 +62,13 @@ def phantom(shared_phantom: RunningSandbox, monkeypatch: pytest.MonkeyPatch) -> 
     yield shared_phantom
     control.disarm_faults(shared_phantom.project_dir, "all")
     terminate_all(client("ec2"))
+
+
+@pytest.fixture
+def nodes(two_nodes: Project) -> Iterator[Project]:
+    """The shared cluster, on which no job runs or waits, and no fault is armed, after the test."""
+    with borrowed(two_nodes) as project:
+        yield project
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import boto3
@@ -15,7 +14,6 @@ from job_steps import (
     STARTS,
     Running,
     Tell,
-    borrowed,
     check,
     ec2_of,
     fail,
@@ -32,12 +30,6 @@ pytestmark = pytest.mark.sandbox
 
 STARTED = r"(worker|server) on node-1 \(process \d+\)"
 UNSEARCHED = r"may still run: node-1 could not be searched: ssh: connect to host \S+ port 22: Connection"
-
-
-@pytest.fixture
-def nodes(two_nodes: Project) -> Iterator[Project]:
-    with borrowed(two_nodes) as project:
-        yield project
 
 
 # -- nodes -----------------------------------------------------------------------------------------------------------

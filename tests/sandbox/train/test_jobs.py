@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from job_steps import ONE_WORKER, STRANGER, Tell, borrowed, check, gone, hosts_of, job_of, python, records, running
+from job_steps import ONE_WORKER, STRANGER, Tell, check, gone, hosts_of, job_of, python, records, running
 from project import CLUSTER, Project
 from terminal import Terminal
 from waits import until
@@ -28,13 +28,6 @@ while not os.path.exists(os.path.expanduser("~/.cluster/jobs/" + os.environ["CLU
 print(os.environ["CLUSTER_OUTPUT_URL"])
 """
 WAIT = "import time; print('here', flush=True); time.sleep(600)"
-
-
-@pytest.fixture
-def nodes(two_nodes: Project) -> Iterator[Project]:
-    """The shared cluster, on which no job runs or waits after the test."""
-    with borrowed(two_nodes):
-        yield two_nodes
 
 
 def sessions(job: str) -> set[int]:

@@ -4,13 +4,12 @@ import json
 import re
 import shlex
 import subprocess
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from job_steps import borrowed, records
+from job_steps import records
 from preloaded import preloaded
 from project import CLUSTER, Project
 from terminal import Terminal
@@ -39,13 +38,6 @@ sys.stdout.buffer.write(b"caf\xe9 \xc3\n" + b"x" * 300_000 + b"\n" + b"y" * 5_00
 sys.stdout.flush()
 input("Continue? ")
 """
-
-
-@pytest.fixture
-def nodes(two_nodes: Project) -> Iterator[Project]:
-    """The shared cluster, on which no job runs or waits after the test."""
-    with borrowed(two_nodes):
-        yield two_nodes
 
 
 def test_bars_are_seen_while_they_move(nodes: Project) -> None:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from job_steps import borrowed, hosts_of, records
+from job_steps import hosts_of, records
 from project import Project
 from waits import until
 
@@ -17,12 +17,6 @@ SHORT = "printf 'MemTotal: 3000000 kB\\n' >/tmp/meminfo && sudo mount --bind /tm
 READ_ONLY = "sudo mount --bind ~ ~ && sudo mount -o remount,bind,ro ~"
 REPAIRS = "cd / && sudo umount -l ~"
 HOME = "/home/ubuntu cannot be written to: mounted read-only"
-
-
-@pytest.fixture
-def nodes(two_nodes: Project) -> Iterator[Project]:
-    with borrowed(two_nodes) as project:
-        yield project
 
 
 def on(project: Project, node: str, script: str) -> None:
