@@ -31,7 +31,7 @@ LONGEST_WORD = 15
 
 
 TEMPLATES = ("mnist", "cifar10", "imagenet", "torch-mnist")
-"""The choices of --template: files NAME.toml in cluster/templates. Those without a name begin as default.toml does."""
+"""The choices of --template: files NAME.toml in cluster/templates."""
 
 SHORT = """# Settings of one cluster. `cluster -c all.toml init --full` writes all keys, with their defaults.
 # docs/configuration.md describes them."""
@@ -76,12 +76,7 @@ def init(
     """
     if full and template:
         raise UsageError("--full is for the file without a template", hint="leave out --template or --full")
-    text = default = _read("default.toml")
-    if template is not None:
-        text = _read(f"templates/{template}.toml")
-        if "\nname = " not in text:
-            begin = shorten(default, shown=(), unused={"hosts"}).partition("[train]")[0].removeprefix(f"{SHORT}\n\n")
-            text = text.replace("\n\n[", f"\n\n{begin}[", 1)
+    text = _read(f"templates/{template}.toml" if template else "default.toml")
     name = name or choose_name(app.project_dir.name, find_user())
     try:
         parse_config({"name": name}, source="--name")
