@@ -136,13 +136,13 @@ class MakeEnvironment(Struct, frozen=True, kw_only=True):
             f"    chmod 755 {tool}.new && mv {tool}.new {tool}",
             f'    [ -x {tool} ] || {{ echo "$PWD: programs cannot run there: {NOEXEC}" >&2; exit 1; }}',
             "fi",
-            f"rm -rf {env} {root}/cache",
-            # On the same file system as the environment, so that uv can link from it instead of copying.
-            f'export UV_CACHE_DIR="$PWD/{root}/cache" UV_PYTHON_DOWNLOADS=never UV_NO_CONFIG=1 UV_LINK_MODE=hardlink',
+            f"cache={root}/cache.new",  # environments share its files by hard links; what is left here may be damaged
+            f'rm -rf {env} "$cache"; mkdir -p {root}/cache; mv {root}/cache "$cache"',
+            'export UV_CACHE_DIR="$PWD/$cache" UV_PYTHON_DOWNLOADS=never UV_NO_CONFIG=1 UV_LINK_MODE=hardlink',
             f"{tool} venv --quiet --no-project --python {env_python} {env}",
             *([f"{install} {shlex.join(map(_place, bundle.wheels))}"] if bundle.wheels else []),
             *self._write_pth(env),
-            f"rm -rf {root}/cache",
+            f'mv "$cache" {root}/cache',
             "fi",
             f"touch {env}/.complete",
         ]

@@ -1,5 +1,6 @@
 """The plan for the missing parts of a node, and its script."""
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -141,6 +142,19 @@ def test_what_another_command_has_made_meanwhile_stays(tmp_path: Path) -> None:
     done = run_shell(render_script(steps, python=sys.executable), tmp_path, path="/usr/bin:/bin")
     assert (done.returncode, done.stderr) == (0, "")
     assert [(tmp_path / ".cluster" / path).read_text() for path in made] == ["in use"] * 4
+
+
+@pytest.mark.parametrize(("exit_code", "seen"), [(0, "wheel"), (1, "")])
+def test_environments_share_unpacked_wheels(tmp_path: Path, exit_code: int, seen: str) -> None:
+    """Each took gigabytes and minutes. What an interrupted one leaves is not used: power loss empties files."""
+    uv = 'ls "$UV_CACHE_DIR"; mkdir -p "$UV_CACHE_DIR/wheel"; exit $(cat code)'
+    make_programs(tmp_path / ".cluster" / "tools", **{f"uv_{BUNDLE.uv.sha256}": uv})
+    step = MakeEnvironment(bundle=replace(BUNDLE, files=BUNDLE.files[:2]), python=None)
+    for code in (exit_code, 1):
+        (tmp_path / ".cluster" / "code").write_text(str(code))
+        done = run_shell(render_script([step], python=sys.executable), tmp_path)
+        shutil.rmtree(tmp_path / ".cluster" / "env" / BUNDLE.digest, ignore_errors=True)
+    assert done.stdout.strip() == seen
 
 
 def test_an_empty_key_of_the_head_is_made_again(tmp_path: Path) -> None:
