@@ -20,6 +20,7 @@ from node import job_folder
 from node.protocol import NewFiles, printable
 
 WORK, PLACED, OUTPUT = "work", "placed", "output"
+SAVED = "s3"  # below OUTPUT: what the job saves at URLs, and what they have had before, with the objects' times
 COMPLETE = ".complete"  # the mark of a complete tree
 COPY_TIMEOUT_S = 3600.0  # the supervisor ends the job earlier if the copy does not proceed
 TICK_S = 0.01  # file systems' clocks tick every 1 to 10 ms
@@ -127,6 +128,7 @@ def find_new(job: str) -> Iterator[Entry | None]:
 
     Python's caches of compiled modules do not count.
     """
+    since = 0
     try:
         with open(job_folder.path(job, PLACED), "rb") as stream:
             folder = os.fsdecode(stream.read())
@@ -135,7 +137,9 @@ def find_new(job: str) -> Iterator[Entry | None]:
         pass
     else:
         yield from find_below(folder, since=since)
-    yield from find_below(job_folder.path(job, OUTPUT), prefix=f"{OUTPUT}/")
+    for entry in find_below(job_folder.path(job, OUTPUT), prefix=f"{OUTPUT}/"):
+        is_old = entry is not None and entry.mtime_ns < since and entry.name.startswith(f"{OUTPUT}/{SAVED}/")
+        yield None if is_old else entry
 
 
 def find_below(root: str, *, since: int = 0, prefix: str = "") -> Iterator[Entry | None]:

@@ -185,12 +185,13 @@ class LocalData:
                     slot.publish(self._copy(entry, slot.file, slot.path))
 
     def _replace(self, entry: s3.Entry, path: str) -> None:
-        """Fetches an object to a file, all of it or nothing. Raises as `bring`."""
+        """Fetches an object to a file, all of it or nothing, with its time. Raises as `bring`."""
         draft = os.path.join(os.path.dirname(self._output), f"saved-{cache.make_key(entry)}")  # is not copied to S3
         os.makedirs(os.path.dirname(path), exist_ok=True)
         try:
             with open(draft, "wb") as file:
                 self._copy(entry, file.fileno(), draft)
+            os.utime(draft, (entry.modified_at, entry.modified_at))
             os.rename(draft, path)
         finally:
             with contextlib.suppress(FileNotFoundError):

@@ -55,11 +55,12 @@ _STATUS = re.compile(r"status code: (\d{3}) ")
 
 
 class Entry(NamedTuple):
-    """An object in a listing."""
+    """An object in a listing. modified_at: since 1970."""
 
     url: str
     size_bytes: int
     etag: str
+    modified_at: float = 0.0
 
 
 class StoreError(OSError):
@@ -301,7 +302,7 @@ def _find_keys(env: Mapping[str, str]) -> Callable[[], S3Credential]:
 
 
 def _entry(bucket: str, item: ObjectMeta) -> Entry:
-    return Entry(url=f"s3://{bucket}/{item['path']}", size_bytes=item["size"], etag=item["e_tag"] or "")
+    return Entry(f"s3://{bucket}/{item['path']}", item["size"], item["e_tag"] or "", item["last_modified"].timestamp())
 
 
 def explain(error: Exception, url: str, *, host: str, region: str) -> tuple[StoreError, bool]:

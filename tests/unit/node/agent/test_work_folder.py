@@ -32,6 +32,12 @@ def place(tree: Path | None, job: str = "j") -> Path:
     return Path(cwd)
 
 
+def write(path: Path, mtime: float | None = None) -> None:
+    path.parent.mkdir(parents=True)
+    path.touch()
+    os.utime(path, None if mtime is None else (mtime, mtime))
+
+
 def new(job: str = "j") -> dict[str, str | None]:
     return {entry.name: entry.what for entry in work_folder.find_new(job) if entry is not None}
 
@@ -97,7 +103,10 @@ def test_a_full_disk_is_named_and_gets_its_space_back(tree: Path, monkeypatch: p
         (lambda work: (work / "latest").symlink_to("/"), {"latest": "a link"}),
         (lambda work: os.mkfifo(work / "pipe"), {"pipe": "no file"}),
         (lambda work: (work / "__pycache__").mkdir() or (work / "__pycache__" / "m.pyc").touch(), {}),
-        (lambda work: (work.parent / "output").mkdir() or (work.parent / "output" / "m").touch(), {"output/m": None}),
+        (lambda work: write(work.parent / "output" / "m"), {"output/m": None}),
+        (lambda work: write(work.parent / "output" / "s3" / "net"), {"output/s3/net": None}),
+        (lambda work: write(work.parent / "output" / "old", mtime=1), {"output/old": None}),
+        (lambda work: write(work.parent / "output" / "s3" / "old", mtime=1), {}),  # what S3 has had before
     ],
 )
 def test_what_a_job_has_created(tree: Path, write: Callable[[Path], object], found: dict[str, str | None]) -> None:

@@ -175,6 +175,8 @@ def test_what_a_job_saves_at_a_url_is_there_for_its_next_attempt(server: S3Serve
     env = {**make_env(server.url, bucket), SAVED_AT: url, "CLUSTER_DATA_CACHE_DIR": str(tmp_path / "cache")}
     copy, names = fetch(env)
     assert names == ["net-1", "net-2", "of-a-folder"]
+    modified = server.client.head_object(Bucket=bucket, Key="models/net-1")["LastModified"]
+    assert Path(f"{copy.paths[url]}-1").stat().st_mtime == modified.timestamp()
     assert copy.copy() == []
     prefix = copy.paths[url]
     write(f"s3/{bucket}/models/net-2", b"new")
