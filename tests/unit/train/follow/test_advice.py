@@ -85,6 +85,6 @@ def test_another_process_gets_no_second_advice_for_the_same_line() -> None:
 
 def test_advice_names_what_the_line_names() -> None:
     advice = Advisor().take(line("ModuleNotFoundError: No module named 'gluoncv'"))
-    assert advice.startswith("gluoncv ")
+    assert advice.startswith("Python does not find gluoncv: ")
     advice = Advisor().take(line("FileNotFoundError: [Errno 2] No such file or directory: 'a {path} b'"))
     assert advice.startswith("a {path} b ")
