@@ -35,7 +35,7 @@ UNPACKED_TIMES = 3
 MINORS = (17, 28, *range(31, 41))
 """The minor versions of glibc that uv knows as platforms."""
 NEEDS_WHEEL = re.compile(r"Wheels are required for `([^`]+)`")
-HINT = "check the versions in [bootstrap], and that this machine reaches a package index"
+HINT = "check the versions in [bootstrap], and the indexes in pip's or uv's settings here: a project's do not count"
 AT_ONCE = 8
 
 
@@ -201,8 +201,7 @@ def _compile(
             return list(tomllib.loads(run_uv(words, folder=folder, environment=environment)).get("packages", ()))
         except UvError as error:
             text = str(error)
-    for_what = f"(Python {show(target.python_version)}, {target.machine})"
-    message = f"uv finds no packages that fit the nodes {for_what}: {' '.join(requirements)}{text}"
+    message = f"uv finds no packages that fit the nodes (Python {show(target.python_version)}, {target.machine}){text}"
     missing = NEEDS_WHEEL.search(text)
     if missing is not None:
         raise NoWheelError(message, requirement=missing[1])
