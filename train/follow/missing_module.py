@@ -10,6 +10,8 @@ from msgspec import Struct
 from train.job.payload import is_project_file
 
 LONGEST_NAME = 60  # characters of a module's name that count: a file's name has at most 255 bytes
+BELOW = ("*/{}.py", "*/{}/__init__.py", "*/*/{}/__init__.py", "*/*/src/{}/__init__.py")
+"""Where a project has modules that Python does not find by itself, such as src/ and packages/core/src/."""
 REQUIREMENTS = ("requirements.txt", "pyproject.toml")
 PACKAGES = {
     "PIL": "pillow",
@@ -71,9 +73,10 @@ def _has_module(folder: Path, name: str) -> bool:
 
 
 def _find_below(folder: Path, name: str) -> Path | None:
-    """A folder directly in this one, such as src, that has the module or package."""
-    found = [*folder.glob(f"[!.]*/{name}.py"), *(path.parent for path in folder.glob(f"[!.]*/{name}/__init__.py"))]
-    return min(found).parent if found else None
+    """A folder in this one, such as src, that has the module or package."""
+    forms = (form.replace("*", "[!.]*").format(name) for form in BELOW)
+    found = next((path for form in forms for path in sorted(folder.glob(form))), None)
+    return found and (found.parent.parent if found.name == "__init__.py" else found.parent)
 
 
 def advise(module: str, nearby: Nearby) -> str:

@@ -35,6 +35,8 @@ def test_advice_depends_on_the_files_that_exist(module: str, nearby: Nearby, adv
         ("wandb", ("code/train.py",), None, False),  # the folder of its runs
         ("other", ("code/train.py",), ".", False),
         ("deep", ("code/train.py",), "src", False),
+        ("core", ("code/train.py",), "packages/core/src", False),
+        ("loss", ("code/train.py",), "packages/loss", False),
         ("hidden", ("code/train.py",), None, False),
         ("installed", ("code/train.py",), None, False),
         ("other", ("", "sh", "-c", "x" * 5000, "\0"), ".", True),
@@ -48,6 +50,7 @@ def test_modules_of_the_project_are_found(
     """So that nobody is told to install a package of the same name."""
     inside = ("train.py", "own.py", "package/__init__.py", "nested/inner/a.py", "wandb/run-1/files/b.py")
     outside = ("other.py", "src/deep.py", ".hidden/hidden.py", "venv/pyvenv.cfg", "venv/lib/installed.py")
+    outside += ("packages/core/src/core/__init__.py", "packages/loss/loss/__init__.py")
     write_files(tmp_path, dict.fromkeys((*(f"code/{name}" for name in inside), *outside), b""))
     (tmp_path / "code" / "empty").mkdir()
     found = find_nearby(module, words, project_dir=tmp_path, packages=())
