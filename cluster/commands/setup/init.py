@@ -185,8 +185,9 @@ Lines = Mapping[tuple[str, str], str | None]
 def choose_lines(project: OwnProject, *, has_gpus: bool) -> dict[tuple[str, str], str | None]:
     """The lines of cluster.toml that fit a project. has_gpus: the nodes have GPUs. Pure."""
     lines: dict[tuple[str, str], str | None] = {}
-    if project.script is not None:
-        lines = {("train", "script"): quote(project.script), ("train", "args"): "[]"}
+    script = project.script or ("train_mnist_torch.py" if project.framework == "pytorch" else None)
+    if script is not None:
+        lines = {("train", "script"): quote(script), ("train", "args"): "[]"}
     framework = project.framework or ("mxnet" if project.script is None else "none")
     if framework != "mxnet":
         lines |= {("bootstrap", "framework"): quote(framework), ("train", "kv_store"): None}

@@ -164,6 +164,7 @@ PINNED = {"train.py": "import mxnet", "requirements.txt": "mxnet==1.9.1\n"}
         (TORCH | {"requirements.txt": "torch==2.1.0\nx"}, {"torch": "torch==2.1.0"}, {}),
         (TORCH | {"pyproject.toml": "[project]\ndependencies=['x']"}, {"packages": ("-r pyproject.toml",)}, {}),
         (LOCKED | {"train.py": ""}, {"framework": "pytorch", "project": ".", "packages": ()}, {}),
+        (LOCKED, {"framework": "pytorch"}, {"script": "train_mnist_torch.py"}),
         (PINNED, {"mxnet": "mxnet==1.9.1"}, {}),
     ],
 )
