@@ -110,7 +110,7 @@ class RunSetup(Struct, frozen=True, kw_only=True):
 
 
 class MakeEnvironment(Struct, frozen=True, kw_only=True):
-    """Make the Python environment from files on the node.
+    """Make the Python environment from files on the node, and the newest, which `exec` and `ssh` use (ssh/host.py).
 
     python: the absolute path of its Python, or None for the Python in the bundle. root: the folder of environments.
     """
@@ -169,16 +169,6 @@ class MakeEnvironment(Struct, frozen=True, kw_only=True):
         return lines, f"python/{packed.sha256}/bin/python{show(self.bundle.target.python_version)}"
 
 
-class UseEnvironment(Struct, frozen=True, kw_only=True):
-    """Make an environment the newest, which `exec` and `ssh` use (ACTIVATE in bootstrap/ssh/host.py)."""
-
-    env: str
-
-    def render(self, _python: str) -> list[str]:
-        """This step's lines of the script."""
-        return [f"touch env/{self.env}/.complete"]
-
-
 class UnpackPython(Struct, frozen=True, kw_only=True):
     """Unpack a Python that this machine has sent."""
 
@@ -233,7 +223,7 @@ class MakeClusterKey(Struct, frozen=True, kw_only=True):
         ]
 
 
-Step = InstallPackages | RunSetup | UnpackPython | MakeEnvironment | UseEnvironment | CheckLibraries | MakeClusterKey
+Step = InstallPackages | RunSetup | UnpackPython | MakeEnvironment | CheckLibraries | MakeClusterKey
 """`render` gets the path of a Python on the node, which runs our own programs."""
 
 
@@ -282,13 +272,12 @@ def plan_node(
     steps: list[Step] = [*_plan_packages(facts, libraries)]
     files: list[BundleFile] = []
     needed_bytes = 0.0
+    if is_new or facts.newest_env not in ("", bundle.digest):  # or cluster.toml is again as it was before
+        steps.append(MakeEnvironment(bundle=bundle, python=python.path))
     if is_new:
         files = [file for file in bundle.files if file.sha256 not in facts.files]
-        steps.append(MakeEnvironment(bundle=bundle, python=python.path))
         unpacked = sum(file.unpacked_bytes for file in bundle.files if file.sha256 not in facts.pythons_ready)
         needed_bytes += (sum(file.size_bytes for file in files) + unpacked) * OVERHEAD
-    elif facts.newest_env not in ("", bundle.digest):  # cluster.toml is again as it was before
-        steps.append(UseEnvironment(env=bundle.digest))
     check = plan_check(facts, bundle=bundle, setup=setup)
     if check is not None:
         steps.append(check)
