@@ -14,7 +14,8 @@ from foundation.remote_command import HIDDEN, hide_passwords
 from node.protocol import MAX_RECORD_BYTES, Record
 from node.setup import process_tree
 
-KEPT = 50  # the number of ended jobs whose folders remain
+KEPT = 50  # the number of ended jobs whose folders remain: of those with files, and of those without
+FILES = "files"  # the mark of a job that has created files on this host
 # Names of variables whose values are masked. Words that are part of others (KEYBOARD, COMPASS, AUTHOR) count only
 # between underscores or alone. PWD alone is a shell's folder, and TOKENIZERS_PARALLELISM a setting.
 SECRET = re.compile(
@@ -96,8 +97,9 @@ def read_all() -> list[Record]:
 
 
 def prune(records: list[Record]) -> None:
-    """Removes the folders of all but the newest ended jobs."""
-    for record in [record for record in records if record.has_ended][KEPT:]:
+    """Removes the folders of all but the newest ended jobs. records: the newest first."""
+    ended = [record for record in records if record.has_ended]
+    for record in (*[one for one in ended if one.files][KEPT:], *[one for one in ended if not one.files][KEPT:]):
         shutil.rmtree(path(record.id), ignore_errors=True)
 
 
@@ -107,8 +109,10 @@ def make_output_dir(job: str) -> str:
     if not os.path.isdir(folder):
         os.makedirs(folder, mode=0o700, exist_ok=True)
         # Those with a record, on the head, are removed with it (prune).
-        without_record = [name for name in _names() if not os.path.exists(path(name, "record.json"))]
-        for old in sorted(without_record, key=_changed_at, reverse=True)[KEPT:]:
+        names = [name for name in _names() if not os.path.exists(path(name, "record.json"))]
+        names.sort(key=_changed_at, reverse=True)
+        with_files = [name for name in names if os.path.exists(path(name, FILES))]
+        for old in (*with_files[KEPT:], *[name for name in names if name not in with_files][KEPT:]):
             if not process_tree.find(old):  # such as a notebook, beside which others have run
                 shutil.rmtree(path(old), ignore_errors=True)
     return folder

@@ -421,7 +421,11 @@ class Agent(asyncio.Protocol):
         if not self._processes:
             return None
         found = work_folder.count_new(self.order.spec.id, self.order.host)
-        return found if found.count or found.is_part else None
+        if not found.count and not found.is_part:
+            return None
+        with contextlib.suppress(OSError):  # a full disk
+            open(job_folder.path(self.order.spec.id, job_folder.FILES), "w").close()
+        return found
 
     def _lose(self) -> None:
         """Ends all processes of the job on this host, and then this program, because the supervisor is lost."""

@@ -46,8 +46,8 @@ CRASHED = "it crashed in compiled code: `--env PYTHONFAULTHANDLER=1` shows the l
 
 NO_MODULE = Mistake(
     "No module named",
-    "Python does not find {module}: its package belongs in `[bootstrap] packages`, your own files in `[bootstrap] sync`, "
-    "and their folder, unless it is the program's, in PYTHONPATH: `--env PYTHONPATH=src`",
+    "Python does not find {module}: its package belongs in `[bootstrap] packages`, your own files in `[bootstrap] "
+    "sync`, and their folder, unless it is the program's, in PYTHONPATH: `--env PYTHONPATH=src`",
     pattern=r"^(?:\w+: )*(?:ModuleNotFoundError|ImportError): No module named '?"
     r"(?!mxnet\b|cv2'|distutils'|pkg_resources')(?P<module>[\w.]+)",
 )

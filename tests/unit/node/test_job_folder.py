@@ -26,13 +26,15 @@ def test_only_the_newest_jobs_keep_their_output(home: Path) -> None:
         (jobs / f"old-{number}" / "output").mkdir(parents=True)
         os.utime(jobs / f"old-{number}", (number, number))
     (jobs / "old-0" / "record.json").write_text("{}")  # a folder of the head
+    (jobs / "old-2" / job_folder.FILES).touch()
+    os.utime(jobs / "old-2", (2, 2))
     notebook = {process_tree.JOB_VARIABLE: "old-1"}  # it still runs, beside other jobs
     with subprocess.Popen(["sleep", "100"], env=os.environ | notebook) as running:
         job_folder.make_output_dir("new")
         running.kill()
     names = {path.name for path in jobs.iterdir()}
-    assert {"new", "old-0", "old-1", f"old-{job_folder.KEPT + 2}"} <= names
-    assert len(names) == job_folder.KEPT + 2
+    assert {"new", "old-0", "old-1", "old-2", f"old-{job_folder.KEPT + 2}"} <= names
+    assert len(names) == job_folder.KEPT + 3
 
 
 SECRET_NAMES = """

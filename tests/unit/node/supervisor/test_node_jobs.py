@@ -76,7 +76,7 @@ def test_a_job_of_one_worker_and_its_record(job_host: LocalHead) -> None:
     assert (spec["env"], spec["owner"], spec["code"], spec["name"]) == ({"A_TOKEN": "***"}, "me", "abc", "name")
     assert [(role["role"], role["rank"], role["exit_code"]) for role in listed["roles"]] == [("worker", 0, 3)]
     names = sorted(path.name for path in job_host.folder().iterdir() if path.suffix != ".err")
-    assert names == ["events", "lock", "notice", "output", "placed", "placing-1", "record.json", "starting"]
+    assert names == ["events", "files", "lock", "notice", "output", "placed", "placing-1", "record.json", "starting"]
 
 
 def test_one_job_runs_at_a_time_and_others_in_their_order(job_host: LocalHead) -> None:
@@ -248,16 +248,18 @@ def test_a_list_of_large_jobs_is_no_longer_than_a_line(job_host: LocalHead, monk
 
 
 def test_old_jobs_are_removed(job_host: LocalHead) -> None:
+    """Jobs without files, such as those whose start failed, do not count for those with files."""
     jobs = job_host.folder("x").parent
     for number in range(job_folder.KEPT + 2):
         (jobs / f"old-{number}").mkdir(parents=True)
         keys = {"job": f"old-{number}", "name": "mine", "python": "python", "nodes": [{"name": "node-0"}]}
         record = {**keys, "workers": 1, "servers": 0, "state": "done", "submitted_at": number, "ended_at": 1}
-        (jobs / f"old-{number}" / "record.json").write_text(json.dumps(nest_record(record)))
+        files = [] if number else [{"host": "node-0", "count": 1}]
+        (jobs / f"old-{number}" / "record.json").write_text(json.dumps(nest_record(record | {"files": files})))
     job_host.run(alone(job_host, "true"))
     left = {path.name for path in jobs.iterdir() if path.is_dir()}
     assert "old-1" not in left
-    assert {"old-2", job_id(1)} <= left
+    assert {"old-0", "old-2", job_id(1)} <= left
 
 
 def test_a_scope_of_a_systemd_that_lingers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,8 +50,8 @@ def test_modules_of_the_project_are_found(
     """So that nobody is told to install a package of the same name."""
     inside = ("train.py", "own.py", "package/__init__.py", "nested/inner/a.py", "wandb/run-1/files/b.py")
     outside = ("other.py", "src/deep.py", ".hidden/hidden.py", "venv/pyvenv.cfg", "venv/lib/installed.py")
-    outside += ("packages/core/src/core/__init__.py", "packages/loss/loss/__init__.py")
-    write_files(tmp_path, dict.fromkeys((*(f"code/{name}" for name in inside), *outside), b""))
+    below = ("packages/core/src/core/__init__.py", "packages/loss/loss/__init__.py")
+    write_files(tmp_path, dict.fromkeys((*(f"code/{name}" for name in inside), *outside, *below), b""))
     (tmp_path / "code" / "empty").mkdir()
     found = find_nearby(module, words, project_dir=tmp_path, packages=())
     assert (found.folder, found.is_beside) == (folder, is_beside)
