@@ -19,10 +19,11 @@ NAME_LENGTH = 15  # of Torque and older versions of PBS
 _UNKNOWN_JOB = 153  # qstat's exit code
 _HAS_FINISHED = 35
 # E: ending; its processes are being killed. In other states the job has ended: F and X (OpenPBS), C (Torque).
-_WAITING, _RUNNING = "QHWTS", "RBE"
+_WAITING, _RUNNING, _SUSPENDED = "QHWT", "RBE", "SU"
 _SIGNAL = 256  # Exit_status of a job that a signal ended: 256 plus the signal's number
-# https://github.com/openpbs/openpbs/blob/master/src/include/job.h, JOB_EXEC_...
-_EXITS = {-29: REACHED_WALLTIME, -10: "it was cancelled", -11: "its node restarted", -25: "its node failed"}
+# JOB_EXEC_KILL_WALLTIME in OpenPBS (src/include/job.h), and JOB_EXEC_OVERLIMIT_WT in Torque
+_WALLTIME = (-29, -11)
+_RESOURCES = re.compile(r"\b(select|nodes)=")
 
 _OR_WALLTIME = " (qdel, or the walltime)"
 
@@ -40,9 +41,11 @@ class PbsScheduler(Scheduler):
     number = r"([0-9]+(?:\.[A-Za-z0-9._-]+)?)"
 
     def _options(self, request: AllocationRequest) -> list[str]:
+        nodes = f"-l nodes={request.nodes}:ppn={request.slots_per_node or 1}"
         return [
             f"-N {begin_with_letter(request.name)[:NAME_LENGTH]}",
-            f"-l nodes={request.nodes}:ppn={request.slots_per_node or 1}",
+            # OpenPBS refuses `nodes` beside `select`, which alone can ask for GPUs.
+            *([] if any(map(_RESOURCES.search, request.options)) else [nodes]),
             "-r n",
         ]
 
@@ -74,18 +77,28 @@ class PbsScheduler(Scheduler):
             return AllocationState("pending", job.get("comment", "waits for free nodes"))
         if state in _RUNNING:
             return AllocationState("running", nodes=_parse_hosts(job.get("exec_host", "")))
+        if state in _SUSPENDED:
+            return AllocationState("ended", "it was suspended")
         reason = _explain_end(job.get("Exit_status", ""), job.get("comment", ""))
         return AllocationState(
             "ended", reason or "PBS ended the job", is_vague=not reason or reason.endswith(_OR_WALLTIME)
         )
+
+    def more_command(self, number: str, found: AllocationState) -> tuple[str, ...]:
+        """The command that reports how a job has ended, from OpenPBS's history, if the server keeps it."""
+        return ("qstat", "-x", "-f", number) if found.is_vague else ()
+
+    def parse_more(self, answer: Response, found: AllocationState) -> AllocationState:
+        """The state with its reason. Torque's answer is XML, and Slurm's wrapper has no -x."""
+        return self.parse_state(answer, "") if "job_state = " in answer.stdout else found
 
 
 def _explain_end(status: str, comment: str) -> str:
     if not re.fullmatch(r"-?[0-9]{1,6}", status):
         return comment
     code = int(status)
-    if code in _EXITS:
-        return _EXITS[code]
+    if code in _WALLTIME:
+        return REACHED_WALLTIME
     if code > _SIGNAL:
         return f"its batch script was killed by signal {code - _SIGNAL}{_OR_WALLTIME}"
     return f"its batch script ended (exit code {code})"

@@ -240,9 +240,7 @@ class Processes:
 
     def _order_of_launcher(self, words: tuple[str, ...], env: dict[str, str]) -> RoleOrder:
         spec = self.order.spec
-        return RoleOrder(
-            role="launcher", commands=(words,), folder=job_folder.path(spec.id), env=env, setup=spec.setup
-        )
+        return RoleOrder(role="launcher", commands=(words,), folder=job_folder.path(spec.id), env=env, setup=spec.setup)
 
     def order_of(self, process: JobProcess, launched: dict[str, str]) -> RoleOrder:
         """Returns the order of a process. The scheduler and launchers get no secrets."""

@@ -82,6 +82,21 @@ def test_the_script_of_a_request_with_every_setting() -> None:
     ]
 
 
+def test_resources_of_the_users_own() -> None:
+    """OpenPBS: "Cannot be used with select or place: nodes"."""
+    for option in ("-l select=2:ncpus=4:ngpus=1", "-l nodes=2:ppn=4:gpus=1,mem=4gb"):
+        made = PBS.render_script(make_request(options=(option,)))
+        assert [line for line in made.splitlines() if " -l " in line] == [f"#PBS {option}"]
+
+
+def test_the_history_says_how_a_job_has_ended() -> None:
+    found = PBS.parse_state(Response("", "qstat: 17.head Job has finished\n", 35), "17.head")
+    assert PBS.more_command("17.head", found) == ("qstat", "-x", "-f", "17.head")
+    assert PBS.parse_more(of_openpbs("F", -29), found).reason == "it reached its walltime"
+    assert PBS.parse_more(Response("<Data/>"), found) == found
+    assert PBS.more_command("17.head", PBS.parse_state(of_openpbs("F", 3), "")) == ()
+
+
 @pytest.mark.parametrize(
     ("text", "more", "error"),
     [
@@ -109,6 +124,7 @@ def test_limits(text: str, more: dict[str, Any], error: str | None) -> None:
         (of_openpbs("Q"), "pending", "Not Running: Insufficient amount of resource:ncpus"),
         (of_openpbs("F", 3), "ended", "its batch script ended (exit code 3)"),
         (of_openpbs("F", -29), "ended", "it reached its walltime"),
+        (of_openpbs("S"), "ended", "it was suspended"),
         (of_openpbs("C", 271), "ended", "its batch script was killed by signal 15 (qdel, or the walltime)"),
         (Response("", "", 153), "ended", "PBS no longer has the job"),
         (
