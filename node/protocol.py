@@ -151,6 +151,14 @@ class AllocationRequest(Struct, frozen=True, kw_only=True):
     environment: str = ""
 
 
+class BatchJob(Struct, frozen=True):
+    """A batch scheduler's job, in whose allocation `cluster train` runs. env: what the scheduler's commands need."""
+
+    scheduler: str
+    number: str
+    env: dict[str, str] = {}
+
+
 class JobSpec(Struct, frozen=True, kw_only=True):
     """What a job runs. Its order and its record contain it, so it contains no secrets (see job_folder.mask).
 
@@ -212,7 +220,7 @@ class Order(Struct, kw_only=True):
     workers. secrets: more variables of workers and servers. gpus_per_worker: the GPUs that each worker of a node
     sees, in their order; () for all. volumes: the folders where [[volumes]] are mounted.
     request: the request to the batch scheduler. Then hosts are all that it may choose from, and the spec's processes
-    and hostfile name the first ones in place of those that it assigns.
+    and hostfile name the first ones in place of those that it assigns. within: with this batch job, the job ends.
     containers: how the processes run in the image, by the host's name; {} for no containers. image_launcher: the folder
     on the head with the image's launch.py; None for the environment's launch.py.
     replace_command: a command on the head that replaces lost nodes: the job's id and the nodes' names are added, and it
@@ -234,6 +242,7 @@ class Order(Struct, kw_only=True):
     gpus_per_worker: tuple[tuple[int, ...], ...] = ()
     volumes: tuple[str, ...] = ()
     request: AllocationRequest | None = None
+    within: BatchJob | None = None
     containers: dict[str, Container] = {}
     image_launcher: str | None = None
     replace_command: tuple[str, ...] = ()

@@ -5,7 +5,8 @@ A host has the form "[user@]host[:port]". It is repeated to run more processes. 
 
 import re
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -15,14 +16,17 @@ from bootstrap.ssh.host import parse_spec
 from foundation.errors import UsageError
 from foundation.files import read_bounded
 from foundation.setting_types import Settings
+from node.protocol import BatchJob
 
 SCONTROL_TIMEOUT_S = 30.0
-ALLOCATIONS: Mapping[str, tuple[str, str, str]] = {
-    "pbs": ("PBS", "PBS_NODEFILE", "qsub -I"),
-    "slurm": ("Slurm", "SLURM_JOB_NODELIST", "salloc -N 2"),
-    "sge": ("Grid Engine", "PE_HOSTFILE", "qrsh -pe PE 2"),
+ALLOCATIONS: Mapping[str, tuple[str, str, str, str]] = {
+    "pbs": ("PBS", "PBS_NODEFILE", "PBS_JOBID", "qsub -I"),
+    "slurm": ("Slurm", "SLURM_JOB_NODELIST", "SLURM_JOB_ID", "salloc -N 2"),
+    "sge": ("Grid Engine", "PE_HOSTFILE", "JOB_ID", "qrsh -pe PE 2"),
 }
-"""The words of -H that name an allocation: the scheduler, the variable that it sets, and how to get an allocation."""
+"""The words of -H that name an allocation: the scheduler, the variables with the hosts and the job's number, and how to
+get an allocation."""
+_OF_COMMANDS = ("PATH", "SGE_ROOT", "SGE_CELL", "SGE_QMASTER_PORT", "SLURM_CONF", "PBS_CONF_FILE")
 _TASKS = re.compile(r"([0-9]{1,6})(?:\(x([0-9]{1,6})\))?(?:,|$)")
 _FORM = "[user@]host[:port]"
 _FORM_HINT = "one host a line, without slots or ranges; to run more processes on a host, name it again"
@@ -59,7 +63,7 @@ def read_host_list(source: str, environ: Mapping[str, str]) -> list[str]:
             if parse_spec(line) is None:
                 raise UsageError(f'{where}: the line "{line[:80]}" is not {_FORM}', hint=_FORM_HINT)
         return lines
-    scheduler, variable, command = ALLOCATIONS[source]
+    scheduler, variable, _, command = ALLOCATIONS[source]
     value = environ.get(variable, "")
     if not value:
         raise UsageError(
@@ -78,6 +82,18 @@ def read_host_list(source: str, environ: Mapping[str, str]) -> list[str]:
         tasks = environ.get("SLURM_NTASKS_PER_NODE") or tasks or "1"
         hosts = parse_slurm(_show_hostnames(value), tasks)
     return _check_not_empty(hosts, where)
+
+
+def find_batch_job(specs: Collection[str], environ: Mapping[str, str]) -> BatchJob | None:
+    """Finds the batch job that this process runs in; None if not all of these hosts are in its allocation."""
+    for source, (_, _, variable, _) in ALLOCATIONS.items():
+        with suppress(UsageError):
+            number = environ.get(variable)
+            if number and set(specs).issubset(read_host_list(source, environ)):
+                task = environ.get("SGE_TASK_ID", "undefined") if source == "sge" else "undefined"
+                number = number if task == "undefined" else f"{number}.{task}"
+                return BatchJob(source, number, {name: environ[name] for name in _OF_COMMANDS if name in environ})
+    return None
 
 
 def parse_hostfile(text: str) -> list[str]:

@@ -1,5 +1,6 @@
 """`cluster train`: applies its options to cluster.toml, prepares the nodes, then submits the job."""
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import closing, suppress
@@ -12,6 +13,7 @@ from bootstrap.apply import ReadyNode
 from bootstrap.container.reference import parse_reference
 from bootstrap.ssh.connections import Connections
 from bootstrap.ssh.host import Host
+from bootstrap.ssh.host_list import find_batch_job
 from bootstrap.ssh.other_hosts import check_paths
 from cluster.app import App, if_interrupted
 from cluster.config import load_config
@@ -103,6 +105,8 @@ def submit(
         job = choice.prepared.plan(train, ready, job_id=job_id or new_job_id(), script=script, hidden=request.hidden)
         order = job.order
         job_id = order.spec.id
+        if not app.has_instances:
+            order.within = find_batch_job([node.host.spec for node in ready], os.environ)
         complete(order, ready)
         _report_job(app, job, replaced=request.replaced)
         if dry_run:

@@ -20,7 +20,7 @@ from node.engines.scheduler import (
 from node.protocol import AllocationRequest
 
 _JOB = re.compile(r"<job_list[^>]*>(.*?)</job_list>", re.DOTALL)
-_FIELD = re.compile(r"<(JB_job_number|state|queue_name|master)>([^<]*)</")
+_FIELD = re.compile(r"<(JB_job_number|state|queue_name|master|tasks)>([^<]*)</")
 _NEEDS_OPTION = 'set [queue] slots_per_node, or name one with options = ["-pe NAME SLOTS"]'
 _LONGEST_REASON = 200
 VAGUE = "Grid Engine ended it (qdel, a limit, or a failed node)"
@@ -116,7 +116,8 @@ class SgeScheduler(Scheduler):
         if answer.exit_code != 0 or "<job_info" not in answer.stdout:
             raise ValueError(answer.error)
         rows = [dict(_FIELD.findall(row)) for row in _JOB.findall(answer.stdout)]
-        rows = [row for row in rows if row.get("JB_job_number") == number]
+        job, _, task = number.partition(".")
+        rows = [row for row in rows if row.get("JB_job_number") == job and task in ("", row.get("tasks"))]
         if not rows:
             return AllocationState("ended", VAGUE, is_vague=True)
         state = rows[0].get("state", "")
@@ -131,7 +132,9 @@ class SgeScheduler(Scheduler):
 
     def more_command(self, number: str, found: AllocationState) -> tuple[str, ...]:
         """The command that reports why the job waits, or how it ended."""
-        return {"pending": ("qstat", "-j", number), "ended": ("qacct", "-j", number), "running": ()}[found.state]
+        job, _, task = number.partition(".")
+        account = ("qacct", "-j", job, *(("-t", task) if task else ()))
+        return {"pending": ("qstat", "-j", job), "ended": account, "running": ()}[found.state]
 
     def parse_more(self, answer: Response, found: AllocationState) -> AllocationState:
         """The state with its reason. How a job has ended is known only where the accounting file can be read."""

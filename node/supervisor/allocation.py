@@ -8,7 +8,7 @@ import contextlib
 import os
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -23,7 +23,8 @@ from node.engines.scheduler import (
     count_nodes,
     render_clock,
 )
-from node.protocol import AllocationRequest, JobHost
+from node.engines.schedulers import SCHEDULERS
+from node.protocol import AllocationRequest, BatchJob, JobHost, Order
 from node.setup import setup_env
 
 POLL_EVERY_S = 3.0
@@ -41,12 +42,16 @@ EC2_NAME = re.compile(r"ip-(\d{1,3})-(\d{1,3})-(\d{1,3})-(\d{1,3})")
 
 
 class Client:
-    """Runs a scheduler's commands on the head. setup: the digest of [bootstrap] setup, whose exports they get."""
+    """Runs a scheduler's commands on the head.
 
-    def __init__(self, scheduler: Scheduler, setup: str | None = None) -> None:
+    setup: the digest of [bootstrap] setup, whose exports they get. own: more variables.
+    """
+
+    def __init__(self, scheduler: Scheduler, setup: str | None = None, own: Mapping[str, str] | None = None) -> None:
         self.scheduler = scheduler
-        env = {key: value for key, value in os.environ.items() if key in KEPT or key.startswith(KEPT_GROUPS)}
-        env["PATH"] = ":".join(filter(None, (os.environ.get("PATH", ""), PLACES)))
+        environ = {**os.environ, **(own or {})}
+        env = {key: value for key, value in environ.items() if key in KEPT or key.startswith(KEPT_GROUPS)}
+        env["PATH"] = ":".join(filter(None, (environ.get("PATH", ""), PLACES)))
         if setup is not None:
             env = setup_env.merge(env, setup_env.read(setup))
         self._env = env
@@ -119,7 +124,7 @@ class Client:
 
 
 class Allocation:
-    """The nodes of one job. hosts: those that are set up for it.
+    """The nodes of one job. hosts: those that are set up for it. number: of a job that runs already, to watch it.
 
     note(number, reason): receives the job number, and why it is pending; "" once it runs. message: shows a text to the
     user.
@@ -133,13 +138,14 @@ class Allocation:
         *,
         note: Callable[[str, str], None],
         message: Callable[[str], None],
+        number: str = "",
     ) -> None:
         self._client, self._request, self._hosts = client, request, hosts
         self._note, self._message = note, message
         self._title = client.scheduler.title
         self._submitting: asyncio.Task[str] | None = None
-        self._number = ""
-        self._granted_at: float | None = None
+        self._number = number
+        self._granted_at = time.monotonic() if number else None
 
     async def wait(self) -> tuple[JobHost, ...]:
         """Requests the nodes, and waits until they are assigned. Returns them in the scheduler's order.
@@ -204,6 +210,13 @@ class Allocation:
         if not self._submitting.done() or self._submitting.exception() is not None:
             return None
         return await self._client.cancel(self._submitting.result())
+
+
+def join(order: Order, within: BatchJob, message: Callable[[str], None]) -> Allocation:
+    """Returns the allocation of a batch job that runs already. To cancel it does nothing."""
+    client = Client(SCHEDULERS[within.scheduler], order.spec.setup, within.env)
+    request = AllocationRequest(job=order.spec.id, name=order.spec.name, nodes=len(order.hosts))
+    return Allocation(client, request, (), note=lambda *_: None, message=message, number=within.number)
 
 
 def match_hosts(nodes: Sequence[AllocatedNode], hosts: Sequence[JobHost]) -> tuple[JobHost, ...]:

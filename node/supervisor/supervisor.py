@@ -26,7 +26,7 @@ from node.job.cost import find_cost
 from node.job.samples import SampleFile
 from node.protocol import AllocationRequest, JobState, Left, NewFiles, Order, Record, Stall, printable
 from node.supervisor import job_log, launching, publish, recovery, unhealthy_nodes
-from node.supervisor.allocation import Allocation, Client
+from node.supervisor.allocation import Allocation, Client, join
 from node.supervisor.attempts import restarts
 from node.supervisor.attempts.attempt import RunningAttempt
 from node.supervisor.attempts.new_nodes import Replacement
@@ -118,6 +118,8 @@ class Supervisor:
         order = self.order
         if order.before:
             self.start_copying()  # the queue must survive the loss of this head
+        if order.within is not None:
+            self.tasks.begin(self.watch_allocation(join(order, order.within, self.message)))
         await self.wait_in_queue()
         if order.spec.scheduler is not None and order.request is not None:
             try:
@@ -229,7 +231,7 @@ class Supervisor:
         """Ends the job when the batch scheduler takes its nodes back."""
         error, is_walltime = await allocation.watch()
         outcome = self.attempt.outcome
-        outcome.expire(error) if is_walltime else outcome.fail(error)
+        outcome.expire(error) if is_walltime else outcome.fail(error, final=True)
 
     async def start(self) -> None:
         """Starts the current attempt. Raises OSError."""

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from bootstrap.ssh import host_list
-from bootstrap.ssh.host_list import HostsConfig, parse_pe_hostfile, parse_slurm, read_host_list
+from bootstrap.ssh.host_list import HostsConfig, find_batch_job, parse_pe_hostfile, parse_slurm, read_host_list
 from foundation.errors import ConfigError, UsageError
 from foundation.settings import check
+from node.protocol import BatchJob
 
 
 @pytest.mark.parametrize(
@@ -99,6 +100,26 @@ def test_scontrol_is_missing_or_fails(monkeypatch: pytest.MonkeyPatch, tmp_path:
         read_host_list("slurm", environ)
     assert "-H FILE" in str(caught.value.hint)
     assert host_list.ALLOCATIONS.keys() == {"pbs", "slurm", "sge"}
+
+
+@pytest.mark.parametrize(
+    ("specs", "more", "number"),
+    [
+        (["n1"], {}, "7"),
+        (["n1", "n2"], {"SGE_TASK_ID": "undefined"}, "7"),
+        (["n1", "n2"], {"SGE_TASK_ID": "3"}, "7.3"),
+        (["n1", "other"], {}, None),
+        (["n1"], {"JOB_ID": ""}, None),
+        (["n1"], {"PE_HOSTFILE": "/nowhere"}, None),
+    ],
+)
+def test_the_batch_job_with_all_hosts(
+    tmp_path: Path, specs: list[str], more: dict[str, str], number: str | None
+) -> None:
+    (tmp_path / "hosts").write_text("n1 2 all.q@n1 UNDEFINED\nn2 2 all.q@n2 UNDEFINED\n")
+    environ = {"PE_HOSTFILE": str(tmp_path / "hosts"), "JOB_ID": "7", "SGE_ROOT": "/sge", "TOKEN": "hush", **more}
+    wanted = None if number is None else BatchJob("sge", number, {"SGE_ROOT": "/sge"})
+    assert find_batch_job(specs, environ) == wanted
 
 
 @pytest.mark.parametrize("name", ["", "-oProxyCommand=id", "a b", "lab:0", "$(id)", "a@b@c"])

@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 
 from fake_slurm import FakeSlurm, make_slurm
+from job_channels import make_order
 from job_forms import make_request
 from node.engines.scheduler import AllocatedNode, AllocationState, Scheduler
 from node.engines.schedulers import SCHEDULERS
 from node.engines.sge import VAGUE
-from node.protocol import JobHost
+from node.protocol import BatchJob, JobHost
 from node.supervisor import allocation
-from node.supervisor.allocation import Allocation, Client, match_hosts
+from node.supervisor.allocation import Allocation, Client, join, match_hosts
 
 HOSTS = tuple(JobHost(name=f"node-{number}", ip=f"10.0.0.{4 + number}") for number in range(3))
 SLURM = SCHEDULERS["slurm"]
@@ -94,6 +95,18 @@ def test_the_end_of_the_allocation(world: World, state: tuple[str, ...], ended: 
     watching = world.loop.create_task(world.grant().watch())
     world.slurm.set_job(*state)
     assert world.do(watching) == (f"Slurm job 12 ended: {ended[0]}", ended[1])
+
+
+def test_the_end_of_the_batch_job_that_the_command_runs_in(world: World) -> None:
+    made = join(make_order(), BatchJob("slurm", "12", {"PATH": os.environ["PATH"]}), world.messages.append)
+    world.slurm.set_job("RUNNING")
+    watching = world.loop.create_task(made.watch())
+    world.do(asyncio.sleep(0.2))
+    assert not watching.done()
+    world.slurm.set_job("CANCELLED")
+    assert world.do(watching) == ("Slurm job 12 ended: it was cancelled", False)
+    assert world.do(made.cancel()) is None
+    assert not world.messages
 
 
 @pytest.mark.parametrize(
