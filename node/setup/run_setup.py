@@ -42,8 +42,11 @@ def read_env(path):
     return {name: value for name, _, value in pairs if name.isidentifier() and name not in NOT_KEPT}
 
 
-def compare(before, after):
-    """The changes of variables; for lists of paths, the entries added at the front and at the end."""
+def compare(before, after, base):
+    """The changes of variables; for lists of paths, the entries at the front and at the end that base lacks.
+
+    base: the environment in which jobs begin, without the login shell's profile.
+    """
     changes = {"set": {}, "prepend": {}, "append": {}, "unset": sorted(set(before) - set(after))}
     for name, value in after.items():
         old = before.get(name)
@@ -52,7 +55,7 @@ def compare(before, after):
         if not name.endswith("PATH"):
             changes["set"][name] = value
             continue
-        kept = old.split(":") if old else []
+        kept = base.get(name, "").split(":")
         words = [word for word in value.split(":") if word]
         first = next((index for index, word in enumerate(words) if word in kept), len(words))
         for key, part in (("prepend", words[:first]), ("append", words[first:])):
@@ -104,7 +107,7 @@ def main():
         if code != 0 or not os.path.exists(work + "/after"):
             print(explain(code, commands, work), flush=True)
             sys.exit(code if code > 0 else 1)
-        write(base + ".env", json.dumps(compare(read_env(work + "/before"), read_env(work + "/after"))))
+        write(base + ".env", json.dumps(compare(read_env(work + "/before"), read_env(work + "/after"), os.environ)))
     write(base + ".done", "")
     for name in os.listdir(folder):
         if not name.startswith(digest):  # without its files, an earlier list would run again

@@ -32,13 +32,17 @@ ANSWER_TIMEOUT_S = 30.0
 CANCEL_TIMEOUT_S = 10.0
 FAILURES_TO_REPORT = 3  # in a row
 NOT_FOUND, TIMED_OUT = 127, 124  # a shell's exit codes
-KEPT = ("HOME", "USER", "LOGNAME", "LANG", "SLURM_CONF")
+KEPT = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "SLURM_CONF")
 KEPT_GROUPS = ("SGE_", "PBS_")  # prefixes of variables
-# For commands that otherwise only a login shell finds.
-PLACES = "/usr/local/bin:/usr/bin:/bin:/opt/slurm/bin:/opt/pbs/bin:/opt/sge/bin/lx-amd64"
+LOGIN = "printf '\\0login\\0'; env -0"  # after what a profile prints
 SCRIPT = "allocation.sh"
 ADDRESS = re.compile(r"[0-9.]+")
 EC2_NAME = re.compile(r"ip-(\d{1,3})-(\d{1,3})-(\d{1,3})-(\d{1,3})")
+
+
+def keep(environ: Mapping[str, str]) -> dict[str, str]:
+    """Those of the variables that a scheduler's commands need. Pure."""
+    return {name: value for name, value in environ.items() if name in KEPT or name.startswith(KEPT_GROUPS)}
 
 
 class Client:
@@ -49,16 +53,15 @@ class Client:
 
     def __init__(self, scheduler: Scheduler, setup: str | None = None, own: Mapping[str, str] | None = None) -> None:
         self.scheduler = scheduler
-        environ = {**os.environ, **(own or {})}
-        env = {key: value for key, value in environ.items() if key in KEPT or key.startswith(KEPT_GROUPS)}
-        env["PATH"] = ":".join(filter(None, (environ.get("PATH", ""), PLACES)))
-        if setup is not None:
-            env = setup_env.merge(env, setup_env.read(setup))
-        self._env = env
+        env = keep({**os.environ, **(own or {})})
+        self._env = env if setup is None else setup_env.merge(env, setup_env.read(setup))
+        self._has_login = False
 
     async def ask(self, words: Sequence[str], timeout_s: float | None = None) -> Response:
         """Runs a command. The answer also says that it cannot be started, or does not end in time."""
         timeout_s = timeout_s or ANSWER_TIMEOUT_S
+        if not self._has_login:
+            await self._add_login()
         try:
             code, out, message = await run(words, timeout_s, env=self._env)
         except OSError as error:
@@ -66,6 +69,16 @@ class Client:
         if code is None:
             return Response("", f"{words[0]} did not end within {timeout_s:g} s", TIMED_OUT)
         return Response(out.decode("utf-8", "replace"), message.decode("utf-8", "replace"), code)
+
+    async def _add_login(self) -> None:
+        """Adds the variables of a login shell: on many sites, only its profile sets PATH and SGE_ROOT."""
+        self._has_login = True
+        with contextlib.suppress(OSError):
+            _, out, _ = await run(("bash", "-lc", LOGIN), ANSWER_TIMEOUT_S, env=self._env)
+            entries = out.decode("utf-8", "replace").rpartition("\0login\0")[2].split("\0")
+            login = keep(dict(entry.partition("=")[::2] for entry in entries))
+            path = ":".join(filter(None, (self._env.get("PATH"), login.get("PATH"))))
+            self._env = {**login, **self._env, "PATH": path}
 
     async def check(self, request: AllocationRequest) -> AllocationRequest:
         """Returns the request, completed with its queue's values. Raises ValueError if the queue does not allow it."""

@@ -51,7 +51,7 @@ def test_commands_run_once_for_two_that_ask_for_them(tmp_path: Path) -> None:
 def test_commands_share_a_login_shell_and_exports_are_kept(tmp_path: Path) -> None:
     (tmp_path / ".profile").write_text(
         "module() { export LD_LIBRARY_PATH=/opt/$2/lib:$LD_LIBRARY_PATH; }\n"
-        "export LD_LIBRARY_PATH=/opt/base/lib FROM_PROFILE=1\n"
+        f"export LD_LIBRARY_PATH=/opt/base/lib FROM_PROFILE=1 PATH=/opt/base:{SYSTEM_PATH}\n"
     )
     commands = (
         "module load cuda",
@@ -63,7 +63,7 @@ def test_commands_share_a_login_shell_and_exports_are_kept(tmp_path: Path) -> No
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     assert kept(tmp_path, *commands) == {
         "set": {"HERE": "/", "ODD": "a 'b'\n"},
-        "prepend": {"LD_LIBRARY_PATH": ["/opt/cuda/lib"], "PATH": [f"{tmp_path}/bin"]},
+        "prepend": {"LD_LIBRARY_PATH": ["/opt/cuda/lib", "/opt/base/lib"], "PATH": [f"{tmp_path}/bin", "/opt/base"]},
         "append": {"PATH": ["/opt/last"]},
         "unset": ["FROM_PROFILE"],
     }
@@ -97,7 +97,7 @@ paths = st.lists(st.sampled_from(["/a", "/b", "/c", "/d"]), unique=True, max_siz
 def test_changes_of_paths_can_be_reapplied(own: list[str], more: list[str]) -> None:
     new = [word for word in more if word not in own]
     for value in (new + own, own + new):
-        changes = run_setup.compare({"PATH": ":".join(own)}, {"PATH": ":".join(value)})
+        changes = run_setup.compare({}, {"PATH": ":".join(value)}, {"PATH": ":".join(own)})
         assert setup_env.merge({"PATH": ":".join(own)}, changes).get("PATH", "") == ":".join(value)
 
 

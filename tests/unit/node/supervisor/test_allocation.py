@@ -149,10 +149,16 @@ def test_the_limits_of_a_queue(world: World, queue: str, error: str) -> None:
         world.do(Client(SLURM).check(make_request(queue=queue)))
 
 
-def test_a_head_without_the_schedulers_commands(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_that_only_a_login_shell_finds(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / ".bash_profile").write_text(f"echo welcome; export SGE_ROOT=/sge PATH=$PATH:{world.slurm.programs}\n")
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    made = Client(SLURM)
+    assert world.do(made.submit("script")) == "12"
+    assert world.do(made.ask(("sh", "-c", "echo $SGE_ROOT"))).stdout == "/sge\n"
+
+
+def test_a_head_without_the_schedulers_commands(world: World) -> None:
     (world.slurm.programs / "scontrol").unlink()
-    monkeypatch.setattr(allocation, "PLACES", "/nowhere")
-    monkeypatch.setenv("PATH", str(world.slurm.programs))
     error = "the queues of Slurm cannot be read: scontrol: No such file or directory; if a module has it"
     with pytest.raises(ValueError, match=error):
         world.do(Client(SLURM).check(make_request()))
