@@ -175,7 +175,8 @@ class JobSources:
             return of_head
         if self.why_not is not None:
             hint = f" ({self.why_not.hint})" if self.why_not.hint else ""
-            self._app.message(f"{self.why_not.message}{hint}; showing the jobs in {results}", style="yellow")
+            why = self.why_not.message.splitlines()[0]
+            self._app.message(f"{why}{hint}; showing the jobs in {results}", style="yellow")
         try:
             return merge_records(of_head, read_s3())
         except ClusterError as error:

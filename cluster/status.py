@@ -13,7 +13,7 @@ from cluster.views.clusters import RegionClusters
 from cluster.views.status import HeadJob, Status
 from foundation.errors import AwsError, ClusterError
 from foundation.thread_pool import bounded_pool, run_in_thread
-from provision.aws.clients import Clients, find_credentials, make_clients
+from provision.aws.clients import Clients, make_clients
 from provision.config import all_regions
 from provision.cost import storage
 from provision.cost.bill import ClusterBill
@@ -85,8 +85,6 @@ def describe_regions(app: App, *, is_there: bool) -> tuple[list[RegionClusters],
     """
     regions, found, errors = all_regions(app.config.provision), [], []
     clients = [make_clients(region) if is_there else None for region in regions]
-    for each in filter(None, clients):
-        find_credentials(each)  # here: two threads cannot ask for an MFA code
     with bounded_pool() as pool:
         asked = [pool.submit(_describe_region, app, *each) for each in zip(regions, clients, strict=True)]
     for region, answer in zip(regions, asked, strict=True):

@@ -35,7 +35,10 @@ UNPACKED_TIMES = 3
 MINORS = (17, 28, *range(31, 41))
 """The minor versions of glibc that uv knows as platforms."""
 NEEDS_WHEEL = re.compile(r"Wheels are required for `([^`]+)`")
-HINT = "check the versions in [bootstrap], and the indexes in pip's or uv's settings here: a project's do not count"
+HINT = (
+    "check the versions in [bootstrap], and that this machine reaches the indexes in pip's or uv's settings (a project's "
+    "do not count; behind a proxy: HTTPS_PROXY, SSL_CERT_FILE)"
+)
 AT_ONCE = 8
 
 

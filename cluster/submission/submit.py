@@ -42,7 +42,6 @@ from foundation.progress import Event
 from node.engines import find_engine
 from node.engines.schedulers import SCHEDULERS
 from node.protocol import Order
-from provision.aws.clients import find_credentials
 from train.job.checks import check_framework
 from train.job.defaults import render_settings
 from train.job.job_plan import Job, new_job_id
@@ -77,8 +76,6 @@ def submit(
 
     def prepare(described: Future[Nodes]) -> Preparation:
         clients = app.clients if app.has_instances or not scope.is_empty else None
-        if clients is not None:
-            find_credentials(clients)
         # A queued job may start at any time, so the lifetime of its keys cannot be derived from its duration.
         keys_s = None if config.train.queue else config.train.max_duration_s
         return Preparation(app, described, command=command, scope=scope, login=login, clients=clients, keys_s=keys_s)

@@ -25,7 +25,7 @@ import obstore
 from obstore.exceptions import BaseError
 
 from node import instance_credentials
-from node.staging.s3_store import keep_keys, open_store
+from node.staging.s3_store import find_reason, keep_keys, open_store
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta
@@ -317,13 +317,8 @@ def explain(error: Exception, url: str, *, host: str, region: str) -> tuple[Stor
     if "invalid list response" in words:
         return StoreError(f"{url}: what answers is not S3: {words.rpartition(': ')[0]}", code="Malformed"), False
     if not status:
-        certificate = "certificate" in str(error).lower()
-        cause = re.search(r'message: "([^"]+)"', str(error))
-        if certificate:
-            words = "its certificate is not trusted"
-        elif cause:
-            words = cause[1]
-        return StoreError(f"{url}: {host} cannot be used: {words}", code="Broken"), not certificate
+        why = find_reason(str(error)) or words
+        return StoreError(f"{url}: {host} cannot be used: {why}", code="Broken"), "certificate" not in why
     bucket_region = _find("Region", words)
     if bucket_region and bucket_region != region:
         text = f"the bucket is in {bucket_region}, not in {region}: [provision] region in cluster.toml"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -40,6 +41,16 @@ def open_store(
         credential_provider=find_keys,
         retry_config={"max_retries": max_retries},
     )
+
+
+def find_reason(text: str) -> str | None:
+    """Returns why no S3 was reached, by the text of an obstore error; None for another error. Pure."""
+    if "InvalidCertificate" in text:
+        return "its certificate is not trusted"
+    if "TunnelUnsuccessful" in text:
+        return "the proxy refuses the connection"
+    cause = re.search(r'(?:message|error): "([^"]+)"', text)
+    return cause and cause[1]
 
 
 def keep_keys(access_key: str, secret_key: str, token: str | None) -> Callable[[], S3Credential]:

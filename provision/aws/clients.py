@@ -10,7 +10,6 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
-from json import JSONDecodeError
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -43,6 +42,7 @@ from urllib3.util.ssl_ import create_urllib3_context
 
 from foundation.decode import decode
 from foundation.errors import AwsError, ClusterError, CredentialsError
+from provision.aws.credentials import read_credentials, refuse
 from provision.aws.error_hints import (
     CHECK_CREDENTIALS,
     CREDENTIAL_CODES,
@@ -229,29 +229,17 @@ def _find_delay(attempts: int, response: tuple[Any, Mapping[str, Any]] | None, *
 def make_clients(region: str) -> Clients:
     """Returns clients from boto3's environment: AWS_PROFILE, AWS_ENDPOINT_URL, AWS_CA_BUNDLE.
 
-    Raises AwsError for a profile that does not exist, or an endpoint that is not a URL. The first call reports missing
-    credentials.
+    Gets the credentials in the calling thread: a profile may prompt for an MFA code. Raises AwsError if that fails, and
+    for an endpoint that is not a URL. The first call reports missing credentials.
     """
-    with aws_errors("reading the AWS configuration"):
+    with aws_errors("looking for AWS credentials"):
         clients = Clients(boto3.session.Session(region_name=region), region=region)
+        read_credentials(clients.session)
         try:
             clients.ec2  # noqa: B018 - reports errors in the environment early
-        except JSONDecodeError:  # a ValueError, too
-            raise
         except ValueError as error:  # botocore's error for an endpoint that is not a URL
             raise AwsError(str(error), hint="check AWS_ENDPOINT_URL and AWS_ENDPOINT_URL_EC2") from error
         return clients
-
-
-def find_credentials(clients: Clients) -> None:
-    """Gets the credentials in the calling thread: a profile may prompt for an MFA code.
-
-    The first call reports missing credentials. Raises AwsError.
-    """
-    with aws_errors("looking for AWS credentials"):
-        found = clients.session.get_credentials()
-        if found is not None:
-            found.get_frozen_credentials()
 
 
 def error_code(error: ClientError) -> str:
@@ -284,8 +272,12 @@ def aws_errors(doing: str) -> Iterator[None]:
         raise translate_refusal(error, doing) from error
     except ParamValidationError:
         raise
-    except (BotoCoreError, EOFError, JSONDecodeError) as error:
+    except (BotoCoreError, EOFError) as error:
         raise translate_failure(error, doing) from error
+    except RuntimeError as error:
+        if "credentials" not in str(error):  # botocore's error if a program or a service renews them with expired ones
+            raise
+        raise translate_failure(refuse(error), doing) from error
     except ResponseParserError as error:  # not a BotoCoreError; caused by the login page of a proxy or a hotel
         raise AwsError(f"the response is not from AWS (while {doing})", hint=NOT_AWS) from error
 
@@ -320,13 +312,6 @@ _FAILURES: tuple[tuple[tuple[type[Exception], ...], type[AwsError], str | None, 
     ),
     ((RefreshWithMFAUnsupportedError,), CredentialsError, None, f"log in at a terminal: {_EXPORT}"),
     ((ProfileNotFound,), CredentialsError, None, "set AWS_PROFILE to one of: aws configure list-profiles"),
-    # botocore passes on the errors of a credential_process, and of a prompt for an MFA code without a terminal.
-    (
-        (JSONDecodeError,),
-        CredentialsError,
-        "the profile's credential_process does not print JSON",
-        "run it yourself: the command is in ~/.aws/config",
-    ),
     (
         (EOFError,),
         CredentialsError,
@@ -346,8 +331,10 @@ _FAILURES: tuple[tuple[tuple[type[Exception], ...], type[AwsError], str | None, 
 row that fits is used."""
 
 
-def translate_failure(error: BotoCoreError | EOFError | JSONDecodeError, doing: str) -> AwsError:
+def translate_failure(error: BotoCoreError | EOFError, doing: str) -> AwsError:
     """Returns the error for a call that did not reach AWS, or was not sent, for example without credentials."""
     rows = ((kind, words, hint) for types, kind, words, hint in _FAILURES if isinstance(error, types))
     kind, words, hint = next(rows, (AwsError, None, None))
-    return kind(f"{words or str(error).rstrip('. ')} (while {doing})", hint=hint)
+    cause = str(getattr(getattr(error, "kwargs", {}).get("error"), "original_error", ""))  # why a proxy refuses
+    why = f": {cause.rpartition(': ')[2]}" if cause else ""
+    return kind(f"{words or str(error).strip().rstrip('.')}{why} (while {doing})", hint=hint)

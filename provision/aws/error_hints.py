@@ -49,7 +49,7 @@ CREDENTIAL_CODES = frozenset(
 CHECK_CREDENTIALS = "check your credentials: aws sts get-caller-identity"
 NO_CREDENTIALS = 'set AWS_PROFILE, or run: aws configure; without an AWS account: cloud = "sandbox" in cluster.toml'
 SIGN_IN = "sign in again: aws login"
-NOT_REACHED = "check the network, [provision] region and AWS_ENDPOINT_URL, then run the command again"
+NOT_REACHED = "check the network, HTTPS_PROXY, [provision] region and AWS_ENDPOINT_URL, then run the command again"
 PROXY = (
     "correct or unset HTTPS_PROXY and HTTP_PROXY, or list the host that is reached without a proxy in NO_PROXY, then "
     "run the command again"
@@ -63,6 +63,7 @@ _QUOTA = (
 _EXPIRED = "get new credentials (for example: aws sso login), then run the command again; it continues where it stopped"
 _CLOCK = f"the session has expired, or this machine's clock is wrong: check it (date -u), then {CHECK_CREDENTIALS}"
 _GONE = "it was deleted meanwhile, or AWS does not know it everywhere yet: cluster status, then run the command again"
+_ROLE = "check which role AWS_PROFILE names in ~/.aws/config, and with its administrator, who may use it"
 _HINTS = {
     **dict.fromkeys(CREDENTIAL_CODES, CHECK_CREDENTIALS),
     **dict.fromkeys(RETRY_CODES, "AWS is busy: run the command again in a minute; it continues where it stopped"),
@@ -82,6 +83,7 @@ _HINTS = {
     "VolumeLimitExceeded": "reduce [[volumes]] size_gib in cluster.toml, delete volumes that you do not need, or "
     "request a higher limit: aws service-quotas list-service-quotas --service-code ebs",
     "DependencyViolation": "something outside this cluster uses it: aws ec2 describe-network-interfaces",
+    "ForbiddenException": _ROLE,  # single sign-on
     "InvalidRegion": "set [provision] region in cluster.toml to the region in the message",
     "OptInRequired": "the account is not signed up for this service: sign in to the AWS console, which says what is "
     "missing; a retry does not help",
@@ -113,6 +115,8 @@ def find_hint(code: str, words: str, *, operation: str) -> str | None:
 
     words: AWS's message, which may name the missing action. operation: the API call's name, such as RunInstances.
     """
+    if code in _DENIED and operation.startswith("AssumeRole"):
+        return _ROLE
     if code in _DENIED:
         return _explain_denial(code, words, operation)
     if code.isdigit():  # botocore's code for a response without an error code of AWS

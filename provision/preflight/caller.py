@@ -14,6 +14,7 @@ import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from http.client import HTTPException
 from ipaddress import AddressValueError, IPv4Address
@@ -24,6 +25,7 @@ from botocore.exceptions import ClientError
 from foundation.errors import AwsError, ClusterError
 from foundation.thread_pool import bounded_pool
 from provision.aws.clients import Clients, aws_errors, error_code
+from provision.aws.credentials import find_bundle
 from provision.aws.error_hints import find_named_action
 from provision.config import ProvisionConfig
 from provision.model import Caller, Permissions
@@ -32,6 +34,7 @@ from provision.resources.launch import rehearsed_launch
 
 CHECKIP_URL = "https://checkip.amazonaws.com"
 _CHECKIP_TIMEOUT_S = 10
+_DIRECT_TIMEOUT_S = 3
 
 Verdict = Literal["allowed", "missing", "unknown"]
 
@@ -63,10 +66,18 @@ def describe_caller(clients: Clients, config: ProvisionConfig, *, ssh_from: str 
     )
 
 
+def find_account(clients: Clients) -> str:
+    """Returns the id of the account of the credentials. Raises AwsError."""
+    with aws_errors("looking up the caller's identity"):
+        return clients.sts.get_caller_identity()["Account"]
+
+
 def find_caller_address() -> IPv4Address:
     """Returns this machine's public address, from checkip.amazonaws.com.
 
-    CLUSTER_CHECKIP_URL selects another such service, AWS_CA_BUNDLE further authorities to trust. Raises ClusterError.
+    It is the address of ssh, which uses no proxy. So the service is asked directly, and by the proxy only if it does
+    not answer. CLUSTER_CHECKIP_URL selects another such service. Trusts botocore's authorities, too. Raises
+    ClusterError.
     """
     url = os.environ.get("CLUSTER_CHECKIP_URL") or CHECKIP_URL
     hint = 'set it in cluster.toml: [provision] ssh_from = "ADDRESS/32"'
@@ -74,16 +85,25 @@ def find_caller_address() -> IPv4Address:
         raise ClusterError(f"CLUSTER_CHECKIP_URL is {url}: must be https://", hint=hint)
     try:
         context = ssl.create_default_context()
-        if bundle := os.environ.get("AWS_CA_BUNDLE"):
+        if bundle := find_bundle():
             context.load_verify_locations(bundle)
-        with urllib.request.urlopen(url, timeout=_CHECKIP_TIMEOUT_S, context=context) as reply:  # noqa: S310 - https
-            text = reply.read(64).decode("ascii", errors="replace").strip()
+        if urllib.request.getproxies():
+            with suppress(OSError, HTTPException, AddressValueError):
+                return IPv4Address(_ask(url, context, {}, timeout_s=_DIRECT_TIMEOUT_S))
+        text = _ask(url, context, None, timeout_s=_CHECKIP_TIMEOUT_S)
         return IPv4Address(text)
     except AddressValueError as error:
         raise ClusterError(f"{url} answered {text!r}, which is not an IPv4 address", hint=hint) from error
     except (OSError, HTTPException) as error:  # URLError, SSLError and timeouts are OSErrors
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
         raise ClusterError(f"cannot find the address of this machine: {url}: {reason}", hint=hint) from error
+
+
+def _ask(url: str, context: ssl.SSLContext, proxies: dict[str, str] | None, *, timeout_s: float) -> str:
+    """Returns the answer of a service. proxies: None for those of the environment. Raises OSError, HTTPException."""
+    tls = urllib.request.HTTPSHandler(context=context)
+    with urllib.request.build_opener(urllib.request.ProxyHandler(proxies), tls).open(url, timeout=timeout_s) as reply:
+        return str(reply.read(64).decode("ascii", errors="replace").strip())
 
 
 # --- permissions

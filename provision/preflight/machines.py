@@ -71,7 +71,9 @@ class Hardware(Struct, frozen=True, kw_only=True):
 
 
 def describe_hardware(ec2: EC2Client, types: Iterable[str]) -> Mapping[str, Hardware]:
-    """Returns the hardware of those types that the region has. Raises boto3's errors."""
+    """Returns the hardware of those types that the region has. Raises AwsError."""
+    with aws_errors("looking up the instance type"):
+        found = list_types(ec2, types)
     return {
         name: Hardware(
             gpus=sum(
@@ -79,7 +81,7 @@ def describe_hardware(ec2: EC2Client, types: Iterable[str]) -> Mapping[str, Hard
             ),
             memory_mib=info["MemoryInfo"]["SizeInMiB"],
         )
-        for name, info in list_types(ec2, types).items()
+        for name, info in found.items()
     }
 
 

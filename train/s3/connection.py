@@ -17,7 +17,6 @@ from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from io import RawIOBase
 from itertools import islice
-from json import JSONDecodeError
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +26,7 @@ from obstore.exceptions import BaseError, UnauthenticatedError
 
 from foundation.errors import ClusterError
 from node.staging.s3_store import keep_keys, open_store
+from provision.aws.credentials import find_bundle, read_credentials
 from train.s3.environment import read_authorities
 from train.s3.errors import explain, explain_obstore
 from train.s3.url import S3Object, S3Url, explain_key
@@ -71,12 +71,14 @@ class S3Endpoint:
 
 
 def find_endpoint(*, region: str) -> S3Endpoint:
-    """The endpoint, as botocore finds it. Raises AwsError without credentials, ConfigError for a bad AWS_CA_BUNDLE."""
+    """The endpoint, as botocore finds it. Raises AwsError without credentials, ConfigError for a bad CA bundle."""
     env = os.environ
     url = env.get("AWS_ENDPOINT_URL_S3") or env.get("AWS_ENDPOINT_URL")
-    if env.get("AWS_ACCESS_KEY_ID") and env.get("AWS_SECRET_ACCESS_KEY") and (url or not _may_set_endpoint(env)):
+    bundle = env.get("AWS_CA_BUNDLE") or env.get("REQUESTS_CA_BUNDLE")
+    is_set = (url and bundle) or not _may_set_endpoint(env)
+    if env.get("AWS_ACCESS_KEY_ID") and env.get("AWS_SECRET_ACCESS_KEY") and is_set:
         keys = keep_keys(env["AWS_ACCESS_KEY_ID"], env["AWS_SECRET_ACCESS_KEY"], env.get("AWS_SESSION_TOKEN") or None)
-        return S3Endpoint(url=url, authorities=read_authorities(env.get("AWS_CA_BUNDLE")), credentials=keys)
+        return S3Endpoint(url=url, authorities=read_authorities(bundle), credentials=keys)
     return _ask_botocore(region)
 
 
@@ -96,19 +98,16 @@ def _ask_botocore(region: str) -> S3Endpoint:
 
     with _explained():
         session = get_session()
-        session.set_config_variable("region", region)  # that of the sign-in service, which renews login sessions
-        # The client comes first: STS is then called in this region for the keys of an assumed role. The URL comes from
-        # AWS_ENDPOINT_URL, from a profile's endpoint_url, or is AWS's own for the region.
-        url = session.create_client("s3", region_name=region).meta.endpoint_url
-        credentials: Any = session.get_credentials()
-        bundle = session.get_config_variable("ca_bundle")
-        if credentials is None:
+        session.set_config_variable("region", region)  # that of STS, and of the sign-in service
+        if read_credentials(session) is None:  # here, once: this may ask for an MFA code, or fail
             raise NoCredentialsError
-        credentials.get_frozen_credentials()  # here, once: this may ask for an MFA code, or fail
+        credentials: Any = session.get_credentials()
+        # It comes from AWS_ENDPOINT_URL, from a profile's endpoint_url, or is AWS's own for the region.
+        url = session.create_client("s3", region_name=region).meta.endpoint_url
 
     def fresh() -> "S3Credential":
         with _explained():
-            frozen = credentials.get_frozen_credentials()
+            frozen = read_credentials(session)
         until = datetime.now(UTC) + _FRESH_FOR
         return {
             "access_key_id": frozen.access_key,
@@ -117,7 +116,7 @@ def _ask_botocore(region: str) -> S3Endpoint:
             "expires_at": min(until, getattr(credentials, "_expiry_time", None) or until),
         }
 
-    return S3Endpoint(url=url, authorities=read_authorities(bundle), credentials=fresh, session=session)
+    return S3Endpoint(url=url, authorities=read_authorities(find_bundle()), credentials=fresh, session=session)
 
 
 @contextmanager
@@ -125,7 +124,7 @@ def _explained() -> Iterator[None]:
     """Raises AwsError for any failure while botocore asks programs, files, services and the user for keys."""
     try:
         yield
-    except (BotoCoreError, ClientError, EOFError, JSONDecodeError, OSError) as error:
+    except (BotoCoreError, ClientError, EOFError) as error:
         raise explain(error, "connect", bucket=None, key=None) from error
 
 

@@ -5,12 +5,12 @@ boto3 is imported only to explain an error: it takes half a second.
 
 import html
 import re
-from json import JSONDecodeError
 
 from botocore.exceptions import BotoCoreError, ClientError
 
 from foundation.errors import AwsError, ClusterError, CredentialsError, NotFoundError
-from provision.aws.error_hints import CREDENTIAL_CODES, find_hint
+from node.staging.s3_store import find_reason
+from provision.aws.error_hints import CREDENTIAL_CODES, NOT_REACHED, find_hint
 from train.s3.url import S3Url
 
 _WHO_AM_I = "aws sts get-caller-identity"
@@ -63,7 +63,9 @@ def explain_obstore(error: Exception, method: str, *, bucket: str, key: str) -> 
     code, words = (re.search(f"<{name}>([^<]*)</{name}>", text) for name in ("Code", "Message"))
     if code is not None:
         return _explain_refusal(code[1], html.unescape(words[1]) if words else "", method, bucket, key)
-    return BrokenReadError(f"{S3Url(bucket=bucket, key=key)}: {text.partition(chr(10))[0]} ({method})", hint=_WHO_AM_I)
+    why = find_reason(text)
+    what, hint = (f"S3 cannot be used: {why}", NOT_REACHED) if why else (text.partition("\n")[0], _WHO_AM_I)
+    return BrokenReadError(f"{S3Url(bucket=bucket, key=key)}: {what} ({method})", hint=hint)
 
 
 def _explain_failure(error: Exception) -> AwsError:
@@ -71,7 +73,7 @@ def _explain_failure(error: Exception) -> AwsError:
     from provision.aws.clients import translate_failure  # noqa: PLC0415 - see the top
 
     match error:
-        case BotoCoreError() | JSONDecodeError() | EOFError():
+        case BotoCoreError() | EOFError():
             known = translate_failure(error, "asking S3")
             return type(known)(known.message, hint=known.hint or _WHO_AM_I)
     return AwsError(f"S3 cannot be used: {type(error).__name__}: {error}", hint=_WHO_AM_I)

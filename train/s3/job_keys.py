@@ -19,6 +19,7 @@ from botocore.session import get_session
 
 from foundation.errors import AwsError
 from provision.aws.clients import error_code
+from provision.aws.credentials import read_credentials
 
 if TYPE_CHECKING:
     from mypy_boto3_sts import STSClient
@@ -61,13 +62,12 @@ def make_job_keys(
     policy: what they allow, as JSON. name: of the federated user. max_duration_s: the job's; None: as long as AWS
     allows. Raises AwsError if there are no credentials, and botocore's errors.
     """
-    credentials: Any = session.get_credentials()
-    if credentials is None:
+    frozen, credentials = read_credentials(session), session.get_credentials()
+    if frozen is None or credentials is None:
         raise AwsError(
             "no AWS credentials were found, and [data] or the job names s3:// URLs",
             hint="aws configure, or set AWS_PROFILE; a job without s3:// URLs needs no credentials",
         )
-    frozen = credentials.get_frozen_credentials()
     wanted_s = MAX_FEDERATION_S if max_duration_s is None else max(MIN_S, max_duration_s + START_S)
     if not frozen.token:
         return _federate(sts, policy=policy, name=name, wanted_s=min(wanted_s, MAX_FEDERATION_S))

@@ -62,7 +62,7 @@ def test_a_wrong_option_is_named(tmp_path: Path) -> None:
 
 
 def test_a_full_stdout_is_an_error(tmp_path: Path) -> None:
-    command = [Path(sys.executable).with_name("ec2-sandbox"), "list", "--json"]
+    command = [str(Path(sys.executable).with_name("ec2-sandbox")), "list", "--json"]
     with open("/dev/full", "w") as full:
         done = subprocess.run(command, cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert (done.returncode, done.stderr) == (1, "error: [Errno 28] No space left on device\n")

@@ -24,10 +24,11 @@ from botocore.exceptions import (
     UnauthorizedSSOTokenError,
 )
 from moto import mock_aws
+from urllib3.exceptions import ProxyError
 
 from foundation.errors import AwsError
 from foundation.thread_pool import bounded_pool, run_in_thread
-from provision.aws.clients import aws_errors, find_credentials, make_clients
+from provision.aws.clients import aws_errors, make_clients
 from provision.aws.error_hints import NOT_AWS
 from provision.describe import describe_cluster
 from provision.membership import KnownInstances
@@ -82,6 +83,8 @@ DENIED = "is not authorized to perform: ssm:GetParameter"
             aws_error("AccessDeniedException", words=f"{DENIED} with an explicit deny in a service control policy"),
             "a policy of the account denies ssm:GetParameter: ",
         ),
+        (aws_error("AccessDenied", "AssumeRole"), "which role AWS_PROFILE names"),
+        (RuntimeError("the refreshed credentials are still expired"), "check your credentials"),
         (NoCredentialsError(), "sandbox"),
         (CredentialRetrievalError(provider="sso", error_msg="x"), "check your credentials"),
         (ProfileNotFound(profile="x"), "list-profiles"),
@@ -97,6 +100,13 @@ def test_an_error_and_its_hint(error: Exception, hint: str) -> None:
     translated = translate(error)
     assert "while trying it)" in translated.message
     assert hint in (translated.hint or "")
+
+
+def test_why_a_proxy_refuses() -> None:
+    cause = ProxyError("x", OSError("Tunnel connection failed: 407 Proxy Authentication Required"))
+    assert translate(ProxyConnectionError(proxy_url="http://proxy", error=cause)).message == (
+        'Failed to connect to proxy URL: "http://proxy": 407 Proxy Authentication Required (while trying it)'
+    )
 
 
 def test_omits_the_encoded_message() -> None:
@@ -162,7 +172,6 @@ def test_mfa_code_asked_in_the_calling_thread(monkeypatch: pytest.MonkeyPatch, t
     with mock_aws():
         monkeypatch.delenv("AWS_ACCESS_KEY_ID")
         clients = make_clients("eu-west-1")
-        find_credentials(clients)
         run_in_thread(clients.sts.get_caller_identity).result(timeout=10)
     assert asked == [threading.current_thread().name]
 

@@ -1,5 +1,6 @@
 """The caller's identity, from STS, and address, from a service like checkip.amazonaws.com."""
 
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 import trustme
 
 from foundation.errors import ClusterError
+from provision.preflight import caller
 from provision.preflight.caller import describe_caller, find_caller_address
 from provision_world import World, make_config
 from s3_server import serve_over_tls
@@ -38,6 +40,23 @@ def test_auto_opens_ssh_to_the_callers_address_alone(
 ) -> None:
     with checkip(monkeypatch, tmp_path, b"198.51.100.9\n"):
         assert describe_caller(world.clients, make_config(ssh_from="auto")).ssh_from == "198.51.100.9/32"
+
+
+@pytest.mark.parametrize(("refused", "address"), [("", "198.51.100.9"), ("https://127.0.0.1:9/", "203.0.113.7")])
+def test_ssh_comes_from_the_address_without_a_proxy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, refused: str, address: str
+) -> None:
+    """A proxy's own address counts only where nothing but the proxy leads out."""
+    monkeypatch.setenv("NO_PROXY", "")
+    asks = caller._ask
+
+    def ask(url: str, context: ssl.SSLContext, proxies: dict[str, str] | None, *, timeout_s: float) -> str:
+        return "203.0.113.7" if proxies is None else asks(refused or url, context, proxies, timeout_s=timeout_s)
+
+    monkeypatch.setattr(caller, "_ask", ask)
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
+    with checkip(monkeypatch, tmp_path, b"198.51.100.9"):
+        assert str(find_caller_address()) == address
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,31 @@
+"""Credentials and authorities as botocore finds them: the environment, AWS_PROFILE, ~/.aws, SSO, a role."""
+
+import os
+from typing import Any
+
+from botocore.exceptions import CredentialRetrievalError
+
+
+def read_credentials(session: Any) -> Any:
+    """Returns the frozen credentials of a session of boto3 or botocore; None if there are none.
+
+    Asks programs, files, services and, for an MFA code, the user: call it in the main thread. Raises botocore's errors
+    and EOFError, and in place of any other error of these programs and files CredentialRetrievalError.
+    """
+    try:
+        found = session.get_credentials()
+        return found and found.get_frozen_credentials()
+    except (AttributeError, OSError, RuntimeError, ValueError) as error:
+        raise refuse(error) from error
+
+
+def refuse(error: Exception) -> CredentialRetrievalError:
+    """Returns the error for credentials that a profile's program or file does not provide, or that have expired."""
+    return CredentialRetrievalError(provider="the program or file that the AWS profile names", error_msg=error)
+
+
+def find_bundle() -> str | None:
+    """Returns the file of the authorities that botocore trusts in place of its own; None for these."""
+    from botocore.session import get_session  # noqa: PLC0415 - slow to import
+
+    return get_session().get_config_variable("ca_bundle") or os.environ.get("REQUESTS_CA_BUNDLE") or None
