@@ -6,7 +6,7 @@ Only the private key cannot be replaced. If the other files are lost, `cluster a
 import json
 import os
 import uuid
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import NoReturn
@@ -25,7 +25,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from foundation.decode import decode
-from foundation.errors import ClusterError
+from foundation.errors import ClusterError, CredentialsError
 from foundation.file_lock import is_held, locked
 from foundation.files import UNFINISHED, write_whole
 from provision import folders
@@ -79,6 +79,7 @@ class ClusterFiles:
         # The jobs whose files have been copied to this machine.
         self.copied_jobs = root / "copied_jobs"
         self.folder = root / folders.NOTE
+        self.account = root / "account"
         # Exists while the head has [notify]'s settings; empty.
         self.watched = root / "watched"
         # The set-up of the user's own hosts. Not in _all: it stays until the set-up is undone.
@@ -252,6 +253,7 @@ class ClusterFiles:
             self.orders,
             self.copied_jobs,
             self.folder,
+            self.account,
             self.watched,
         )
 
@@ -310,9 +312,19 @@ class ClusterFiles:
         """Adds the digest of a job's order. Raises ClusterError."""
         self._append(self.orders, f"{job}={digest}")
 
-    def note_folder(self, folder: Path) -> None:
-        """Records the folder from which the cluster is launched. Raises ClusterError."""
+    def note_launch(self, folder: Path, *, account: str) -> None:
+        """Records the folder and the AWS account in which the cluster is launched. Raises ClusterError."""
         self._write(self.folder, os.fsencode(folder))
+        self._write(self.account, account.encode())
+
+    def check_account(self, find: Callable[[], str]) -> None:
+        """Raises CredentialsError if the cluster was launched in another account than that which `find` returns."""
+        noted = "".join(self._read_words(self.account))
+        if noted and noted != (account := find()):
+            raise CredentialsError(
+                f"cluster {self.root.name} was launched in account {noted}; these credentials are of account {account}",
+                hint="set AWS_PROFILE to a profile of that account, or another name in cluster.toml",
+            )
 
     def note_watched(self, *, is_watched: bool) -> None:
         """Records whether the head has [notify]'s settings. Raises ClusterError."""

@@ -273,6 +273,7 @@ def _describe_world(
             results_url=request.results_url,
             replaces_nodes=request.replaces_nodes,
         )
+    files.check_account(lambda: asking.result().account_id)
     world = World(
         request=request,
         state=replace(state, found={kind: one.result() for kind, one in finding.items()}),

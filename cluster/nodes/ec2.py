@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 from bootstrap.environment.facts import NodeFacts
 from bootstrap.runtime.code import runtime_digest
@@ -18,6 +19,7 @@ from provision.config import ProvisionConfig
 from provision.describe import describe_cluster, find_end
 from provision.membership import describe_untrusted, no_nodes
 from provision.model import ClusterState, Market
+from provision.preflight.caller import find_account
 from provision.resources.console import find_console_lines, find_host_fingerprints
 from provision.status import find_differences
 from provision.volumes.describe import describe_mounts
@@ -189,7 +191,10 @@ class Ec2Source(NodeSource):
 
 def describe_state(app: App) -> ClusterState:
     """Returns the cluster's instances, key pair and security groups as EC2 shows them. Raises AwsError."""
-    return describe_cluster(app.clients.ec2, name=app.config.name, known=app.files.known_instances())
+    state = describe_cluster(app.clients.ec2, name=app.config.name, known=app.files.known_instances())
+    if not state.exists:
+        app.files.check_account(partial(find_account, app.clients))
+    return state
 
 
 def find_gone(app: App, state: ClusterState) -> frozenset[str]:

@@ -11,9 +11,9 @@ from cluster.commands.status import list_
 from cluster.costs import find_node_prices, find_spending, note_costs, noting_costs
 from cluster.nodes.deletion import delete_cluster
 from cluster.nodes.ec2 import Ec2Nodes
-from cluster.session import find_request
+from cluster.session import describe, find_request
 from cluster.status import describe_bills
-from foundation.errors import AwsError, ClusterError, ConfigError
+from foundation.errors import AwsError, ClusterError, ConfigError, CredentialsError
 from foundation.progress import Event
 from provision.cost import storage
 from provision.describe import describe_clusters
@@ -120,6 +120,22 @@ def test_down_deletes_what_is_in_the_regions_that_answer(
     with pytest.raises(AwsError, match="something may be left in eu-west-3: AWS says: no"):
         delete_cluster(app, yes=True, as_json=False)
     assert not world.resources()
+
+
+def test_a_cluster_of_another_account(app: App, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a change of AWS_PROFILE, `down` would forget the key of nodes that run on, and say that they are gone."""
+    monkeypatch.setattr(App, "find_cloud", lambda _: True)
+    app.files.note_launch(app.project_dir, account="999999999999")
+    app.files.make_key()
+    commands = (
+        lambda: delete_cluster(app, yes=True, as_json=False),
+        lambda: describe(app),
+        lambda: prepare_up(world.clients, request=find_request(app), files=app.files),
+    )
+    for command in commands:
+        with pytest.raises(CredentialsError, match="launched in account 999999999999; these"):
+            command()
+    assert app.files.find_public_key() is not None
 
 
 def test_a_cluster_that_another_machine_has_deleted_is_another_cluster(app: App, world: World) -> None:

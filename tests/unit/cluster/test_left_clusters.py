@@ -29,7 +29,7 @@ def make_cluster(
     tmp_path: Path, name: str, folder: Path, periods: tuple[Period, ...] = RUNNING, *, ended_at: float | None = None
 ) -> ClusterFiles:
     files = ClusterFiles(tmp_path / "state" / "cluster" / "aws" / "us-east-1" / name)
-    files.note_folder(folder)
+    files.note_launch(folder, account="123456789012")
     nodes = tuple(
         LedgerNode(
             instance_id=f"i-{at}", name=f"node-{at}", region="us-east-1", instance_type="c5.xlarge", market="on-demand",
