@@ -36,8 +36,8 @@ MINORS = (17, 28, *range(31, 41))
 """The minor versions of glibc that uv knows as platforms."""
 NEEDS_WHEEL = re.compile(r"Wheels are required for `([^`]+)`")
 HINT = (
-    "check the versions in [bootstrap], and that this machine reaches the indexes in pip's or uv's settings (a project's "
-    "do not count; behind a proxy: HTTPS_PROXY, SSL_CERT_FILE)"
+    "check the versions in [bootstrap], and that this machine reaches the indexes in pip's or uv's settings (a "
+    "project's do not count; behind a proxy: HTTPS_PROXY, SSL_CERT_FILE)"
 )
 AT_ONCE = 8
 
