@@ -29,7 +29,7 @@ def describe_files(job: JobSpec, files: Sequence[NewFiles], *, hosts: Sequence[J
 
     files: its new files, once it has ended. hosts: those that have its files.
     """
-    nodes = [host.name for host in hosts if host.own_host is None]
+    nodes = [host.name for host in hosts]
     prefix = find_option(job.command, "--model-prefix") or ""
     results = prefix.rpartition("/")[0] + "/" if prefix.startswith("s3://") else job.output_url
     parts = []

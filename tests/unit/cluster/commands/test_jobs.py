@@ -76,6 +76,7 @@ def test_a_stall_or_a_warning_of_a_running_job_is_shown(values: dict[str, Any], 
 
 
 JOB = "20261121-000000-abc"
+OWN_HOST = {"user": "me", "port": 22, "python": "python3", "code_dir": "/", "cwd": "/", "command": ["true"]}
 BELOW = f"below /home/me/.cluster/jobs/{JOB}"
 
 
@@ -83,6 +84,13 @@ BELOW = f"below /home/me/.cluster/jobs/{JOB}"
     ("values", "shown"),
     [
         ({}, f"no new files on node-0, node-1, {BELOW}"),
+        (
+            {
+                "files": [{"host": "gpu1", "count": 1}],
+                "nodes": [{"name": "gpu1", "ip": "10.0.0.1", "own_host": OWN_HOST}],
+            },
+            f"1 new file on gpu, {BELOW}; cluster results {JOB} copies them",
+        ),
         ({"output_url": f"s3://b/{JOB}/"}, f"results, if any, in s3://b/{JOB}/; cluster results {JOB} copies them"),
         ({"state": "running", "ended_at": None}, f"on node-0, node-1, {BELOW}"),
         (
