@@ -347,6 +347,9 @@ def stop_job(words: Sequence[str]) -> None:
     if result is None:
         kill_supervisor(record)
         record = recovery.recover(words[0]) or record
+        if not record.has_ended:
+            answer({"error": f"job {record.id} is still {record.state}: another command is ending it"})
+            return
         result = record.result
     answer(StopAnswer(result=result))
 

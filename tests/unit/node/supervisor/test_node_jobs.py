@@ -201,7 +201,9 @@ def test_a_reader_waits_for_another_that_completes_the_record(
     words = [sys.executable, "-c", f"{hold}; time.sleep(1)", str(job_host.folder() / "recovery")]
     with subprocess.Popen(words, stdout=subprocess.PIPE) as other:
         other.stdout.readline()
+        (stopped,) = job_host.ask("stop", job_id(1))
         result = job_host.result()
+    assert stopped == {"error": f"job {job_id(1)} is still running: another command is ending it"}
     assert (result["state"], result["error"]) == ("failed", "the supervisor on node-0 was killed")
 
 
