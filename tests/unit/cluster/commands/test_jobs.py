@@ -86,8 +86,8 @@ BELOW = f"below /home/me/.cluster/jobs/{JOB}"
         ({}, f"no new files on node-0, node-1, {BELOW}"),
         (
             {
-                "files": [{"host": "gpu1", "count": 1}],
-                "nodes": [{"name": "gpu1", "ip": "10.0.0.1", "own_host": OWN_HOST}],
+                "files": [{"host": "gpu", "count": 1}],
+                "nodes": [{"name": "gpu", "ip": "10.0.0.1", "own_host": OWN_HOST}],
             },
             f"1 new file on gpu, {BELOW}; cluster results {JOB} copies them",
         ),
