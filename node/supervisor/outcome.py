@@ -76,9 +76,9 @@ class Outcome:
         """Fails the attempt for a reason other than the exit code of one of its processes. final: see AttemptEnd."""
         self.decide(AttemptEnd("failed", 1, error, "error", final=final))
 
-    def stop(self) -> None:
-        """Ends the job at the user's request."""
-        self.decide(AttemptEnd("stopped", STOPPED, "stopped", "stopped"))
+    def stop(self, why: str = "stopped") -> None:
+        """Ends the job before its own end."""
+        self.decide(AttemptEnd("stopped", STOPPED, why, "stopped"))
 
     def interrupt(self, hosts: tuple[str, ...], error: str) -> None:
         """Ends the attempt because these nodes will end."""

@@ -134,17 +134,17 @@ class Supervisor:
         """The name of this host."""
         return self.order.hosts[0].name
 
-    def stop(self) -> None:
-        """Ends the job at the user's request."""
+    def stop(self, why: str = "stopped") -> None:
+        """Ends the job at the user's request, or that of this host."""
         self.is_stopped = True
-        self.attempt.stop()
+        self.attempt.stop(why)
 
     def leave_host(self) -> None:
         """Handles SIGTERM, such as when this host shuts down: a job whose record is in S3 waits for another head."""
         order = self.order
         continues = order.train.on_node_loss == "requeue" or self.state == "queued"
         if self.copying is None or not continues or order.hosts[0].own_host is not None:
-            self.stop()
+            self.stop(f"SIGTERM on {self.head}: it shuts down, or ends programs at logout (logind's KillUserProcesses)")
             return
         self.is_leaving = True
         if self.attempt.started_at is not None:

@@ -323,9 +323,9 @@ class RunningAttempt:
             return replace(found, reason="notice", lost=self.interruption.hosts)
         return found
 
-    def stop(self) -> None:
-        """Ends it at the user's request. If it is ending already, this shortens the copy of its files."""
-        self.outcome.stop()
+    def stop(self, why: str) -> None:
+        """Ends it before its own end. If it is ending already, this shortens the copy of its files."""
+        self.outcome.stop(why)
         for agent in self.agents.by_host.values() if self.is_over else ():
             agent.put(End(STOP_COPY_S))
 

@@ -146,7 +146,9 @@ def test_a_running_job_is_read_and_ends_with_its_head(job_host: LocalHead) -> No
         follower.stdout.close()
         assert follower.wait(timeout=20) == 128 + signal.SIGPIPE  # not as after the whole log
     os.kill(job_host.record()["supervisor"]["pid"], signal.SIGTERM)
-    assert (job_host.result()["state"], job_host.result()["left"]) == ("stopped", {})
+    result = job_host.result()
+    assert (result["state"], result["left"]) == ("stopped", {})
+    assert result["error"].startswith("SIGTERM on node-0: it shuts down")
     assert not job_host.processes()
 
 
