@@ -5,7 +5,7 @@ A host has the form "[user@]host[:port]". It is repeated to run more processes. 
 
 import re
 import subprocess
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
@@ -84,15 +84,17 @@ def read_host_list(source: str, environ: Mapping[str, str]) -> list[str]:
     return _check_not_empty(hosts, where)
 
 
-def find_batch_job(specs: Collection[str], environ: Mapping[str, str]) -> BatchJob | None:
-    """Finds the batch job that this process runs in; None if not all of these hosts are in its allocation."""
+def find_batch_job(environ: Mapping[str, str]) -> BatchJob | None:
+    """Finds the batch job in whose allocation this process runs. environ: this process's environment."""
     for source, (_, _, variable, _) in ALLOCATIONS.items():
         with suppress(UsageError):
-            number = environ.get(variable)
-            if number and set(specs).issubset(read_host_list(source, environ)):
+            if number := environ.get(variable):
+                hosts = tuple(read_host_list(source, environ))
                 task = environ.get("SGE_TASK_ID", "undefined") if source == "sge" else "undefined"
                 number = number if task == "undefined" else f"{number}.{task}"
-                return BatchJob(source, number, {name: environ[name] for name in _OF_COMMANDS if name in environ})
+                return BatchJob(
+                    source, number, hosts, {name: environ[name] for name in _OF_COMMANDS if name in environ}
+                )
     return None
 
 

@@ -1,5 +1,6 @@
 """Nodes that are existing hosts (cloud = "hosts"), which the user reaches with ssh. Does not use AWS."""
 
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,11 +12,12 @@ from bootstrap.apply import ReadyNode
 from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.connections import Connections, on_all
 from bootstrap.ssh.host import Host, parse_spec
+from bootstrap.ssh.host_list import find_batch_job
 from bootstrap.ssh.other_hosts import SCRIPT_TIMEOUT_S, check_addresses, let_head_in, remember
 from cluster.app import App
 from cluster.nodes.other_hosts import ask_for_address, connect_to, find_address, find_host, memory_of
 from cluster.nodes.source import ANSWER_TIMEOUT_S, Nodes, NodeSource
-from foundation.errors import ClusterError, ConfigError, ConnectError
+from foundation.errors import ClusterError, ConfigError, ConnectError, UsageError
 from foundation.progress import Event, Report
 from foundation.remote_command import Quoted, RemoteCommand
 from foundation.thread_pool import bounded_pool
@@ -23,7 +25,7 @@ from provision.volumes.source import MountSource, plan_mount
 from train.job.config import TrainConfig
 from train.job.placement import choose_hosts
 
-NAMES = "[hosts] names"
+NAMES, LAST = "[hosts] names", "the hosts of the last -H"
 LIST_HINT = (
     'list them in cluster.toml: [hosts] names = ["me@gpu1", "gpu2"]; or: cluster up -H FILE; or in an allocation: '
     "cluster up -H slurm (or pbs, sge)"
@@ -139,7 +141,7 @@ class HostSource(NodeSource):
             return HostList(key=NAMES, lines=config.hosts.names)
         if config.train.hosts:
             return HostList(key="-H", lines=config.train.hosts)
-        return HostList(key="the hosts of the last -H", lines=memory_of(self._app).read_nodes())
+        return HostList(key=LAST, lines=memory_of(self._app).read_nodes())
 
     def connect(self, host: Host, *, wait_s: float) -> NodeConnection:  # noqa: ARG002 - hosts do not boot
         """Connects as `ssh` does. Raises ConnectError, ClusterError."""
@@ -162,8 +164,14 @@ class HostSource(NodeSource):
         Raises ClusterError for hosts that cannot be used.
         """
         find_nodes().find_hosts()  # before anything is changed
+        listed, within = self._find_list(), find_batch_job(os.environ)
+        if within and listed.key == LAST and not set(listed.lines).issubset(within.hosts):
+            raise UsageError(
+                f"{LAST} are not those of job {within.number}, in whose allocation this command runs",
+                hint=f"-H {within.scheduler} takes the hosts of this allocation",
+            )
         if not self._app.config.hosts.names:
-            memory_of(self._app).keep_nodes(self._find_list().lines)
+            memory_of(self._app).keep_nodes(listed.lines)
         with Connections(wait_s=wait_s, connect_to_other=self._connect_and_remember) as connections:
             yield connections
 

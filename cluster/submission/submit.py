@@ -103,7 +103,8 @@ def submit(
         order = job.order
         job_id = order.spec.id
         if not app.has_instances:
-            order.within = find_batch_job([node.host.spec for node in ready], os.environ)
+            found = find_batch_job(os.environ)
+            order.within = found if found and {node.host.spec for node in ready}.issubset(found.hosts) else None
         complete(order, ready)
         _report_job(app, job, replaced=request.replaced)
         if dry_run:

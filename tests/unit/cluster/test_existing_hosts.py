@@ -17,7 +17,7 @@ from cluster.nodes.hosts import HostSource, leave_out_silent, parse_own_address
 from cluster.nodes.other_hosts import memory_of
 from cluster.session import describe
 from cluster.volumes import unmount_all
-from foundation.errors import ConfigError, ConnectError
+from foundation.errors import ConfigError, ConnectError, UsageError
 from foundation.progress import Event
 from project import Project
 
@@ -86,6 +86,25 @@ def test_without_names_the_hosts_of_the_last_command_count(hosts_app: App, proje
     assert describe(hosts_app).names == ("gpu1",)
     memory_of(hosts_app).forget(())
     assert not hosts_app.files.root.exists()
+
+
+def test_hosts_of_an_earlier_allocation_are_refused(
+    hosts_app: App, project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others may use them now."""
+    list_hosts(project)
+    (tmp_path / "allocated").write_text("gpu2\ngpu3\n")
+    monkeypatch.setenv("PBS_NODEFILE", str(tmp_path / "allocated"))
+    monkeypatch.setenv("PBS_JOBID", "12.head")
+    source = HostSource(hosts_app)
+    memory_of(hosts_app).keep_nodes(["gpu2"])
+    with source.open_for_set_up(source.describe, wait_s=0):
+        memory_of(hosts_app).keep_nodes(["gpu1", "gpu2"])
+    with (
+        pytest.raises(UsageError, match=r"not those of job 12\.head"),
+        source.open_for_set_up(source.describe, wait_s=0),
+    ):
+        pass
 
 
 def test_a_notebook_on_one_host_keeps_the_others(

@@ -103,23 +103,20 @@ def test_scontrol_is_missing_or_fails(monkeypatch: pytest.MonkeyPatch, tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("specs", "more", "number"),
+    ("more", "number"),
     [
-        (["n1"], {}, "7"),
-        (["n1", "n2"], {"SGE_TASK_ID": "undefined"}, "7"),
-        (["n1", "n2"], {"SGE_TASK_ID": "3"}, "7.3"),
-        (["n1", "other"], {}, None),
-        (["n1"], {"JOB_ID": ""}, None),
-        (["n1"], {"PE_HOSTFILE": "/nowhere"}, None),
+        ({}, "7"),
+        ({"SGE_TASK_ID": "undefined"}, "7"),
+        ({"SGE_TASK_ID": "3"}, "7.3"),
+        ({"JOB_ID": ""}, None),
+        ({"PE_HOSTFILE": "/nowhere"}, None),
     ],
 )
-def test_the_batch_job_with_all_hosts(
-    tmp_path: Path, specs: list[str], more: dict[str, str], number: str | None
-) -> None:
+def test_the_batch_job_of_this_process(tmp_path: Path, more: dict[str, str], number: str | None) -> None:
     (tmp_path / "hosts").write_text("n1 2 all.q@n1 UNDEFINED\nn2 2 all.q@n2 UNDEFINED\n")
     environ = {"PE_HOSTFILE": str(tmp_path / "hosts"), "JOB_ID": "7", "SGE_ROOT": "/sge", "TOKEN": "hush", **more}
-    wanted = None if number is None else BatchJob("sge", number, {"SGE_ROOT": "/sge"})
-    assert find_batch_job(specs, environ) == wanted
+    wanted = None if number is None else BatchJob("sge", number, ("n1", "n1", "n2", "n2"), {"SGE_ROOT": "/sge"})
+    assert find_batch_job(environ) == wanted
 
 
 @pytest.mark.parametrize("name", ["", "-oProxyCommand=id", "a b", "lab:0", "$(id)", "a@b@c"])

@@ -98,7 +98,7 @@ def test_the_end_of_the_allocation(world: World, state: tuple[str, ...], ended: 
 
 
 def test_the_end_of_the_batch_job_that_the_command_runs_in(world: World) -> None:
-    made = join(make_order(), BatchJob("slurm", "12", {"PATH": os.environ["PATH"]}), world.messages.append)
+    made = join(make_order(), BatchJob("slurm", "12", (), {"PATH": os.environ["PATH"]}), world.messages.append)
     world.slurm.set_job("RUNNING")
     watching = world.loop.create_task(made.watch())
     world.do(asyncio.sleep(0.2))
