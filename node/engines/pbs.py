@@ -6,18 +6,14 @@ from node.engines.scheduler import (
     REACHED_WALLTIME,
     AllocatedNode,
     AllocationState,
-    QueueLimits,
     Response,
     Scheduler,
     begin_with_letter,
-    parse_clock,
-    parse_count,
 )
 from node.protocol import AllocationRequest
 
 NAME_LENGTH = 15  # of Torque and older versions of PBS
-_UNKNOWN_JOB = 153  # qstat's exit code
-_HAS_FINISHED = 35
+_ENDED_JOBS = (153, 35)  # qstat's exit codes for a job that is unknown, or in OpenPBS's history
 # E: ending; its processes are being killed. In other states the job has ended: F and X (OpenPBS), C (Torque).
 _WAITING, _RUNNING, _SUSPENDED = "QHWT", "RBE", "SU"
 _SIGNAL = 256  # Exit_status of a job that a signal ended: 256 plus the signal's number
@@ -29,15 +25,13 @@ _OR_WALLTIME = " (qdel, or the walltime)"
 
 
 class PbsScheduler(Scheduler):
-    """Allocates `slots_per_node` virtual processors of each node, one by default."""
+    """Allocates `slots_per_node` virtual processors of each node, one by default. qsub itself checks the limits."""
 
     name = "pbs"
     title = "PBS"
     directive = "#PBS"
-    list_queues = "qstat -Q"
     # Slurm's wrapper ignores -o and -e in the script, and writes to its working folder.
     submit = ("qsub", "-o", "/dev/null", "-e", "/dev/null")
-    limits = ("qstat", "-Q", "-f")  # `qstat -Qf`, in a form that Slurm's wrapper also understands
     number = r"([0-9]+(?:\.[A-Za-z0-9._-]+)?)"
 
     def _options(self, request: AllocationRequest) -> list[str]:
@@ -49,13 +43,6 @@ class PbsScheduler(Scheduler):
             "-r n",
         ]
 
-    def parse_limits(self, text: str) -> tuple[QueueLimits, ...]:
-        """Queues are separated by lines that begin with `Queue:`. Slurm's wrapper does not print limits."""
-        return tuple(
-            _parse_queue(name, _parse_fields(rest))
-            for name, rest in re.findall(r"^Queue:\s*(\S+)\s*\n(.*?)(?=^Queue:|\Z)", text, re.MULTILINE | re.DOTALL)
-        )
-
     def state_command(self, number: str) -> tuple[str, ...]:
         """OpenPBS shows ended jobs only with -x, which the others lack, so a job that qstat does not find has ended."""
         return ("qstat", "-f", number)
@@ -63,12 +50,7 @@ class PbsScheduler(Scheduler):
     def parse_state(self, answer: Response, number: str) -> AllocationState:
         """The state, from state_command. Raises ValueError if the server does not answer."""
         if "job_state" not in answer.stdout:
-            message = answer.stderr.lower()
-            if (
-                answer.exit_code in (_UNKNOWN_JOB, _HAS_FINISHED)
-                or "unknown job" in message
-                or "has finished" in message
-            ):
+            if answer.exit_code in _ENDED_JOBS:
                 return AllocationState("ended", "PBS no longer has the job", is_vague=True)
             raise ValueError(answer.error)
         job = _parse_fields(answer.stdout)
@@ -114,25 +96,3 @@ def _parse_fields(text: str) -> dict[str, str]:
     """Parses indented `NAME = VALUE` lines. A line that begins with a tab and has no name continues the last one."""
     joined = re.sub(r"\n\t(?![A-Za-z_.]+ = )", "", text)
     return dict(re.findall(r"^\s+([A-Za-z_.]+) = (.*?)\s*$", joined, re.MULTILINE))
-
-
-def _parse_queue(name: str, fields: dict[str, str]) -> QueueLimits:
-    closed = [
-        f"{key} = {fields[key]}" for key in ("enabled", "started") if fields.get(key, "True").lower() in ("false", "no")
-    ]
-    found = {
-        key: next((one for one in names if one in fields), "")
-        for key, names in {
-            "max_walltime_s": ("resources_max.walltime",),
-            "max_nodes": ("resources_max.nodect", "resources_max.nodes"),
-            "min_nodes": ("resources_min.nodect", "resources_min.nodes"),
-        }.items()
-    }
-    return QueueLimits(
-        name=name,
-        is_open=not closed,
-        max_walltime_s=parse_clock(fields.get(found["max_walltime_s"], "")),
-        max_nodes=parse_count(fields.get(found["max_nodes"], "")),
-        min_nodes=parse_count(fields.get(found["min_nodes"], "")),
-        words={"is_open": ", ".join(closed), **{key: f"{one} = {fields.get(one)}" for key, one in found.items()}},
-    )

@@ -33,9 +33,8 @@ class Response(Struct, frozen=True):
     @property
     def error(self) -> str:
         """The last line of stderr, else of stdout, else the exit code."""
-        lines = [line.strip() for line in (self.stderr + "\n" + self.stdout).splitlines() if line.strip()]
-        errors = [line.strip() for line in self.stderr.splitlines() if line.strip()]
-        return (errors or lines or [f"exit code {self.exit_code}"])[-1]
+        text = self.stderr.strip() or self.stdout.strip() or f"exit code {self.exit_code}"
+        return text.splitlines()[-1].strip()
 
 
 class QueueLimits(Struct, frozen=True):
@@ -101,7 +100,7 @@ class Scheduler(ABC):
     cancel: tuple[str, ...] = ("qdel",)
     """The command that cancels a job and so releases its nodes; its number follows. It may fail for an ended job."""
     limits: tuple[str, ...] = ()
-    """The command that describes all queues."""
+    """The command that describes all queues; () if `submit` refuses what they do not allow."""
 
     # -- submission ----------------------------------------------------------------------------------------------------
 
@@ -126,9 +125,9 @@ class Scheduler(ABC):
 
     # -- limits --------------------------------------------------------------------------------------------------------
 
-    @abstractmethod
     def parse_limits(self, text: str) -> tuple[QueueLimits, ...]:
         """All queues, from the output of `limits`."""
+        return ()
 
     def detail_commands(self, request: AllocationRequest, limits: QueueLimits) -> tuple[tuple[str, ...], ...]:
         """More commands that describe the request's queue."""

@@ -33,16 +33,6 @@ _ENDS = {
     "COMPLETED": "its batch script ended",
     "FAILED": "its batch script failed",
 }
-# https://slurm.schedmd.com/job_reason_codes.html
-_REASONS = {
-    "Resources": "waits for free nodes",
-    "Priority": "other jobs come first",
-    "PartitionNodeLimit": "the partition does not allow this number of nodes",
-    "PartitionTimeLimit": "the partition does not allow this walltime",
-    "PartitionConfig": "the partition does not have such nodes",
-    "ReqNodeNotAvail": "a node is not available",
-    "BeginTime": "waits for its start time",
-}
 _UNKNOWN = "Invalid job id specified"
 
 
@@ -89,7 +79,7 @@ class SlurmScheduler(Scheduler):
             raise ValueError(answer.error)
         state, reason = job["JobState"], job.get("Reason", "None")
         if state in _WAITING:
-            return AllocationState("pending", _explain(reason))
+            return AllocationState("pending", "waits for the scheduler" if reason in ("None", "") else reason)
         if state in _RUNNING:
             # parse_more completes the list. Until then it has one entry, with Slurm's node list as the address.
             return AllocationState("running", nodes=(AllocatedNode(job.get("BatchHost", ""), job.get("NodeList", "")),))
@@ -114,12 +104,6 @@ class SlurmScheduler(Scheduler):
         first = found.nodes[0].name
         listed = [AllocatedNode(node["NodeName"], node.get("NodeAddr", "")) for node in nodes]
         return replace(found, nodes=tuple(sorted(listed, key=lambda node: node.name != first)))
-
-
-def _explain(reason: str) -> str:
-    if reason in ("None", ""):
-        return "waits for the scheduler"
-    return f"{reason}: {_REASONS[reason]}" if reason in _REASONS else reason
 
 
 def _parse_fields(line: str) -> dict[str, str]:

@@ -65,7 +65,8 @@ class Client:
         try:
             code, out, message = await run(words, timeout_s, env=self._env)
         except OSError as error:
-            return Response("", f"{words[0]}: {error.strerror or error}", NOT_FOUND)
+            missing = "if a module has it, load that in [bootstrap] setup"
+            return Response("", f"{words[0]}: {error.strerror or error}; {missing}", NOT_FOUND)
         if code is None:
             return Response("", f"{words[0]} did not end within {timeout_s:g} s", TIMED_OUT)
         return Response(out.decode("utf-8", "replace"), message.decode("utf-8", "replace"), code)
@@ -83,10 +84,11 @@ class Client:
     async def check(self, request: AllocationRequest) -> AllocationRequest:
         """Returns the request, completed with its queue's values. Raises ValueError if the queue does not allow it."""
         scheduler = self.scheduler
+        if not scheduler.limits:
+            return request
         answer = await self.ask(scheduler.limits)
         if answer.exit_code != 0:
-            missing = "; if a module has it, load that in [bootstrap] setup" if answer.exit_code == NOT_FOUND else ""
-            raise ValueError(f"the queues of {scheduler.title} cannot be read: {answer.error}{missing}")
+            raise ValueError(f"the queues of {scheduler.title} cannot be read: {answer.error}")
         queues = scheduler.parse_limits(answer.stdout)
         error = scheduler.check_queue(request, queues)
         found = scheduler.find_queue(request, queues)

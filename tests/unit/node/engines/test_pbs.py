@@ -1,7 +1,5 @@
 """The scripts and commands of PBS, with the output of Slurm's wrappers for Torque and from OpenPBS's documentation."""
 
-from typing import Any
-
 import pytest
 
 from job_forms import make_request
@@ -9,34 +7,6 @@ from node.engines.pbs import PbsScheduler
 from node.engines.scheduler import AllocatedNode, Response
 
 PBS = PbsScheduler()
-QUEUES = """\
-Queue:\tcluster
-\tqueue_type = Execution
-\tresources_default.nodes = 2
-\tenabled = yes
-\tstarted = yes
-
-Queue:\tshort
-\tqueue_type = Execution
-\tenabled = yes
-\tstarted = yes
-
-"""
-OPENPBS_QUEUES = """\
-Queue: workq
-    queue_type = Execution
-    total_jobs = 0
-    resources_max.nodect = 4
-    resources_max.walltime = 01:00:00
-    resources_min.nodect = 2
-    enabled = True
-    started = True
-
-Queue: night
-    queue_type = Execution
-    enabled = True
-    started = False
-"""
 WRAPPED = """\
 Job Id:\t4
 \tJob_Name = h.sh
@@ -98,25 +68,6 @@ def test_the_history_says_how_a_job_has_ended() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "more", "error"),
-    [
-        (QUEUES, {"queue": "short", "nodes": 9, "walltime_s": 10**6}, None),
-        (OPENPBS_QUEUES, {"queue": "workq", "walltime_s": 3600}, None),
-        (OPENPBS_QUEUES, {"queue": "workq", "walltime_s": 7200}, "1:00:00 (resources_max.walltime = 01:00:00)"),
-        (OPENPBS_QUEUES, {"queue": "workq", "nodes": 5}, "at most 4 nodes (resources_max.nodect = 4)"),
-        (OPENPBS_QUEUES, {"queue": "workq", "nodes": 1}, "at least 2 nodes (resources_min.nodect = 2)"),
-        (OPENPBS_QUEUES, {"queue": "night"}, 'PBS queue "night" does not accept or start jobs (started = False)'),
-    ],
-)
-def test_limits(text: str, more: dict[str, Any], error: str | None) -> None:
-    found = PBS.find_queue(make_request(**more), PBS.parse_limits(text))
-    assert found is not None
-    message = PBS.check_limits(make_request(**more), found)
-    assert (message is None) == (error is None)
-    assert (error or "") in (message or "")
-
-
-@pytest.mark.parametrize(
     ("answer", "state", "reason"),
     [
         (Response(WRAPPED.format(state="Q")), "pending", "waits for free nodes"),
@@ -126,7 +77,7 @@ def test_limits(text: str, more: dict[str, Any], error: str | None) -> None:
         (of_openpbs("F", -29), "ended", "it reached its walltime"),
         (of_openpbs("S"), "ended", "it was suspended"),
         (of_openpbs("C", 271), "ended", "its batch script was killed by signal 15 (qdel, or the walltime)"),
-        (Response("", "", 153), "ended", "PBS no longer has the job"),
+        (Response("", "qstat: Unknown Job Id 17.head\n", 153), "ended", "PBS no longer has the job"),
         (
             Response("", "qstat: 17.head Job has finished, use -x or -H to obtain historical job information\n", 35),
             "ended",

@@ -98,7 +98,7 @@ def test_an_unknown_partition_is_refused_with_the_known_ones() -> None:
 @pytest.mark.parametrize(
     ("answer", "state", "reason"),
     [
-        (show_job("PENDING", reason="Resources"), "pending", "Resources: waits for free nodes"),
+        (show_job("PENDING", reason="Resources"), "pending", "Resources"),
         (show_job("PENDING", reason="QOSMaxJobsPerUserLimit"), "pending", "QOSMaxJobsPerUserLimit"),
         (show_job("CONFIGURING"), "pending", "waits for the scheduler"),
         (show_job("CANCELLED", code="0:15"), "ended", "it was cancelled"),

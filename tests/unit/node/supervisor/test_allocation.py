@@ -69,7 +69,7 @@ def test_nodes_are_awaited_and_given_back(world: World) -> None:
     made = world.make(queue="cluster")
     waiting = world.loop.create_task(made.wait())
     world.until(lambda: len(world.notes) > 1)
-    assert world.notes == [("12", ""), ("12", "Resources: waits for free nodes")]
+    assert world.notes == [("12", ""), ("12", "Resources")]
     assert "#SBATCH --partition=cluster\n" in world.slurm.read("script")
 
     world.slurm.set_job("PENDING", "Priority")
@@ -77,7 +77,7 @@ def test_nodes_are_awaited_and_given_back(world: World) -> None:
     assert not waiting.done()
     world.slurm.set_job("RUNNING")
     assert [host.name for host in world.do(waiting)] == ["node-0", "node-1"]
-    assert world.notes[2:] == [("12", "Priority: other jobs come first"), ("12", "")]
+    assert world.notes[2:] == [("12", "Priority"), ("12", "")]
 
     assert world.do(made.cancel()) is None
     assert world.slurm.read("cancelled") == "12\n"
