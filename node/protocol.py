@@ -152,15 +152,11 @@ class AllocationRequest(Struct, frozen=True, kw_only=True):
 
 
 class BatchJob(Struct, frozen=True):
-    """A batch scheduler's job, in whose allocation `cluster train` runs.
-
-    hosts: that it allocates. env: what the scheduler's commands need.
-    """
+    """A batch scheduler's job, in whose allocation of hosts `cluster train` runs."""
 
     scheduler: str
     number: str
     hosts: tuple[str, ...]
-    env: dict[str, str] = {}
 
 
 class JobSpec(Struct, frozen=True, kw_only=True):

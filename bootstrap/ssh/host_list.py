@@ -26,7 +26,6 @@ ALLOCATIONS: Mapping[str, tuple[str, str, str, str]] = {
 }
 """The words of -H that name an allocation: the scheduler, the variables with the hosts and the job's number, and how to
 get an allocation."""
-_OF_COMMANDS = ("PATH", "SGE_ROOT", "SGE_CELL", "SGE_QMASTER_PORT", "SLURM_CONF", "PBS_CONF_FILE")
 _TASKS = re.compile(r"([0-9]{1,6})(?:\(x([0-9]{1,6})\))?(?:,|$)")
 _FORM = "[user@]host[:port]"
 _FORM_HINT = "one host a line, without slots or ranges; to run more processes on a host, name it again"
@@ -92,9 +91,7 @@ def find_batch_job(environ: Mapping[str, str]) -> BatchJob | None:
                 hosts = tuple(read_host_list(source, environ))
                 task = environ.get("SGE_TASK_ID", "undefined") if source == "sge" else "undefined"
                 number = number if task == "undefined" else f"{number}.{task}"
-                return BatchJob(
-                    source, number, hosts, {name: environ[name] for name in _OF_COMMANDS if name in environ}
-                )
+                return BatchJob(source, number, hosts)
     return None
 
 
@@ -131,24 +128,16 @@ def parse_tasks(text: str) -> list[int]:
 
 def _show_hostnames(node_list: str) -> str:
     """Runs `scontrol show hostnames`. Returns its output: one host per line. Raises UsageError."""
+    words = ("scontrol", "show", "hostnames", node_list)
     try:
-        done = subprocess.run(
-            ["scontrol", "show", "hostnames", node_list],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=SCONTROL_TIMEOUT_S,
-            check=False,
-        )
-        problem = "" if done.returncode == 0 else done.stderr.strip() or f"exit code {done.returncode}"
-    except (OSError, subprocess.TimeoutExpired) as error:
-        problem = str(error)
-    if problem:
+        return subprocess.run(
+            words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SCONTROL_TIMEOUT_S, check=True
+        ).stdout
+    except (OSError, subprocess.SubprocessError) as error:
+        problem = (getattr(error, "stderr", None) or "").strip() or error
         raise UsageError(
-            f"-H slurm: scontrol show hostnames {node_list}: {problem}",
-            hint="write the hosts to a file, one a line, and use -H FILE",
-        )
-    return done.stdout
+            f"-H slurm: {' '.join(words)}: {problem}", hint="write the hosts to a file, one a line, and use -H FILE"
+        ) from error
 
 
 def _read(where: str, path: Path, *, hint: str) -> str:

@@ -23,12 +23,9 @@ _WAITING = frozenset(
 _RUNNING = frozenset({"RUNNING", "SUSPENDED", "COMPLETING", "SIGNALING", "STAGE_OUT", "STOPPED", "RESIZING"})
 _ENDS = {
     "TIMEOUT": REACHED_WALLTIME,
-    "DEADLINE": "it reached its deadline",
     "CANCELLED": "it was cancelled",
     "NODE_FAIL": "one of its nodes failed",
-    "BOOT_FAIL": "one of its nodes failed to boot",
     "PREEMPTED": "it was preempted by another job",
-    "REVOKED": "it was revoked",
     "OUT_OF_MEMORY": "its batch script ran out of memory",
     "COMPLETED": "its batch script ended",
     "FAILED": "its batch script failed",

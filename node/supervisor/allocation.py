@@ -37,7 +37,6 @@ KEPT_GROUPS = ("SGE_", "PBS_")  # prefixes of variables
 LOGIN = "printf '\\0login\\0'; env -0"  # after what a profile prints
 SCRIPT = "allocation.sh"
 ADDRESS = re.compile(r"[0-9.]+")
-EC2_NAME = re.compile(r"ip-(\d{1,3})-(\d{1,3})-(\d{1,3})-(\d{1,3})")
 
 
 def keep(environ: Mapping[str, str]) -> dict[str, str]:
@@ -46,14 +45,11 @@ def keep(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 class Client:
-    """Runs a scheduler's commands on the head.
+    """Runs a scheduler's commands on the head. setup: the digest of [bootstrap] setup, whose exports they get."""
 
-    setup: the digest of [bootstrap] setup, whose exports they get. own: more variables.
-    """
-
-    def __init__(self, scheduler: Scheduler, setup: str | None = None, own: Mapping[str, str] | None = None) -> None:
+    def __init__(self, scheduler: Scheduler, setup: str | None = None) -> None:
         self.scheduler = scheduler
-        env = keep({**os.environ, **(own or {})})
+        env = keep(os.environ)
         self._env = env if setup is None else setup_env.merge(env, setup_env.read(setup))
         self._has_login = False
 
@@ -121,7 +117,7 @@ class Client:
 
     async def _find_address(self, node: AllocatedNode) -> AllocatedNode:
         name = node.address or node.name  # Slurm's NodeAddr is the node's name, unless slurm.conf says otherwise
-        if ADDRESS.fullmatch(name) or EC2_NAME.match(node.name):
+        if ADDRESS.fullmatch(name):
             return node
         answer = await self.ask(("getent", "ahostsv4", name))
         return replace(node, address=(answer.stdout.split() or [node.address])[0])
@@ -168,7 +164,7 @@ class Allocation:
         Raises ValueError if the scheduler refuses the request or ends it, OSError.
         """
         path = job_folder.path(self._request.job, SCRIPT)
-        write_script(path, self._client.scheduler.render_script(self._request))
+        job_folder.write_whole(path, self._client.scheduler.render_script(self._request).encode())
         self._submitting = asyncio.ensure_future(self._client.submit(path))
         self._number = await asyncio.shield(self._submitting)  # `cancel` needs the number
         self._note(self._number, "")
@@ -229,7 +225,7 @@ class Allocation:
 
 def join(order: Order, within: BatchJob, message: Callable[[str], None]) -> Allocation:
     """Returns the allocation of a batch job that runs already. To cancel it does nothing."""
-    client = Client(SCHEDULERS[within.scheduler], order.spec.setup, within.env)
+    client = Client(SCHEDULERS[within.scheduler], order.spec.setup)
     request = AllocationRequest(job=order.spec.id, name=order.spec.name, nodes=len(order.hosts))
     return Allocation(client, request, (), note=lambda *_: None, message=message, number=within.number)
 
@@ -239,10 +235,7 @@ def match_hosts(nodes: Sequence[AllocatedNode], hosts: Sequence[JobHost]) -> tup
     by_name = {name: host for host in hosts for name in (host.name, host.name.partition(".")[0], host.ip) if name}
     found = []
     for node in nodes:
-        short = node.name.partition(".")[0]
-        of_ec2 = EC2_NAME.fullmatch(short)
-        address = ".".join(of_ec2.groups()) if of_ec2 is not None else ""
-        names = (node.address, node.name, short, address)
+        names = (node.address, node.name, node.name.partition(".")[0])
         host = next((by_name[name] for name in names if name in by_name), None)
         if host is None:
             known = ", ".join(one.name for one in hosts)
@@ -251,9 +244,3 @@ def match_hosts(nodes: Sequence[AllocatedNode], hosts: Sequence[JobHost]) -> tup
             )
         found.append(host)
     return tuple(found)
-
-
-def write_script(path: str, text: str) -> None:
-    """Writes the batch script. Raises OSError."""
-    with open(path, "w") as stream:
-        stream.write(text)

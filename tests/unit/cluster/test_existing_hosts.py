@@ -100,11 +100,8 @@ def test_hosts_of_an_earlier_allocation_are_refused(
     memory_of(hosts_app).keep_nodes(["gpu2"])
     with source.open_for_set_up(source.describe, wait_s=0):
         memory_of(hosts_app).keep_nodes(["gpu1", "gpu2"])
-    with (
-        pytest.raises(UsageError, match=r"not those of job 12\.head"),
-        source.open_for_set_up(source.describe, wait_s=0),
-    ):
-        pass
+    with pytest.raises(UsageError, match=r"not those of job 12\.head"):
+        source.open_for_set_up(source.describe, wait_s=0).__enter__()
 
 
 def test_a_notebook_on_one_host_keeps_the_others(

@@ -64,7 +64,6 @@ def test_the_history_says_how_a_job_has_ended() -> None:
     assert PBS.more_command("17.head", found) == ("qstat", "-x", "-f", "17.head")
     assert PBS.parse_more(of_openpbs("F", -29), found).reason == "it reached its walltime"
     assert PBS.parse_more(Response("<Data/>"), found) == found
-    assert PBS.more_command("17.head", PBS.parse_state(of_openpbs("F", 3), "")) == ()
 
 
 @pytest.mark.parametrize(

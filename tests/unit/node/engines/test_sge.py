@@ -176,10 +176,9 @@ def test_states(answer: Response, found: AllocationState) -> None:
 
 def test_a_task_of_an_array() -> None:
     task = row(2, "r", "all.q@a", "MASTER").replace("</job_list>", "<tasks>3</tasks></job_list>")
-    found = AllocationState("running", nodes=(AllocatedNode("a"),))
-    assert [SGE.parse_state(show_jobs(task), number).state for number in ("2.3", "2.4")] == ["running", "ended"]
-    assert SGE.more_command("2.4", SGE.parse_state(show_jobs(task), "2.4")) == ("qacct", "-j", "2", "-t", "4")
-    assert SGE.parse_state(show_jobs(task), "2") == found
+    states = [SGE.parse_state(show_jobs(task), number) for number in ("2", "2.3", "2.4")]
+    assert [one.state for one in states] == ["running", "running", "ended"]
+    assert SGE.more_command("2.4", states[2]) == ("qacct", "-j", "2", "-t", "4")
 
 
 @pytest.mark.parametrize(

@@ -92,21 +92,12 @@ def test_nodes_are_awaited_and_given_back(world: World) -> None:
     ],
 )
 def test_the_end_of_the_allocation(world: World, state: tuple[str, ...], ended: tuple[str, bool]) -> None:
-    watching = world.loop.create_task(world.grant().watch())
+    """Also of the one that the command runs in, which is not cancelled."""
+    around = join(make_order(), BatchJob("slurm", "12", ()), world.messages.append)
+    watching = [world.loop.create_task(made.watch()) for made in (world.grant(), around)]
     world.slurm.set_job(*state)
-    assert world.do(watching) == (f"Slurm job 12 ended: {ended[0]}", ended[1])
-
-
-def test_the_end_of_the_batch_job_that_the_command_runs_in(world: World) -> None:
-    made = join(make_order(), BatchJob("slurm", "12", (), {"PATH": os.environ["PATH"]}), world.messages.append)
-    world.slurm.set_job("RUNNING")
-    watching = world.loop.create_task(made.watch())
-    world.do(asyncio.sleep(0.2))
-    assert not watching.done()
-    world.slurm.set_job("CANCELLED")
-    assert world.do(watching) == ("Slurm job 12 ended: it was cancelled", False)
-    assert world.do(made.cancel()) is None
-    assert not world.messages
+    assert [world.do(one) for one in watching] == [(f"Slurm job 12 ended: {ended[0]}", ended[1])] * 2
+    assert (world.do(around.cancel()), world.slurm.read("cancelled")) == (None, "")
 
 
 @pytest.mark.parametrize(
@@ -223,7 +214,6 @@ def test_a_scheduler_that_hangs_is_not_asked_for_the_state_of_a_cancelled_job(
         AllocatedNode("node-1"),
         AllocatedNode("node-1.example.org"),
         AllocatedNode("10.0.0.5"),
-        AllocatedNode("ip-10-0-0-5.ec2.internal"),
     ],
 )
 def test_a_schedulers_node_is_one_of_the_jobs_hosts(node: AllocatedNode) -> None:
