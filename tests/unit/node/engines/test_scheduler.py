@@ -21,9 +21,6 @@ JOB = "20260101-000000-abcdef"
 )
 def test_a_schedulers_length_of_time(text: str, seconds: int | None) -> None:
     assert parse_clock(text) == seconds
-
-
-def test_what_is_no_length_of_time() -> None:
     with pytest.raises(ValueError, match="'soon' is not a length of time"):
         parse_clock("soon")
 
