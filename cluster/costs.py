@@ -6,7 +6,7 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 
 from cluster.app import App
-from cluster.nodes.ec2 import Ec2Nodes
+from cluster.nodes.ec2 import Ec2Nodes, describe_state
 from cluster.nodes.source import Nodes
 from foundation.errors import ClusterError
 from foundation.progress import Event
@@ -14,7 +14,6 @@ from provision.cost import bill, storage
 from provision.cost.bill import ClusterBill, make_bills
 from provision.cost.ledger import Ledger, note
 from provision.cost.observe import find_histories, find_prices, observe
-from provision.describe import describe_cluster
 from provision.lease.lease_plan import Spending
 
 
@@ -63,7 +62,7 @@ def note_costs(app: App, *, exists: bool | None = None) -> Ledger | None:
     try:
         root, name, config, here = app.files.root, app.config.name, app.config.provision, app.files.known_instances()
         if exists is None:
-            exists = describe_cluster(app.clients.ec2, name=name, known=here).exists
+            exists = describe_state(app).exists
         known, now = storage.read(root), datetime.now(UTC)
         seen = observe(app.clients, name=name, exists=exists, known=known, here=here, config=config, now=now)
         ledger = storage.update(root, lambda known: note(known, seen))

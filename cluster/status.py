@@ -7,7 +7,7 @@ from pathlib import Path
 from cluster.app import App
 from cluster.costs import find_bills, note_costs
 from cluster.jobs import ask_for_job
-from cluster.nodes.ec2 import Ec2Nodes
+from cluster.nodes.ec2 import Ec2Nodes, describe_state
 from cluster.recovery.lost_head import try_find_lost_head
 from cluster.views.clusters import RegionClusters
 from cluster.views.status import HeadJob, Status
@@ -17,7 +17,7 @@ from provision.aws.clients import Clients, make_clients
 from provision.config import all_regions
 from provision.cost import storage
 from provision.cost.bill import ClusterBill
-from provision.describe import describe_cluster, describe_clusters
+from provision.describe import describe_clusters
 from provision.files import ClusterFiles
 from provision.membership import KnownInstances
 from provision.model import ClusterState
@@ -32,7 +32,7 @@ def describe_status(app: App) -> Status:
     Raises ClusterError or a subclass.
     """
     config, clients = app.config, app.clients
-    state = describe_cluster(clients.ec2, name=config.name, known=app.files.known_instances())
+    state = describe_state(app)
     find_job = ask_for_job(app, Ec2Nodes(state, config.provision))
     noted = run_in_thread(lambda: note_costs(app, exists=state.exists))
     head_volume = find_head_volume(config.volumes)

@@ -11,8 +11,8 @@ from cluster.commands.status import list_
 from cluster.costs import find_node_prices, find_spending, note_costs, noting_costs
 from cluster.nodes.deletion import delete_cluster
 from cluster.nodes.ec2 import Ec2Nodes
-from cluster.session import describe, find_request
-from cluster.status import describe_bills
+from cluster.session import find_request
+from cluster.status import describe_bills, describe_status
 from foundation.errors import AwsError, ClusterError, ConfigError, CredentialsError
 from foundation.progress import Event
 from provision.cost import storage
@@ -129,7 +129,7 @@ def test_a_cluster_of_another_account(app: App, world: World, monkeypatch: pytes
     app.files.make_key()
     commands = (
         lambda: delete_cluster(app, yes=True, as_json=False),
-        lambda: describe(app),
+        lambda: describe_status(app),
         lambda: prepare_up(world.clients, request=find_request(app), files=app.files),
     )
     for command in commands:
