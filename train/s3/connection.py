@@ -47,7 +47,7 @@ def is_plain(key: str) -> bool:
 
 
 # https://docs.aws.amazon.com/general/latest/gr/s3.html
-_OF_A_REGION = re.compile(r"(https://s3(?:-fips)?(?:\.dualstack)?\.)[a-z0-9-]+(\.amazonaws\.com(?:\.cn)?/?)")
+_OF_A_REGION = re.compile(r"(https://s3(?:-fips)?(?:\.dualstack)?\.)(?:[a-z0-9-]+\.)?(amazonaws\.com(?:\.cn)?/?)")
 _FRESH_FOR = timedelta(minutes=2)
 """How long obstore keeps credentials before it asks again; botocore renews them in time."""
 
@@ -67,7 +67,7 @@ class S3Endpoint:
     def in_region(self, region: str) -> "S3Endpoint":
         """The endpoint in another region, whose name is part of AWS's addresses. Pure."""
         found = _OF_A_REGION.fullmatch(self.url or "")
-        return dataclasses.replace(self, url=f"{found[1]}{region}{found[2]}") if found else self
+        return dataclasses.replace(self, url=f"{found[1]}{region}.{found[2]}") if found else self
 
 
 def find_endpoint(*, region: str) -> S3Endpoint:
