@@ -9,7 +9,6 @@ import ssl
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -121,77 +120,38 @@ class Clients:
     """The AWS clients of one region, each created at its first use. Thread-safe.
 
     run_ec2: only for RunInstances, which has its own retries (provision/resources/run_instances.py): botocore's would
-    also repeat capacity errors.
+    also repeat capacity errors. pricing: the price list, in one of the regions that have it, or in another partition
+    the cluster's own (https://docs.aws.amazon.com/awsaccountbilling/latest/aboutv2/using-price-list-query-api.html).
     """
+
+    ec2: EC2Client
+    run_ec2: EC2Client
+    ssm: SSMClient
+    sts: STSClient
+    iam: IAMClient
+    s3: S3Client
+    efs: EFSClient
+    fsx: FSxClient
+    service_quotas: ServiceQuotasClient
+    pricing: PricingClient
 
     def __init__(self, session: boto3.session.Session, *, region: str) -> None:
         self.region = region
         self.session = session
         self._making = threading.RLock()  # a session cannot create two clients at once
 
-    @cached_property
-    def ec2(self) -> EC2Client:
-        """EC2. Retries throttled calls for a minute."""
+    def __getattr__(self, name: str) -> Any:
+        """Creates the client of this name."""
+        if name not in Clients.__annotations__:
+            raise AttributeError(name)
+        config = {"run_ec2": _ONCE, "service_quotas": _BRIEF, "pricing": _BRIEF}.get(name, _PATIENT)
+        is_elsewhere = name == "pricing" and not (self.region.startswith("cn-") or "gov" in self.region)
+        service, region = name.removeprefix("run_").replace("_", "-"), "us-east-1" if is_elsewhere else None
+        make: Any = self.session.client  # the stubs know no name that is not a literal
         with self._making:
-            return _patient(self.session.client("ec2", config=_PATIENT))
-
-    @cached_property
-    def run_ec2(self) -> EC2Client:
-        """EC2 without retries."""
-        with self._making:
-            return self.session.client("ec2", config=_ONCE)
-
-    @cached_property
-    def ssm(self) -> SSMClient:
-        """Systems Manager: public parameters."""
-        with self._making:
-            return _patient(self.session.client("ssm", config=_PATIENT))
-
-    @cached_property
-    def sts(self) -> STSClient:
-        """STS: the caller's identity."""
-        with self._making:
-            return _patient(self.session.client("sts", config=_PATIENT))
-
-    @cached_property
-    def iam(self) -> IAMClient:
-        """IAM: the nodes' role."""
-        with self._making:
-            return _patient(self.session.client("iam", config=_PATIENT))
-
-    @cached_property
-    def s3(self) -> S3Client:
-        """S3: a job's data."""
-        with self._making:
-            return _patient(self.session.client("s3", config=_PATIENT))
-
-    @cached_property
-    def efs(self) -> EFSClient:
-        """EFS: existing file systems."""
-        with self._making:
-            return _patient(self.session.client("efs", config=_PATIENT))
-
-    @cached_property
-    def fsx(self) -> FSxClient:
-        """FSx: existing file systems."""
-        with self._making:
-            return _patient(self.session.client("fsx", config=_PATIENT))
-
-    @cached_property
-    def service_quotas(self) -> ServiceQuotasClient:
-        """Service Quotas: limits on vCPUs."""
-        with self._making:
-            return self.session.client("service-quotas", config=_BRIEF)
-
-    @cached_property
-    def pricing(self) -> PricingClient:
-        """The price list, in one of the regions that have it, or in another partition the cluster's own.
-
-        https://docs.aws.amazon.com/awsaccountbilling/latest/aboutv2/using-price-list-query-api.html
-        """
-        with self._making:
-            region = self.region if self.region.startswith("cn-") or "gov" in self.region else "us-east-1"
-            return self.session.client("pricing", region_name=region, config=_BRIEF)
+            client = make(service, region_name=region, config=config)
+        self.__dict__[name] = _patient(client) if config is _PATIENT else client
+        return self.__dict__[name]
 
     def make_ecr(self, region: str) -> Any:
         """ECR in the region of an image, which may be another one."""
