@@ -147,24 +147,21 @@ def test_credentials_of_every_source(
         assert endpoint.credentials()["access_key_id"].startswith(key_id)
 
 
-@pytest.mark.parametrize("source", ["REQUESTS_CA_BUNDLE", "profile"])
+@pytest.mark.parametrize("variable", ["REQUESTS_CA_BUNDLE", "UNUSED"])
 @pytest.mark.parametrize("key_id", ["", "AKIAENV"])
+@pytest.mark.usefixtures("server")
 def test_authorities_are_those_of_botocore(
-    server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, key_id: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, key_id: str
 ) -> None:
-    """Without them, S3 cannot be used behind a proxy that signs with an authority of its own."""
-    del server
-    (tmp_path / "ca.pem").write_text("-----BEGIN CERTIFICATE-----")
-    for name in ("AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("AWS_PROFILE", "base")
-    if source == "profile":
-        (tmp_path / ".aws" / "config").write_text(f"[profile base]\nca_bundle = {tmp_path}/ca.pem\n")
-    else:
-        monkeypatch.setenv(source, str(tmp_path / "ca.pem"))
-    if key_id:
-        monkeypatch.setenv("AWS_ACCESS_KEY_ID", key_id)
-        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s")
+    """A proxy may sign with an authority of its own, which the variable or the profile names."""
+    bundle, config = tmp_path / "ca.pem", f"[profile base]\nca_bundle = {tmp_path}/ca.pem\n"
+    bundle.write_text("-----BEGIN CERTIFICATE-----")
+    (tmp_path / ".aws" / "config").write_text(config if variable == "UNUSED" else "")
+    monkeypatch.delenv("AWS_CA_BUNDLE", raising=False)
+    monkeypatch.delenv("REQUESTS_CA_BUNDLE", raising=False)
+    keys = {"AWS_ACCESS_KEY_ID": key_id, "AWS_SECRET_ACCESS_KEY": "s"} if key_id else {}
+    for name, value in {**keys, "AWS_PROFILE": "base", variable: str(bundle)}.items():
+        monkeypatch.setenv(name, value)
     assert find_endpoint(region=REGION).authorities == "-----BEGIN CERTIFICATE-----"
 
 
