@@ -26,6 +26,10 @@ NO_URL = "no file has this URL: `cluster data ls` lists those that exist; a fold
 GPU_MEMORY = "the GPU's memory is full: use a smaller `--batch-size`, `--dtype float16`, or more GPUs"
 NO_PIP = "the nodes' environment has no pip: name packages in `[bootstrap] packages`, then `cluster up`"
 OTHER_PIP = "this pip is not that of the nodes' environment: name packages in `[bootstrap] packages`, then `cluster up`"
+OTHER_NUMPY = (
+    "a package was built for another numpy: pin it in `[bootstrap] packages` (`numpy<1.24` for MXNet, `numpy<2` for "
+    "PyTorch before 2.3), or set another version of the package"
+)
 SMALL_SET = (
     "a worker's part of the training or validation set is smaller than a batch: use a smaller `--batch-size`, or more "
     "data"
@@ -60,15 +64,8 @@ LIBRARIES = (
         pattern=r"has no attribute '(?:bool|int|float|object|complex|str|PZERO)'",
         link=f"{MXNET_ISSUES}/21165",
     ),
-    Mistake(
-        "numpy.core.multiarray failed to import",
-        "a package was built for a newer numpy than MXNet's (< 1.24): set an older version of it in `[bootstrap] "
-        "packages`",
-    ),
-    Mistake(
-        "compiled using NumPy 1.x cannot be run in",
-        "numpy 2 is installed, but MXNet needs numpy < 1.24: remove numpy from `[bootstrap] packages`, or pin it",
-    ),
+    Mistake("numpy.core.multiarray failed to import", OTHER_NUMPY),
+    Mistake("compiled using NumPy 1.x cannot be run in", OTHER_NUMPY),
     Mistake(
         "libcuda.so.1: cannot open shared object",
         "this node has no NVIDIA driver: use a GPU instance type, or set a wheel without CUDA in `[bootstrap] mxnet`",
@@ -94,8 +91,7 @@ LIBRARIES = (
         "the node's NVIDIA driver is too old for this CUDA: use a newer ami, or an older wheel in `[bootstrap] mxnet` "
         "or `[bootstrap] torch`",
     ),
-    Mistake("Compile with USE_CUDA=1", NO_GPU_SUPPORT),
-    Mistake("Compile MXNet with USE_CUDA=1", NO_GPU_SUPPORT),
+    Mistake("with USE_CUDA=1", NO_GPU_SUPPORT),
     Mistake(
         "CUDNN_STATUS_",
         "cuDNN failed, often for lack of GPU memory (use a smaller `--batch-size`) or because LD_LIBRARY_PATH has the "
