@@ -276,8 +276,7 @@ def plan_node(
         steps.append(MakeEnvironment(bundle=bundle, python=python.path))
     if is_new:
         files = [file for file in bundle.files if file.sha256 not in facts.files]
-        unpacked = sum(file.unpacked_bytes for file in bundle.files if file.sha256 not in facts.pythons_ready)
-        needed_bytes += (sum(file.size_bytes for file in files) + unpacked) * OVERHEAD
+        needed_bytes += sum(file.size_bytes + file.unpacked_bytes for file in files) * OVERHEAD  # the rest is shared
     check = plan_check(facts, bundle=bundle, setup=setup)
     if check is not None:
         steps.append(check)
