@@ -48,7 +48,7 @@ from train.job.placement import choose_hosts
 
 ASK_ABOVE_BYTES = 100_000_000
 BOOT_TIMEOUT_S = 1200.0  # bare metal takes up to 20 minutes, and the largest GPU types more than 5
-MOST_IGNORED = 3
+MOST_IGNORED = 6
 NOTIFY_TIMEOUT_S = 30.0
 
 

@@ -45,7 +45,7 @@ def test_a_set_up_beside_down_leaves_a_folder(tmp_path: Path) -> None:
     [
         ([".venv/", "a/.cache"], ""),
         (["a.log", "data/", "results/20261130-095051-c0c8f1/"], "; left out by .gitignore: data/, a.log"),
-        ([f"{name}.log" for name in "abcde"], "; left out by .gitignore: a.log, b.log, c.log and 2 more"),
+        ([*"abcdefgh"], "; left out by .gitignore: a, b, c, d, e, f and 2 more"),
     ],
 )
 def test_what_gitignore_leaves_out(ignored: list[str], shown: str) -> None:
