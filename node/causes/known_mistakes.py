@@ -25,7 +25,6 @@ NO_RECORDS = (
 NO_URL = "no file has this URL: `cluster data ls` lists those that exist; a folder's URL ends in /"
 GPU_MEMORY = "the GPU's memory is full: use a smaller `--batch-size`, `--dtype float16`, or more GPUs"
 NO_PIP = "the nodes' environment has no pip: name packages in `[bootstrap] packages`, then `cluster up`"
-OTHER_PIP = "this pip is not that of the nodes' environment: name packages in `[bootstrap] packages`, then `cluster up`"
 OTHER_NUMPY = (
     "a package was built for another numpy: pin it in `[bootstrap] packages` (`numpy<1.24` for MXNet, `numpy<2` for "
     "PyTorch before 2.3), or set another version of the package"
@@ -124,8 +123,8 @@ LIBRARIES = (
     Mistake("No module named pip", NO_PIP),
     Mistake("pip: command not found", NO_PIP),
     Mistake("pip: not found", NO_PIP),
-    Mistake("error: externally-managed-environment", OTHER_PIP),
-    Mistake("Defaulting to user installation because", OTHER_PIP),
+    Mistake("error: externally-managed-environment", NO_PIP),
+    Mistake("Defaulting to user installation because", NO_PIP),
 )
 
 # S3's error codes.

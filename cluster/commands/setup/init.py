@@ -29,7 +29,6 @@ from provision.oracle.tables import find_machine
 LONGEST_WORD = 15
 """The most characters of a folder's or a user's name in a cluster's name, which has at most 32."""
 
-
 TEMPLATES = ("mnist", "cifar10", "imagenet", "torch-mnist")
 """The choices of --template: files NAME.toml in cluster/templates."""
 
