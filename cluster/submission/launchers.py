@@ -189,7 +189,7 @@ def _make_parser(name: str, options: Options) -> _Parser:
 
 
 def _refusal(name: str, option: str, *, is_mpi: bool) -> UsageError:
-    form = "--launcher mpi --kv-store none -n N -- PROGRAM" if is_mpi else "-- python SCRIPT"
+    form = "[-H FILE] --launcher mpi --kv-store none -n N -- PROGRAM" if is_mpi else "-- python SCRIPT"
     return UsageError(
         f"{name} {option}: a job starts its processes itself, and has no equivalent of this option",
         hint=f"cluster train {form}",

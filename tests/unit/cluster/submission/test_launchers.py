@@ -65,7 +65,11 @@ def test_the_launcher_that_takes_over(launcher: str, instead: str | None) -> Non
     [
         ("torchrun --nproc_per_node=cpu x.py", "torchrun --nproc_per_node=cpu: a job starts", "-- python SCRIPT"),
         ("torchrun --new-option 1 x.py", "torchrun --new-option: a job starts", "cluster train -- python SCRIPT"),
-        ("mpirun -np 2 -H a:1,b:1 python x.py", "mpirun -H:", "--launcher mpi --kv-store none -n N -- PROGRAM"),
+        (
+            "mpirun -np 2 -H a:1,b:1 python x.py",
+            "mpirun -H:",
+            "[-H FILE] --launcher mpi --kv-store none -n N -- PROGRAM",
+        ),
         ("mpirun.openmpi -H a:1 x", "mpirun.openmpi -H:", "--launcher mpi --kv-store none -n N -- PROGRAM"),
         ("mpirun -np 2 -x SECRET python x.py", "mpirun -x SECRET: the value", "cluster train --env SECRET -- mpirun"),
     ],
