@@ -152,13 +152,7 @@ class ClusterFiles:
 
     def _pinned(self) -> frozenset[str]:
         """Ids of the instances whose host key is pinned; bootstrap/ssh/keys.py writes and checks the file."""
-        try:
-            lines = self.known_hosts.read_text(encoding="ascii", errors="replace").splitlines()
-        except FileNotFoundError:
-            return frozenset()
-        except OSError as error:
-            _cannot(error, "read", self.known_hosts)
-        return frozenset(line.split()[0] for line in lines if line.split())
+        return frozenset(line.split()[0] for line in self._read(self.known_hosts).splitlines() if line.split())
 
     def _read_journal(self) -> Journal:
         # A damaged journal is an error, since its tokens prevent a repeated launch from doubling the cluster.
@@ -259,21 +253,21 @@ class ClusterFiles:
 
     def find_continued_jobs(self) -> tuple[str, ...]:
         """The jobs that a command has begun to continue on a new head. Raises ClusterError."""
-        return self._read_words(self.continued_jobs)
+        return tuple(self._read(self.continued_jobs).split())
 
     def find_copied(self) -> tuple[str, ...]:
         """The jobs whose files have been copied to this machine. Raises ClusterError."""
-        return self._read_words(self.copied_jobs)
+        return tuple(self._read(self.copied_jobs).split())
 
     def note_copied(self, job: str) -> None:
         """Records that a job's files have been copied. Raises ClusterError."""
         self._append(self.copied_jobs, job)
 
-    def _read_words(self, path: Path) -> tuple[str, ...]:
+    def _read(self, path: Path) -> str:
         try:
-            return tuple(path.read_text(errors="replace").split())
+            return path.read_text(errors="replace")
         except FileNotFoundError:
-            return ()
+            return ""
         except OSError as error:
             _cannot(error, "read", path)
 
@@ -293,7 +287,7 @@ class ClusterFiles:
 
         A damaged line counts as missing: the user is asked before its job is continued.
         """
-        lines = [line.split("=") for line in self._read_words(self.orders)]
+        lines = [line.split("=") for line in self._read(self.orders).split()]
         return {words[0]: words[1] for words in lines if len(words) == 2}
 
     def note_order(self, job: str, digest: str) -> None:
@@ -307,7 +301,7 @@ class ClusterFiles:
 
     def check_account(self, find: Callable[[], str]) -> None:
         """Raises CredentialsError if the cluster was launched in another account than that which `find` returns."""
-        noted = "".join(self._read_words(self.account))
+        noted = self._read(self.account)
         if noted and noted != (account := find()):
             raise CredentialsError(
                 f"cluster {self.root.name} was launched in account {noted}; these credentials are of account {account}",

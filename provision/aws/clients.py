@@ -280,12 +280,7 @@ _FAILURES: tuple[tuple[tuple[type[Exception], ...], type[AwsError], str | None, 
     ),
     ((SSLError,), AwsError, None, "if a proxy or the sandbox uses its own certificate, set AWS_CA_BUNDLE to it"),
     ((ProxyConnectionError,), AwsError, None, PROXY),
-    (
-        (EndpointConnectionError, ConnectTimeoutError, HTTPClientError),
-        AwsError,
-        None,
-        NOT_REACHED,
-    ),
+    ((EndpointConnectionError, ConnectTimeoutError, HTTPClientError), AwsError, None, NOT_REACHED),
 )
 """For errors without an answer of AWS: the kind of error to show, its words (None: botocore's), and the hint. The first
 row that fits is used."""
