@@ -99,7 +99,7 @@ def test_set_up_job_and_down(world: World) -> None:
     assert "two: the home folder is that of one" in done.stderr
     [work] = world.home.glob(".cluster/jobs/*/work")
     assert sorted(path.name for path in work.glob("out-*")) == ["out-one", "out-two"]
-    assert len(list(world.home.glob(".cluster/env/*"))) == 1
+    assert len(list(world.home.glob(".cluster/env/*/.complete"))) == 1
     checks = json.loads(world.project.run("verify", "--json").stdout)
     assert {check["node"] for check in checks if check["check"] == "disk"} == {"one", "two"}
     assert not [check for check in checks if check["status"] == "failed"]
