@@ -151,9 +151,9 @@ class Outcome:
     def _ran_too_long(self) -> None:
         self.expire(f"ran longer than max_duration ({render_duration(self._order.train.max_duration_s or 0.0)})")
 
-    def expire(self, error: str) -> None:
+    def expire(self, error: str, *, final: bool = False) -> None:
         """Ends the job because its time is over: max_duration, or the walltime of a batch scheduler."""
-        self.decide(AttemptEnd("failed", OVERTIME, error, "overtime"))
+        self.decide(AttemptEnd("failed", OVERTIME, error, "overtime", final=final))
 
     def end_stalled(self, error: str) -> None:
         """Ends the attempt because no worker has made progress for stall_timeout."""

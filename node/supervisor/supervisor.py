@@ -231,7 +231,8 @@ class Supervisor:
         """Ends the job when the batch scheduler takes its nodes back."""
         error, is_walltime = await allocation.watch()
         outcome = self.attempt.outcome
-        outcome.expire(error) if is_walltime else outcome.fail(error, final=True)
+        if outcome.decided is None or outcome.decided.state == "failed":  # its processes may have been ended first
+            (outcome.expire if is_walltime else outcome.fail)(error, final=True)
 
     async def start(self) -> None:
         """Starts the current attempt. Raises OSError."""
@@ -265,10 +266,9 @@ class Supervisor:
     async def continues(self, left: Left) -> bool:
         """Returns whether another attempt follows the one that has ended. Creates it, and tells the user why."""
         attempt, order = self.attempt, self.order
-        ending = attempt.ending
-        if ending.state == "failed":
+        if attempt.ending.state == "failed":
             await self.check_health()
-        replaced = attempt.lost or attempt.unhealthy
+        ending, replaced = attempt.ending, attempt.lost or attempt.unhealthy
         follows = restarts.plan_next(order, ending, replaced, left, self.ended)
         if follows == "end":
             return False
@@ -449,12 +449,12 @@ class Supervisor:
 
     async def conclude(self, left: Left) -> None:
         """Gives nodes back, writes the result to disk and S3, and sends it to all clients that wait for it."""
+        ending = self.attempt.ending  # read before `watch_allocation` sees that the nodes are given back
         refusal = await self.allocation.cancel() if self.allocation is not None else None
         if refusal is not None:
             self.message(refusal)
         await asyncio.sleep(0)  # for messages about copying to S3
         self.tasks.end()
-        ending = self.attempt.ending
         state, exit_code, error = ending.state, ending.exit_code, ending.error
         if self.attempt.lost and self.order.train.on_node_loss == "requeue":
             error = f"{error}; {restarts.explain_end(self.attempt.lost, self.ended)}"

@@ -17,6 +17,7 @@ echo 12
 echo "$@" >>"$state/cancelled"
 [ ! -f "$state/cancel-fails" ] || { echo "scancel: error: no" >&2; exit 1; }
 echo "CANCELLED None" >"$state/job"
+[ ! -f "$state/cancel-slow" ] || sleep 4
 """,
     "scontrol": """
 [ ! -f "$state/down" ] || { echo "slurm_load_jobs error: Unable to contact slurm controller" >&2; exit 1; }
@@ -24,6 +25,7 @@ case "$*" in
 *partition*) cat "$state/partitions" ;;
 *node*) cat "$state/nodes" ;;
 *)
+    : >"$state/asked"
     read -r found reason <"$state/job"
     echo "JobId=12 JobState=$found Reason=$reason ExitCode=0:15 TimeLimit=00:01:00 NodeList=n[1-2] BatchHost=n1"
     ;;
@@ -50,7 +52,7 @@ class FakeSlurm:
         new.rename(self.state / "job")
 
     def touch(self, name: str, text: str = "") -> None:
-        """Sets a condition: slow, refusal, cancel-fails, down."""
+        """Sets a condition: slow, refusal, cancel-fails, cancel-slow, down."""
         (self.state / name).write_text(text)
 
     def read(self, name: str) -> str:

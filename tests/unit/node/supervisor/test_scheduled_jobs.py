@@ -51,3 +51,23 @@ def test_a_job_that_hangs_starts_again_on_its_nodes(job_host: LocalHead, slurm: 
     assert {line.rpartition(": ")[2] for line in lines_of(log, "worker")} == {"No such file or directory"}
     assert slurm.read("cancelled") == "12\n"
     assert result["exit_code"] == 1  # of cat
+
+
+def test_a_job_that_is_done_does_not_fail_while_it_gives_its_nodes_back(job_host: LocalHead, slurm: FakeSlurm) -> None:
+    """The watch then sees that the allocation was cancelled."""
+    slurm.set_job("RUNNING")
+    slurm.touch("cancel-slow")
+    result, _ = job_host.run(order(job_host))
+    assert (result["exit_code"], job_host.record()["state"]) == (0, "done")
+
+
+def test_at_its_walltime_no_job_starts_again(job_host: LocalHead, slurm: FakeSlurm) -> None:
+    """Slurm may end the processes first, which then fail; here, one of them does not end at once."""
+    slurm.set_job("RUNNING")
+    script = f"""
+        [ "$CLUSTER_ATTEMPT" = 1 ] || exit 7
+        [ "$CLUSTER_RANK" = 0 ] || {{ trap "" TERM; sleep 100; }}
+        rm -f {slurm.state}/asked; until [ -f {slurm.state}/asked ]; do sleep 0.1; done; sleep 1.5
+        echo TIMEOUT >{slurm.state}/job; exit 1"""
+    result, _ = job_host.run(order(job_host, "/bin/sh", "-c", script, restarts_on_error=1))
+    assert (result["exit_code"], len(job_host.record()["attempts"])) == (124, 1)
