@@ -43,9 +43,9 @@ def read_env(path):
 
 
 def compare(before, after, base):
-    """The changes of variables; for lists of paths, the entries at the front and at the end that base lacks.
+    """The changes of variables; for lists of paths, the entries at the front and at the end that jobs lack.
 
-    base: the environment in which jobs begin, without the login shell's profile.
+    base: this login's variables without the shell's profile. Jobs begin with its PATH, but with no other list of it.
     """
     changes = {"set": {}, "prepend": {}, "append": {}, "unset": sorted(set(before) - set(after))}
     for name, value in after.items():
@@ -55,7 +55,7 @@ def compare(before, after, base):
         if not name.endswith("PATH"):
             changes["set"][name] = value
             continue
-        kept = base.get(name, "").split(":")
+        kept = base.get(name, "").split(":") if name == "PATH" else []
         words = [word for word in value.split(":") if word]
         first = next((index for index, word in enumerate(words) if word in kept), len(words))
         for key, part in (("prepend", words[:first]), ("append", words[first:])):

@@ -28,7 +28,7 @@ def setup(home: Path, *commands: str) -> subprocess.CompletedProcess[str]:
     program = NODE_PROGRAMS / "run_setup.py"
     return subprocess.run(
         [sys.executable, str(program), str(folder), digest],
-        env={"HOME": str(home), "PATH": SYSTEM_PATH, "LANG": "C.UTF-8"},
+        env={"HOME": str(home), "PATH": SYSTEM_PATH, "LANG": "C.UTF-8", "LD_LIBRARY_PATH": "/opt/base/lib"},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
