@@ -102,7 +102,7 @@ def submit(
         job = choice.prepared.plan(train, ready, job_id=job_id or new_job_id(), script=script, hidden=request.hidden)
         order = job.order
         job_id = order.spec.id
-        if not app.has_instances:
+        if not app.has_instances and order.request is None:  # else it gets an allocation of its own
             found = find_batch_job(os.environ)
             order.within = found if found and {node.host.spec for node in ready}.issubset(found.hosts) else None
         complete(order, ready)
