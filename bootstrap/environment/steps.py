@@ -276,7 +276,9 @@ def plan_node(
         steps.append(MakeEnvironment(bundle=bundle, python=python.path))
     if is_new:
         files = [file for file in bundle.files if file.sha256 not in facts.files]
-        needed_bytes += sum(file.size_bytes + file.unpacked_bytes for file in files) * OVERHEAD  # the rest is shared
+        shared = facts.files if facts.envs else facts.pythons_ready  # MakeEnvironment keeps what it has unpacked
+        unpacked = sum(file.unpacked_bytes for file in bundle.files if file.sha256 not in shared)
+        needed_bytes += (sum(file.size_bytes for file in files) + unpacked) * OVERHEAD
     check = plan_check(facts, bundle=bundle, setup=setup)
     if check is not None:
         steps.append(check)

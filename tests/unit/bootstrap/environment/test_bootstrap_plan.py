@@ -97,7 +97,9 @@ def test_libraries_are_checked_again_when_the_inputs_change() -> None:
 def test_a_disk_without_enough_space_is_refused() -> None:
     with pytest.raises(ClusterError, match=r"2 MiB are free in /home/ubuntu, but .* need 5 MiB"):
         plan(replace(FACTS, disk_free_kib=3000), bundle=big(packed=1, unpacked=4))
-    assert plan(replace(FACTS, disk_free_kib=500, files=HASHES), bundle=big(packed=1, unpacked=4))
+    assert plan(replace(FACTS, disk_free_kib=4500, files=HASHES), bundle=big(packed=1, unpacked=4))
+    other = replace(FACTS, files=HASHES, envs=frozenset(["another"]), disk_free_kib=3)
+    assert plan(other, bundle=big(packed=1, unpacked=4)).steps  # it shares the unpacked files
     assert plan(replace(MADE, disk_free_kib=3)).trees
 
 
