@@ -142,7 +142,7 @@ def bring_up(
         leaving = {node.name for step in plan.steps if isinstance(step, TerminateInstances) for node in step.nodes}
         if leaving:  # a job there would wait for them, and have them launched again
             end_jobs(app, describe(app), lambda record: [host.name for host in record.nodes if host.name in leaving])
-        if plan.world and any(isinstance(step, LaunchNodes) for step in plan.steps) and app.on_head is None:
+        if plan.world and app.on_head is None:
             app.files.note_launch(app.project_dir, account=plan.world.caller.account_id)
         try:
             with noting_costs(app):

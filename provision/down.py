@@ -3,6 +3,7 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from msgspec import Struct
@@ -19,6 +20,7 @@ from provision.describe import describe_cluster
 from provision.files import ClusterFiles
 from provision.model import ClusterState
 from provision.plan import Context, Plan, Request, Step
+from provision.preflight.caller import find_account
 from provision.preflight.machines import describe_baked
 from provision.preflight.prices import find_volume_price
 from provision.resources.launch_recovery import wait_for_interrupted_launches, wait_for_what_was_made
@@ -86,6 +88,7 @@ def prepare_down(
     After an interrupted `up` it may wait: see wait_for_interrupted_launches. A refused read in IAM is not an
     error: the receipt lists it. Raises AwsError, ClusterError.
     """
+    files.check_account(partial(find_account, clients))
     wait_for_interrupted_launches(clients.ec2, name=request.name, files=files, report=report)
     wait_for_what_was_made(files=files, is_listed=lambda kind: _is_listed(kind, clients, request), report=report)
     state = _describe(clients, request, files)

@@ -295,7 +295,7 @@ class ClusterFiles:
         self._append(self.orders, f"{job}={digest}")
 
     def note_launch(self, folder: Path, *, account: str) -> None:
-        """Records the folder and the AWS account in which the cluster is launched. Raises ClusterError."""
+        """Records the folder and the AWS account of the cluster. Raises ClusterError."""
         self._write(self.folder, os.fsencode(folder))
         self._write(self.account, account.encode())
 
@@ -305,7 +305,7 @@ class ClusterFiles:
         if noted and noted != (account := find()):
             raise CredentialsError(
                 f"cluster {self.root.name} was launched in account {noted}; these credentials are of account {account}",
-                hint="set AWS_PROFILE to a profile of that account, or another name in cluster.toml",
+                hint="set AWS_PROFILE for that account (cluster down ends it there), or another name in cluster.toml",
             )
 
     def note_watched(self, *, is_watched: bool) -> None:

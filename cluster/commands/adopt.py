@@ -15,6 +15,7 @@ from foundation.errors import ClusterError, NotFoundError
 from provision.allow import prepare_allow
 from provision.apply import apply
 from provision.model import ClusterState, UntrustedInstance
+from provision.preflight.caller import find_account
 
 
 @click.command("adopt")
@@ -56,6 +57,7 @@ def adopt(app: App, *, instance_ids: tuple[str, ...], yes: bool, as_json: bool) 
     else:
         app.require(f"Adopt {len(adopted)} of these instances?", yes=yes)
         with app.files.locked():
+            app.files.note_launch(app.project_dir, account=find_account(app.clients))
             app.files.note_instances(instance.instance_id for instance in adopted)
         app.message(f"adopted {len(adopted)} of these instances; cluster status shows them as nodes", style="green")
     if as_json:

@@ -1,7 +1,7 @@
 """Deletes a cluster of instances in all its regions, and prints the receipt."""
 
 from collections.abc import Sequence
-from functools import partial, reduce
+from functools import reduce
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -16,7 +16,6 @@ from provision.down import DownPlan, Receipt, add_receipts, prepare_down, receip
 from provision.down import down as carry_out
 from provision.files import ClusterFiles
 from provision.model import bake_name
-from provision.preflight.caller import find_account
 from provision.regions import find_remains
 from provision.render import render_plan
 from provision.resources.instance_profile import KIND as ROLE
@@ -27,7 +26,6 @@ def delete_cluster(app: App, *, yes: bool, as_json: bool) -> None:
     if not app.find_cloud():
         _print(app, Receipt(cluster=app.config.name), as_json=as_json)
         return
-    app.files.check_account(partial(find_account, app.clients))
     nodes = describe(app)
     find_job = ask_for_job(app, nodes, patience_s=BRIEF_PATIENCE_S if yes else PATIENCE_S)
     home = prepare_down(app.clients, request=find_request(app), files=app.files, report=app.report)

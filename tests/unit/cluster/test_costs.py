@@ -1,5 +1,6 @@
 """The ledger of costs that commands keep, and the prices of a job's nodes; the clusters of all regions."""
 
+import shutil
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
@@ -7,16 +8,18 @@ import pytest
 from click.testing import CliRunner
 
 from cluster.app import App
+from cluster.commands.adopt import adopt
 from cluster.commands.status import list_
 from cluster.costs import find_node_prices, find_spending, note_costs, noting_costs
 from cluster.nodes.deletion import delete_cluster
 from cluster.nodes.ec2 import Ec2Nodes
-from cluster.session import find_request
+from cluster.session import describe, find_request
 from cluster.status import describe_bills, describe_status
 from foundation.errors import AwsError, ClusterError, ConfigError, CredentialsError
 from foundation.progress import Event
 from provision.cost import storage
 from provision.describe import describe_clusters
+from provision.model import bake_name
 from provision.up import prepare_up
 from provision_world import World, make_config
 
@@ -125,17 +128,35 @@ def test_down_deletes_what_is_in_the_regions_that_answer(
 def test_a_cluster_of_another_account(app: App, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a change of AWS_PROFILE, `down` would forget the key of nodes that run on, and say that they are gone."""
     monkeypatch.setattr(App, "find_cloud", lambda _: True)
-    app.files.note_launch(app.project_dir, account="999999999999")
-    app.files.make_key()
+    monkeypatch.setattr("cluster.nodes.deletion.make_clients", lambda _: world.clients)
+    world.up(make_config(nodes=1))
+    ledger = note_costs(app)
+    world.sandbox.reset()  # as in an account without the cluster
     commands = (
         lambda: delete_cluster(app, yes=True, as_json=False),
+        lambda: describe(app),
         lambda: describe_status(app),
         lambda: prepare_up(world.clients, request=find_request(app), files=app.files),
     )
-    for command in commands:
-        with pytest.raises(CredentialsError, match="launched in account 999999999999; these"):
-            command()
-    assert app.files.find_public_key() is not None
+    for name, of_it in ((bake_name("demo"), commands[:1]), ("demo", commands)):  # the first by `image bake`
+        files = app.files_in("us-east-1", name=name)
+        files.note_launch(app.project_dir, account="999999999999")
+        files.make_key()
+        for command in of_it:
+            with pytest.raises(CredentialsError, match="launched in account 999999999999; these"):
+                command()
+        assert files.find_public_key() is not None
+    assert note_costs(app) is None
+    assert storage.read(app.files.root) == ledger
+
+
+def test_an_adopted_cluster_has_its_account_noted(app: App, world: World) -> None:
+    world.up(make_config(nodes=1))
+    app.files.root.mkdir(parents=True)
+    shutil.copy(world.files.private_key, app.files.private_key)
+    assert CliRunner().invoke(adopt, ["--yes"], obj=app).exit_code == 0
+    with pytest.raises(CredentialsError, match="launched in account 123456789012; these"):
+        app.files.check_account(lambda: "999999999999")
 
 
 def test_a_cluster_that_another_machine_has_deleted_is_another_cluster(app: App, world: World) -> None:
