@@ -5,6 +5,8 @@ from typing import Any
 
 from botocore.exceptions import CredentialRetrievalError
 
+_ROLES: dict[str, Any] = {}  # the keys of roles, for all sessions: AWS accepts an MFA code only once
+
 
 def read_credentials(session: Any) -> Any:
     """Returns the frozen credentials of a session of boto3 or botocore; None if there are none.
@@ -13,6 +15,8 @@ def read_credentials(session: Any) -> Any:
     and EOFError, and in place of any other error of these programs and files CredentialRetrievalError.
     """
     try:
+        providers = getattr(session, "_session", session).get_component("credential_provider")
+        providers.get_provider("assume-role").cache = _ROLES
         found = session.get_credentials()
         return found and found.get_frozen_credentials()
     except (AttributeError, OSError, RuntimeError, ValueError) as error:

@@ -156,7 +156,8 @@ def test_an_invalid_environment(monkeypatch: pytest.MonkeyPatch, variable: str, 
 
 
 def test_mfa_code_asked_in_the_calling_thread(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Ctrl-C reaches that thread. Later calls in other threads do not prompt."""
+    """Ctrl-C reaches that thread. Later calls in other threads do not prompt, nor other regions: a code counts once."""
+    monkeypatch.setattr("provision.aws.credentials._ROLES", {})
     config = tmp_path / "config"
     config.write_text(WITH_MFA)
     monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
@@ -171,6 +172,7 @@ def test_mfa_code_asked_in_the_calling_thread(monkeypatch: pytest.MonkeyPatch, t
     monkeypatch.setattr(makes, "__defaults__", tuple(ask if v is getpass else v for v in makes.__defaults__ or ()))
     with mock_aws():
         monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+        make_clients("eu-west-2")
         clients = make_clients("eu-west-1")
         run_in_thread(clients.sts.get_caller_identity).result(timeout=10)
     assert asked == [threading.current_thread().name]

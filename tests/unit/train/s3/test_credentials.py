@@ -75,6 +75,7 @@ def describe_role(method: str, path: str, _: str | None) -> tuple[int, str]:
 @pytest.fixture
 def server(shared_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
     """A server, and a user with the profiles of CONFIG, but without keys in the environment."""
+    monkeypatch.setattr("provision.aws.credentials._ROLES", {})
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
