@@ -6,6 +6,7 @@ import os
 import shlex
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -127,11 +128,12 @@ def _find_hint(error: BaseException | None) -> str | None:
 
 def _find_place(error: OSError) -> str | None:
     """Returns the file that an error is about, which it often does not name; None if that is unknown."""
-    try:
+    if error.filename:
+        return str(error.filename)
+    with suppress(OSError):
         sys.stdout.flush()
-    except OSError:
-        return "stdout"
-    return error.filename and str(error.filename)
+        return None
+    return "stdout"
 
 
 def _explain_space(error: OSError, place: str | None) -> str | None:

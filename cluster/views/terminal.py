@@ -96,8 +96,12 @@ def write(stream: IO[str], text: str, *, one_line: bool = False, wrapped: bool =
         text = wrap(text, find_columns(stream)) if wrapped else text
     if has_colour(stream):
         text = paint(text, style)
-    stream.write(f"{text}\n")
-    stream.flush()
+    try:
+        stream.write(f"{text}\n")
+        stream.flush()
+    except OSError as error:
+        error.filename = stream.name.strip("<>")
+        raise
 
 
 def find_columns(stream: IO[str]) -> int:

@@ -88,11 +88,15 @@ def test_a_deleted_folder_is_named(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr.partition("\n")[0]) == (1, "error: the current folder has been deleted")
 
 
+FULL = "error: stdout: No space left on device\n  try: free some space there\n"
+
+
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
         ("-c no.toml status >&- 2>&- <&-", 2, ""),  # like /dev/null
-        ("--version > /dev/full", 1, "error: stdout: No space left on device\n  try: free some space there\n"),
+        ("--version > /dev/full", 1, FULL),
+        ("config schema > /dev/full", 1, FULL),  # more than the buffer of stdout
     ],
 )
 def test_a_stream_that_takes_no_output(words: str, code: int, message: str, tmp_path: Path) -> None:
