@@ -23,7 +23,7 @@ from typing import Literal
 from botocore.exceptions import ClientError
 
 from foundation.errors import AwsError, ClusterError
-from foundation.thread_pool import bounded_pool
+from foundation.thread_pool import bounded_pool, run_in_thread
 from provision.aws.clients import Clients, aws_errors, error_code
 from provision.aws.credentials import find_bundle
 from provision.aws.error_hints import find_named_action
@@ -88,8 +88,9 @@ def find_caller_address() -> IPv4Address:
         if bundle := find_bundle():
             context.load_verify_locations(bundle)
         if urllib.request.getproxies():
-            with suppress(OSError, HTTPException, AddressValueError):
-                return IPv4Address(_ask(url, context, {}, timeout_s=_DIRECT_TIMEOUT_S))
+            asking = run_in_thread(lambda: _ask(url, context, {}, timeout_s=_DIRECT_TIMEOUT_S))
+            with suppress(OSError, HTTPException, AddressValueError):  # _ask waits for each address of the name
+                return IPv4Address(asking.result(_DIRECT_TIMEOUT_S))
         text = _ask(url, context, None, timeout_s=_CHECKIP_TIMEOUT_S)
         return IPv4Address(text)
     except AddressValueError as error:
