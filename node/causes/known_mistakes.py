@@ -26,8 +26,8 @@ NO_URL = "no file has this URL: `cluster data ls` lists those that exist; a fold
 GPU_MEMORY = "the GPU's memory is full: use a smaller `--batch-size`, `--dtype float16`, or more GPUs"
 NO_PIP = "the nodes' environment has no pip: name packages in `[bootstrap] packages`, then `cluster up`"
 OTHER_NUMPY = (
-    "a package was built for another numpy: pin it in `[bootstrap] packages` (below 1.24 for MXNet, below 2 for PyTorch "
-    "before 2.3), or set another version of the package"
+    "a package was built for another numpy: pin it in `[bootstrap] packages` (below 1.24 for MXNet, below 2 for "
+    "PyTorch before 2.3), or set another version of the package"
 )
 SMALL_SET = (
     "a worker's part of the training or validation set is smaller than a batch: use a smaller `--batch-size`, or more "
