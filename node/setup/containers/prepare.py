@@ -203,7 +203,7 @@ class Node:
         """Kills the running command, if any. What sudo has started survives it."""
         if self._child is not None and self._child.poll() is None:
             process_tree.signal_all([pid for pid, _, _ in process_tree.find_descendants()], signal.SIGKILL)
-            self._child.communicate()
+            self._child.wait()  # and not for its output, which a process that was just being started may hold open
 
 
 def make_folder(name: str) -> str:
