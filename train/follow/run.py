@@ -255,9 +255,8 @@ class LogStream:
             ) from error
         cause = error.message.partition("\n")[0]
         if cause != self._reported:
-            self._message(
-                cause if self._reported else f"{cause}; job {self._job} keeps running; retrying for {minutes}"
-            )
+            keeps = f"{cause}; job {self._job} keeps running; retrying for {minutes}"
+            self._message(keeps if not self._reported else f"{cause} (try: {error.hint})" if error.hint else cause)
             self._reported = cause
 
     def _rest(self) -> None:

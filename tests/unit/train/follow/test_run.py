@@ -27,7 +27,7 @@ from train.follow.run import (
 )
 
 ORDER = make_order(secrets={"K": "v"})
-NO_ANSWER = ConnectError("node-0: no answer on port 22")
+NO_ANSWER = ConnectError("node-0: no answer on port 22", hint="cluster allow")
 STARTED = b'{"job":"j1","state":"starting"}\n'
 
 
@@ -136,7 +136,7 @@ def test_each_problem_of_the_connection_is_reported_once() -> None:
     Follower(fake.make(), "j1", take=take, message=messages.append).run()
     assert [words.partition(";")[0] for words in messages] == [
         "node-0 (10.0.0.1): the connection is lost, or jobs.py was killed",
-        "node-0: no answer on port 22",
+        "node-0: no answer on port 22 (try: cluster allow)",
         "reconnected to node-0",
     ]
     assert "job j1 keeps running; retrying for 10 min" in messages[0]
