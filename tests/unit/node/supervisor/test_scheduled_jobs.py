@@ -1,5 +1,6 @@
 """Jobs whose nodes a batch scheduler assigns, from the order to the record. Slurm's programs are fakes with files."""
 
+import os
 from typing import Any
 
 import pytest
@@ -61,7 +62,7 @@ def test_a_job_that_is_done_does_not_fail_while_it_gives_its_nodes_back(job_host
     assert (result["exit_code"], job_host.record()["state"]) == (0, "done")
 
 
-def test_at_its_walltime_no_job_starts_again(job_host: LocalHead, slurm: FakeSlurm) -> None:
+def test_at_the_walltime_of_its_allocation_no_job_starts_again(job_host: LocalHead, slurm: FakeSlurm) -> None:
     """Slurm may end the processes first, which then fail; here, one of them does not end at once."""
     slurm.set_job("RUNNING")
     script = f"""
@@ -69,5 +70,7 @@ def test_at_its_walltime_no_job_starts_again(job_host: LocalHead, slurm: FakeSlu
         [ "$CLUSTER_RANK" = 0 ] || {{ trap "" TERM; sleep 100; }}
         rm -f {slurm.state}/asked; until [ -f {slurm.state}/asked ]; do sleep 0.1; done; sleep 1.5
         echo TIMEOUT >{slurm.state}/job; exit 1"""
-    result, _ = job_host.run(order(job_host, "/bin/sh", "-c", script, restarts_on_error=1))
+    made = order(job_host, "/bin/sh", "-c", script, restarts_on_error=1)
+    within = {"scheduler": "slurm", "number": "12", "env": {"PATH": os.environ["PATH"]}}
+    result, _ = job_host.run({**made, "scheduler": None, "request": None, "within": within})
     assert (result["exit_code"], len(job_host.record()["attempts"])) == (124, 1)
