@@ -142,6 +142,7 @@ class MakeEnvironment(Struct, frozen=True, kw_only=True):
             f"{tool} venv --quiet --no-project --python {env_python} {env}",
             *([f"{install} {shlex.join(map(_place, bundle.wheels))}"] if bundle.wheels else []),
             *self._write_pth(env),
+            '[ "$(find "$cache" -type f -links +1 | head -n 1)" ] || rm -rf "$cache"/*',  # where no links are possible
             f'mv "$cache" {root}/cache',
             "fi",
             f"touch {env}/.complete",

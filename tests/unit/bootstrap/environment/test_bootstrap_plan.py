@@ -145,10 +145,13 @@ def test_what_another_command_has_made_meanwhile_stays(tmp_path: Path) -> None:
     assert [(tmp_path / ".cluster" / path).read_text() for path in made] == ["in use"] * 4
 
 
-@pytest.mark.parametrize(("exit_code", "seen"), [(0, "wheel"), (1, "")])
-def test_environments_share_unpacked_wheels(tmp_path: Path, exit_code: int, seen: str) -> None:
-    """Each took gigabytes and minutes. What an interrupted one leaves is not used: power loss empties files."""
-    uv = 'ls "$UV_CACHE_DIR"; mkdir -p "$UV_CACHE_DIR/wheel"; exit $(cat code)'
+@pytest.mark.parametrize(("link", "exit_code", "seen"), [("ln", 0, "wheel"), ("ln", 1, ""), ("cp", 0, "")])
+def test_environments_share_unpacked_wheels(tmp_path: Path, link: str, exit_code: int, seen: str) -> None:
+    """Each took gigabytes and minutes. What an interrupted one leaves is not used: power loss empties files.
+
+    Where the file system has no hard links, uv copies, and the wheels would be on the disk twice.
+    """
+    uv = f'ls "$UV_CACHE_DIR"; >"$UV_CACHE_DIR/wheel"; {link} -f "$UV_CACHE_DIR/wheel" linked; exit $(cat code)'
     make_programs(tmp_path / ".cluster" / "tools", **{f"uv_{BUNDLE.uv.sha256}": uv})
     step = MakeEnvironment(bundle=replace(BUNDLE, files=BUNDLE.files[:2]), python=None)
     for code in (exit_code, 1):
