@@ -137,6 +137,8 @@ def find_new(job: str) -> Iterator[Entry | None]:
         pass
     else:
         yield from find_below(folder, since=since)
+    if not os.path.exists(job_folder.path(job, "placing-1")):  # a new node, with what earlier attempts have saved
+        since = 0
     for entry in find_below(job_folder.path(job, OUTPUT), prefix=f"{OUTPUT}/"):
         is_old = entry is not None and entry.mtime_ns < since and entry.name.startswith(f"{OUTPUT}/{SAVED}/")
         yield None if is_old else entry
