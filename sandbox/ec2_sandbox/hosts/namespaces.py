@@ -24,7 +24,7 @@ CLONE_NEWNS, CLONE_NEWCGROUP, CLONE_NEWUTS, CLONE_NEWIPC = 0x20000, 0x2000000, 0
 CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE = 1, 4
 # The numbers are the same on every architecture. The C library of Debian 12 has no functions for these calls.
-SYS_PIVOT_ROOT, SYS_OPEN_TREE, SYS_MOVE_MOUNT, SYS_MOUNT_SETATTR = 155, 428, 429, 442
+SYS_OPEN_TREE, SYS_MOVE_MOUNT, SYS_MOUNT_SETATTR = 428, 429, 442
 AT_FDCWD, AT_EMPTY_PATH, OPEN_TREE_CLONE, MOVE_MOUNT_F_EMPTY_PATH = -100, 0x1000, 1, 4
 MOUNT_ATTR_RDONLY, MOUNT_ATTR_IDMAP = 1, 0x100000
 ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
@@ -414,7 +414,7 @@ def renew_files(root: Path, files: list[dict[str, Any]]) -> None:
 def enter(root: Path) -> None:
     """Makes `root` the root of this mount namespace, and unmounts the machine's root."""
     os.chdir(root)
-    check(libc.syscall(SYS_PIVOT_ROOT, b".", b"."), "pivot_root")
+    check(libc.pivot_root(b".", b"."), "pivot_root")
     check(libc.umount2(b".", MNT_DETACH), "umount2 of the old root")
     os.chdir("/")
     mount("none", Path("/"), "", MS_REC | MS_SHARED)  # for containers, as with systemd

@@ -8,8 +8,15 @@ import pytest
 
 from ec2_sandbox import rootless
 from ec2_sandbox.errors import SandboxError
+from ec2_sandbox.hosts import namespaces
 from ec2_sandbox.hosts.hosts import sudo_command
 from ec2_sandbox.rootless import check_user, find_setting, has_ids
+
+
+def test_a_number_of_a_call_is_that_of_every_architecture() -> None:
+    """They agree since Linux 5.1: 424 was the first one."""
+    numbers = {name: value for name, value in vars(namespaces).items() if name.startswith("SYS_")}
+    assert [name for name, value in numbers.items() if isinstance(value, int) and value < 424] == []
 
 
 @pytest.mark.parametrize(
