@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from foundation.errors import NotFoundError
-from provision.describe import describe_cluster
 from provision.model import ClusterState, SecurityGroup, resource_name
 from provision.plan import Plan
-from provision.preflight.caller import describe_caller
+from provision.preflight.caller import describe_caller, describe_own
 from provision.resources.security_group import plan_ssh_rules
 
 if TYPE_CHECKING:
@@ -25,7 +24,7 @@ def prepare_allow(
     Returns the plan, the current security group and the network to allow. Raises the errors of plan_allow, and
     AwsError.
     """
-    state = describe_cluster(clients.ec2, name=name, known=files.known_instances())
+    state = describe_own(clients, name=name, files=files)
     group = _find_group(state)
     ssh_from = describe_caller(clients, config).ssh_from
     return plan_allow(state, ssh_from=ssh_from), group, ssh_from

@@ -18,7 +18,7 @@ from provision.allow import plan_allow
 from provision.aws.clients import Clients, aws_errors, error_code, translate_refusal
 from provision.aws.error_hints import find_start_hint
 from provision.config import ProvisionConfig
-from provision.describe import describe_cluster, describe_now
+from provision.describe import describe_now
 from provision.files import ClusterFiles
 from provision.lease.arm import SetLease
 from provision.lease.config import LeaseConfig
@@ -32,7 +32,7 @@ from provision.model import (
     format_indices,
 )
 from provision.plan import Context, Plan, Step
-from provision.preflight.caller import describe_caller
+from provision.preflight.caller import describe_caller, describe_own
 from provision.resources.instances import WaitForStopped
 from provision.resources.key_pair import missing_key
 from provision.resources.resource import list_volumes, retry_while, tagged
@@ -64,7 +64,7 @@ def prepare_start(
     lease: of cluster.toml; stopped nodes begin a new one. spending: for its budget. Raises the errors
     of plan_start, and AwsError.
     """
-    state = describe_cluster(clients.ec2, name=name, known=files.known_instances())
+    state = describe_own(clients, name=name, files=files)
     _refuse_no_nodes(state, "start")  # before finding the caller's address
     return plan_start(
         state,

@@ -19,7 +19,7 @@ from provision.lease.arm import SetLease, plan_repair
 from provision.lease.terms import Lease, find_end
 from provision.model import ClusterState, Node, Preflight, format_indices
 from provision.plan import Plan, Request, Step, World
-from provision.preflight.caller import describe_caller
+from provision.preflight.caller import describe_caller, describe_own
 from provision.preflight.places import describe_preflight
 from provision.resources.instance_profile import find_profile_name
 from provision.resources.instances import TerminateInstances, WaitForEnding, WaitForInstances, WaitForTerminated
@@ -62,7 +62,7 @@ def prepare_resize(
     name, config = request.name, request.config
     if any(index >= config.nodes for launch in files.launches() for index in launch.indices):
         wait_for_interrupted_launches(clients.ec2, name=name, files=files, report=report)
-    state = describe_cluster(clients.ec2, name=name, known=files.known_instances())
+    state = describe_own(clients, name=name, files=files)
     if not state.exists:
         raise NotFoundError(f"no cluster {name} to resize", hint=f"cluster up --nodes {max(config.nodes, 1)}")
     leaving = tuple(node for node in state.nodes if node.index >= config.nodes)

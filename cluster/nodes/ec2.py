@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 
 from bootstrap.environment.facts import NodeFacts
 from bootstrap.runtime.code import runtime_digest
@@ -16,10 +15,10 @@ from cluster.nodes.source import ANSWER_TIMEOUT_S, Nodes, NodeSource
 from foundation.errors import ClusterError
 from provision.aws.clients import Clients
 from provision.config import ProvisionConfig
-from provision.describe import describe_cluster, find_end
+from provision.describe import find_end
 from provision.membership import describe_untrusted, no_nodes
 from provision.model import ClusterState, Market
-from provision.preflight.caller import find_account
+from provision.preflight.caller import describe_own
 from provision.resources.console import find_console_lines, find_host_fingerprints
 from provision.status import find_differences
 from provision.volumes.describe import describe_mounts
@@ -191,10 +190,7 @@ class Ec2Source(NodeSource):
 
 def describe_state(app: App) -> ClusterState:
     """Returns the cluster's instances, key pair and security groups as EC2 shows them. Raises AwsError."""
-    state = describe_cluster(app.clients.ec2, name=app.config.name, known=app.files.known_instances())
-    if not state.exists:
-        app.files.check_account(partial(find_account, app.clients))
-    return state
+    return describe_own(app.clients, name=app.config.name, files=app.files)
 
 
 def find_gone(app: App, state: ClusterState) -> frozenset[str]:

@@ -28,7 +28,9 @@ from provision.aws.clients import Clients, aws_errors, error_code
 from provision.aws.credentials import find_bundle
 from provision.aws.error_hints import find_named_action
 from provision.config import ProvisionConfig
-from provision.model import Caller, Permissions
+from provision.describe import describe_cluster
+from provision.files import ClusterFiles
+from provision.model import Caller, ClusterState, Permissions
 from provision.plan import World
 from provision.resources.launch import rehearsed_launch
 
@@ -70,6 +72,14 @@ def find_account(clients: Clients) -> str:
     """Returns the id of the account of the credentials. Raises AwsError."""
     with aws_errors("looking up the caller's identity"):
         return clients.sts.get_caller_identity()["Account"]
+
+
+def describe_own(clients: Clients, *, name: str, files: ClusterFiles) -> ClusterState:
+    """Like describe_cluster. Raises CredentialsError if the cluster was launched in another account, and AwsError."""
+    state = describe_cluster(clients.ec2, name=name, known=files.known_instances())
+    if not state.exists:
+        files.check_account(partial(find_account, clients))
+    return state
 
 
 def find_caller_address() -> IPv4Address:

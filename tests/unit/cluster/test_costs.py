@@ -17,10 +17,12 @@ from cluster.session import describe, find_request
 from cluster.status import describe_bills, describe_status
 from foundation.errors import AwsError, ClusterError, ConfigError, CredentialsError
 from foundation.progress import Event
+from provision.allow import prepare_allow
 from provision.cost import storage
 from provision.describe import describe_clusters
 from provision.model import bake_name
-from provision.up import prepare_up
+from provision.power import prepare_start
+from provision.up import prepare_resize, prepare_up
 from provision_world import World, make_config
 
 
@@ -137,6 +139,9 @@ def test_a_cluster_of_another_account(app: App, world: World, monkeypatch: pytes
         lambda: describe(app),
         lambda: describe_status(app),
         lambda: prepare_up(world.clients, request=find_request(app), files=app.files),
+        lambda: prepare_resize(world.clients, request=find_request(app), files=app.files),
+        lambda: prepare_start(world.clients, name="demo", config=app.config.provision, files=app.files),
+        lambda: prepare_allow(world.clients, name="demo", config=app.config.provision, files=app.files),
     )
     for name, of_it in ((bake_name("demo"), commands[:1]), ("demo", commands)):  # the first by `image bake`
         files = app.files_in("us-east-1", name=name)
