@@ -151,6 +151,7 @@ def make_bucket(project: Project) -> None:
         ec2_of(project, monkeypatch)
         s3 = boto3.client("s3")
         s3.create_bucket(Bucket=BUCKET)
+        s3.put_object(Bucket=BUCKET, Key="a/folder/")  # s3fs 1.97 mounts no empty folder without an object
         s3.put_object(Bucket=BUCKET, Key="a/folder/uploaded/file", Body=b"x")
 
 

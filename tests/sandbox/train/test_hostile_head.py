@@ -79,7 +79,7 @@ class Script:
 LOGS = ("logs", "20261121-000000-abcdef")
 ANSWERS = {
     "missing keys": Script(program='records(\'{"id": "20261121-000001-abcdef"}\')', says="damaged", rows=True),
-    "deeply nested": Script(program='records(record()[:-1] + \', "x": \' + "[" * 10**5 + "]" * 10**5 + "}")',
+    "deeply nested": Script(program='records(record()[:-1] + \', "x": \' + "[" * 10**6 + "]" * 10**6 + "}")',
                             says="nested too deeply", code=1),
     "escapes in a name": Script(program=r"records(record(name='\x1b]0;owned\x07\x1b[2J\u202e'))",
                                 says=r"\x1b]0;owned\x07\x1b[2J\u202e", rows=True),
@@ -98,7 +98,7 @@ while True:
     "damaged lines of a log": Script(program=LOG + r"""
 say('{"t": 1.0, "p": 7, "line": "of nobody"}')
 say('{"t": 1.0, "p": "x", "line": "of no number"}')
-say('{"t": 1.0, "x": ' + "[" * 10**5 + "]" * 10**5 + '}')
+say('{"t": 1.0, "x": ' + "[" * 10**6 + "]" * 10**6 + '}')
 say('{"t": NaN, "message": "never"}')
 say('{"t": 1.0, "p": 0, "kind of a later version": {}}')
 """ + END, says="process 7 is unknown", command=LOGS, rows=True),

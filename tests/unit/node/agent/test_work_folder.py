@@ -84,6 +84,7 @@ def test_a_full_disk_is_named_and_gets_its_space_back(tree: Path, monkeypatch: p
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "sendfile", fail)
+    monkeypatch.setattr(os, "copy_file_range", fail)  # since Python 3.14
     with pytest.raises(OSError, match="No space left on device") as caught:
         place(tree)
     assert job_folder.describe(caught.value).startswith(f"No space left on device ({job_folder.path('j', 'work')}/")

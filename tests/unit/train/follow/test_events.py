@@ -55,7 +55,7 @@ def test_unknown_lines_of_later_versions_are_skipped(line: dict[str, object]) ->
     assert EventReader().read(json.dumps(line).encode()) is None
 
 
-DEEP = b"[" * 100_000 + b"]" * 100_000
+DEEP = b"[" * 1_000_000 + b"]" * 1_000_000
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from job_channels import ALIVE, Channel, FakeHead, channel, make_order
 from node.protocol import shorten
 from train.follow.run import submit
 
-DEEP = b"[" * 100_000 + b"]" * 100_000
+DEEP = b"[" * 1_000_000 + b"]" * 1_000_000
 
 
 def lines(made: Channel) -> list[bytes]:

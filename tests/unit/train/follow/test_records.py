@@ -52,7 +52,7 @@ KEYS = (
     "started_at state subfolder submitted_at supervisor waiting_for warnings workers"
 )
 """The keys of a job in `cluster jobs --json`, without those that the command adds."""
-DEEP = "[" * 100_000 + "]" * 100_000
+DEEP = "[" * 1_000_000 + "]" * 1_000_000
 
 
 def but(**values: Any) -> bytes:
