@@ -80,7 +80,7 @@ def test_an_attempt_waits_for_the_copy_of_another_host(tree: Path) -> None:
 
 
 def test_a_full_disk_is_named_and_gets_its_space_back(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> int:
+    def fail(*_: object, **__: object) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "sendfile", fail)
