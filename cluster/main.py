@@ -6,7 +6,6 @@ import os
 import shlex
 import signal
 import sys
-from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -112,9 +111,8 @@ def run() -> int:
         # The reader of our output has exited, as in `cluster ... | head`.
         code = 1
     except OSError as error:  # on this machine, such as a full disk or a read-only folder
-        place = _find_place(error)
-        what = error.strerror or str(error)
-        _fail(f"{place}: {what}" if place else what, _explain_space(error, place))
+        where = f"{error.filename}: " if error.filename else ""
+        _fail(f"{where}{error.strerror or error}", _explain_space(error))
         code = 1
     return code if isinstance(code, int) else 0
 
@@ -126,21 +124,11 @@ def _find_hint(error: BaseException | None) -> str | None:
     return None if error is None else str(error)
 
 
-def _find_place(error: OSError) -> str | None:
-    """Returns the file that an error is about, which it often does not name; None if that is unknown."""
-    if error.filename:
-        return str(error.filename)
-    with suppress(OSError):
-        sys.stdout.flush()
-        return None
-    return "stdout"
-
-
-def _explain_space(error: OSError, place: str | None) -> str | None:
-    """Returns the hint for a full disk; None for other errors."""
+def _explain_space(error: OSError) -> str | None:
+    """Returns the hint for a full disk, which the error may not name; None for other errors."""
     if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
         return None
-    if place:
+    if error.filename:
         return "free some space there"
     import tempfile  # noqa: PLC0415 - most commands start without it
 

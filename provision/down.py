@@ -3,7 +3,6 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from msgspec import Struct
@@ -88,7 +87,7 @@ def prepare_down(
     After an interrupted `up` it may wait: see wait_for_interrupted_launches. A refused read in IAM is not an
     error: the receipt lists it. Raises AwsError, ClusterError.
     """
-    files.check_account(partial(find_account, clients))
+    files.check_account(lambda: find_account(clients))
     wait_for_interrupted_launches(clients.ec2, name=request.name, files=files, report=report)
     wait_for_what_was_made(files=files, is_listed=lambda kind: _is_listed(kind, clients, request), report=report)
     state = _describe(clients, request, files)

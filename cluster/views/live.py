@@ -32,6 +32,7 @@ from cluster.views.terminal import (
     find_columns,
     has_colour,
     paint,
+    write_unchanged,
 )
 from node.protocol import JobSpec
 from node.reports import Report
@@ -167,8 +168,7 @@ class JobDisplay:
         if self._shared and self._view is not None:
             self._view.print(f"{line}\n")
             return
-        sys.stdout.write(f"{line}\n")
-        sys.stdout.flush()
+        write_unchanged(sys.stdout, line)
 
 
 def find_program(job: JobSpec) -> tuple[str, ...]:

@@ -96,6 +96,11 @@ def write(stream: IO[str], text: str, *, one_line: bool = False, wrapped: bool =
         text = wrap(text, find_columns(stream)) if wrapped else text
     if has_colour(stream):
         text = paint(text, style)
+    write_unchanged(stream, text)
+
+
+def write_unchanged(stream: IO[str], text: str) -> None:
+    """Writes text and a newline. Raises OSError with the stream's name."""
     try:
         stream.write(f"{text}\n")
         stream.flush()

@@ -19,6 +19,7 @@ from cluster.submission.attach import report_results
 from cluster.views.jobs import event_document
 from cluster.views.live import JobDisplay
 from cluster.views.results import find_hosts
+from cluster.views.terminal import write_unchanged
 from foundation.errors import JobError
 from node.protocol import JobResult, LogWanted, NewFiles, Role
 from train.follow.events import Event, EventReader, Selection, parse_since
@@ -148,8 +149,7 @@ class JsonLines:
     def take(self, event: Event) -> None:
         """Prints an event if it is selected."""
         if event.kind not in ("process", "bar") and self._selection.takes(event):
-            sys.stdout.write(json.dumps(event_document(event)) + "\n")
-            sys.stdout.flush()
+            write_unchanged(sys.stdout, json.dumps(event_document(event)))
 
     def message(self, text: str) -> None:
         """Prints a message to stderr."""

@@ -88,18 +88,14 @@ def test_a_deleted_folder_is_named(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr.partition("\n")[0]) == (1, "error: the current folder has been deleted")
 
 
-FULL = "error: stdout: No space left on device\n  try: free some space there\n"
-
-
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
         ("-c no.toml status >&- 2>&- <&-", 2, ""),  # like /dev/null
-        ("--version > /dev/full", 1, FULL),
-        ("config schema > /dev/full", 1, FULL),  # more than the buffer of stdout
+        ("config schema > /dev/full", 1, "error: stdout: No space left on device\n  try: free some space there\n"),
     ],
 )
 def test_a_stream_that_takes_no_output(words: str, code: int, message: str, tmp_path: Path) -> None:
-    command = f"unset PYTHONUNBUFFERED; exec {CLUSTER} {words}"
+    command = f"exec {CLUSTER} {words}"
     done = subprocess.run(["sh", "-c", command], cwd=tmp_path, check=False, capture_output=True)
     assert (done.returncode, done.stderr.decode()) == (code, message)
