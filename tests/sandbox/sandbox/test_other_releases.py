@@ -78,7 +78,10 @@ def run(*words: str | Path, **options: object) -> str:
 def test_a_cluster_on_another_release(release: str, tmp_path: Path) -> None:
     if shutil.which("debootstrap") is None:
         pytest.skip("sudo apt-get install debootstrap")
-    mirror = run("apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages").split()[0]
+    indexes = run("apt-get", "indextargets", "--format", "$(ORIGIN) $(REPO_URI)", "Created-By: Packages")
+    mirror = next((line.split()[1] for line in indexes.splitlines() if line.startswith("Debian ")), None)
+    if mirror is None:
+        pytest.skip("this is not Debian")
     root = tmp_path / release
     script = "/usr/share/debootstrap/scripts/sid"
     run("debootstrap", "--variant=minbase", f"--include={PACKAGES}", release, root, mirror, script)
