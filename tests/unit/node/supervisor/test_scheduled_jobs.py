@@ -1,6 +1,5 @@
 """Jobs whose nodes a batch scheduler assigns, from the order to the record. Slurm's programs are fakes with files."""
 
-import os
 from typing import Any
 
 import pytest
@@ -71,6 +70,6 @@ def test_at_the_walltime_of_its_allocation_no_job_starts_again(job_host: LocalHe
         rm -f {slurm.state}/asked; until [ -f {slurm.state}/asked ]; do sleep 0.1; done; sleep 1.5
         echo TIMEOUT >{slurm.state}/job; exit 1"""
     made = order(job_host, "/bin/sh", "-c", script, restarts_on_error=1)
-    within = {"scheduler": "slurm", "number": "12", "env": {"PATH": os.environ["PATH"]}}
+    within = {"scheduler": "slurm", "number": "12", "hosts": []}
     result, _ = job_host.run({**made, "scheduler": None, "request": None, "within": within})
     assert (result["exit_code"], len(job_host.record()["attempts"])) == (124, 1)
