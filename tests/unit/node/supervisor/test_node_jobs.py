@@ -195,8 +195,8 @@ def test_a_reader_waits_for_another_that_completes_the_record(
     job_host: LocalHead, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A job whose supervisor was killed has no result before."""
-    job_host.ask("submit", order=alone(job_host, "echo here; sleep 100"))
-    job_host.wait_for('"line": "here"')
+    job_host.ask("submit", order=alone(job_host, "sleep 100"))
+    job_host.wait_for('"state": "running"')
     job_host.kill_supervisor()
     monkeypatch.setattr(recovery, "RECOVERY_TIMEOUT_S", 0.1)
     hold = "import fcntl, sys, time; lock = open(sys.argv[1], 'w'); fcntl.flock(lock, fcntl.LOCK_EX); print(flush=True)"
