@@ -82,7 +82,7 @@ class ClusterFiles:
         self.account = root / "account"
         # Exists while the head has [notify]'s settings; empty.
         self.watched = root / "watched"
-        # The set-up of the user's own hosts. It stays until the set-up is undone.
+        # The set-up of the user's own hosts. Not in _all: it stays until the set-up is undone.
         self.other_hosts = root / "other_hosts.json"
 
     def find_public_key(self) -> str | None:
@@ -222,7 +222,7 @@ class ClusterFiles:
 
     def forget(self) -> None:
         """Removes all files of the cluster. Removes the folder, too, unless it has other files."""
-        for path in (*self._all(), *self.root.glob(f"{UNFINISHED}*")):  # killed runs leave unfinished files
+        for path in (*self._all, *self.root.glob(f"{UNFINISHED}*")):  # killed runs leave unfinished files
             self._remove(path)
         try:
             if self.root.is_dir() and not any(self.root.iterdir()):
@@ -233,11 +233,14 @@ class ClusterFiles:
     @property
     def exist(self) -> bool:
         """Whether the cluster has files on this machine."""
-        return any(path.exists() for path in self._all())
+        return any(path.exists() for path in self._all)
 
-    def _all(self) -> list[Path]:
-        kept = {self.root, self.other_hosts}
-        return [path for path in vars(self).values() if isinstance(path, Path) and path not in kept]
+    @property
+    def _all(self) -> tuple[Path, ...]:
+        return (
+            self.private_key, self.known_hosts, self.journal, self.lock_file, self.addresses_file, self.continued_jobs,
+            self.orders, self.copied_jobs, self.folder, self.account, self.watched,
+        )  # fmt: skip
 
     def addresses(self) -> dict[str, str]:
         """The nodes' addresses when they were last set up, by instance id. EC2 has the current addresses."""

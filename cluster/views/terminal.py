@@ -105,7 +105,7 @@ def write_unchanged(stream: IO[str], text: str) -> None:
         stream.write(f"{text}\n")
         stream.flush()
     except OSError as error:
-        error.filename = stream.name.strip("<>")
+        error.filename = str(stream.name).strip("<>")
         raise
 
 
