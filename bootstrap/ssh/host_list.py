@@ -111,13 +111,18 @@ def parse_pe_hostfile(text: str) -> list[str]:
 
 
 def parse_slurm(hostnames: str, tasks: str) -> list[str]:
-    """The hosts of a Slurm job, each repeated by its number of tasks. Pure.
+    """The hosts of a Slurm job, each repeated by its number of tasks. Pure. Raises UsageError.
 
     hostnames: the output of `scontrol show hostnames`. tasks: in the form of $SLURM_TASKS_PER_NODE: "2(x3),1" means 2,
     2, 2 and 1; a single number applies to every host.
     """
     hosts, counts = hostnames.split(), parse_tasks(tasks)
     counts = counts * len(hosts) if len(counts) == 1 else counts
+    if len(counts) != len(hosts):  # as in a step of `srun` on some of the job's hosts
+        raise UsageError(
+            f"-H slurm: {len(hosts)} hosts, but the numbers of tasks ({tasks}) are for {len(counts)}",
+            hint="write the hosts to a file, one line for each process, and use -H FILE",
+        )
     return [host for host, count in zip(hosts, counts, strict=True) for _ in range(count)]
 
 

@@ -31,6 +31,12 @@ def test_slurm_repeats_a_host_by_its_tasks(hostnames: str, tasks: str, hosts: li
     assert parse_slurm(hostnames, tasks) == hosts
 
 
+def test_numbers_of_tasks_for_other_hosts_are_refused() -> None:
+    """As in a step of srun on some of the hosts. Without -H, the step's job then has no known allocation."""
+    with pytest.raises(UsageError, match=r"3 hosts, but the numbers of tasks \(2\(x2\)\) are for 2"):
+        parse_slurm("a b c", "2(x2)")
+
+
 @pytest.mark.parametrize("line", ["gpu1 slots=2", "gpu1:2", "gpu1,gpu2", "gpu[1-4]"])
 def test_other_forms_of_a_line_are_refused(tmp_path: Path, line: str) -> None:
     (tmp_path / "hosts").write_text(f"gpu0\n{line}\n")
