@@ -260,7 +260,8 @@ SCRIPTS = (
     Mistake(
         "LocalFileSystem",
         "MXNet finds no such file on the node: `[bootstrap] sync` sends your own files; s3:// works on every node",
-        pattern=r"LocalFileSystem[.:]+\w+:? \"?(?P<path>[^\s\"]{1,200})\"?:? (?:error: )?No such file or directory",
+        pattern=r"LocalFileSystem(?:[.:]+|: (?:Check failed: allow_null: :)?)\w+:? "
+        r"\"?(?P<path>[^\s\"]{1,200})\"?:? (?:error: )?No such file or directory",
     ),
     Mistake(
         "nan",

@@ -56,7 +56,18 @@ def test_the_advice_of_the_table_is_for_other_files() -> None:
     first, _ = (advisor.take(line(text)) for text in lines)
     assert first.startswith("other is not on the nodes")
     advisor = Advisor(advise_on_path=lambda path: f"ours: {path}")
-    mxnet = ' LocalFileSystem::Open "data/a.rec": No such file or directory'
-    assert advisor.take(line(mxnet)) == "ours: data/a.rec"
     text = "[rank1]: FileNotFoundError: [Errno 2] No such file or directory: 'data'"
     assert advisor.take(line(text)) == "ours: data"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        ' LocalFileSystem::Open "data/a.rec": No such file or directory',
+        'LocalFileSystem: Check failed: allow_null: :Open "data/a.rec": No such file or directory',
+        'train_mnist.py: error: LocalFileSystem: Open "data/a.rec": No such file or directory',
+        "MXNetError: LocalFileSystem.ListDirectory data/a.rec error: No such file or directory",
+    ],
+)
+def test_files_that_mxnet_does_not_find(text: str) -> None:
+    assert Advisor(advise_on_path=lambda path: f"ours: {path}").take(line(text)) == "ours: data/a.rec"
