@@ -1,11 +1,10 @@
 """Faults on demand: their kinds, which faults are armed, and how often they strike.
 
 A fault is written `KIND name=value ... [count=K]`, in the settings and on the command line. Faults are deterministic: a
-fault strikes the next K calls that it selects, or the calls that its seed selects.
+fault strikes the next K calls that it selects.
 """
 
 import difflib
-import random
 import shlex
 import threading
 from collections.abc import Callable, Iterable, Mapping
@@ -73,12 +72,9 @@ INSTANCE = Parameter("instance", "an instance's id", required=True)
 ONE = Parameter("a", "an instance's id", required=True)
 OTHER = Parameter("b", "another instance's id", required=True)
 FREE = Parameter("free", "the number of instances that can still launch, 0 or more", is_whole)
-RATE = Parameter("rate", "a share of calls, 0 to 1", lambda text: is_number(text) and float(text) <= 1)
-SEED = Parameter("seed", "a whole number that selects the calls of a rate=", is_whole)
 MS = Parameter("ms", "a number of milliseconds, up to 60000",
                lambda text: is_number(text) and float(text) <= 60_000, required=True)  # fmt: skip
 AFTER_BYTES = Parameter("after_bytes", "the number of bytes that pass; default 0", is_whole)
-AT_BYTE = Parameter("at_byte", "the position of the byte, from 0; default 0", is_whole)
 LEAVES = Parameter("leaves", "stopped, or running (EC2 does not notice)",
                    lambda text: text in ("stopped", "running"))  # fmt: skip
 MBIT = Parameter("mbit", "a number of Mbit/s; 0: no limit", is_number, required=True)
@@ -91,8 +87,7 @@ KINDS: dict[str, Kind] = {
              (ZONE, TYPE, MARKET, FREE), count=None),
         Kind("vcpu-limit", "VcpuLimitExceeded (for spot MaxSpotInstanceCountExceeded), whatever the quotas are",
              (TYPE, MARKET), count=None),
-        Kind("throttle", "RequestLimitExceeded for the next calls, or with rate= for that share of all calls",
-             (SERVICE, ACTION, RATE, SEED)),
+        Kind("throttle", "RequestLimitExceeded for the next calls", (SERVICE, ACTION)),
         Kind("slow", "the answer comes `ms` milliseconds later", (SERVICE, ACTION, MS), count=None),
         Kind("unauthorized", "UnauthorizedOperation, as for a role that lacks a permission", (SERVICE, ACTION),
              count=None),
@@ -100,7 +95,6 @@ KINDS: dict[str, Kind] = {
         Kind("lost-reply", "the call takes effect and the connection is closed without a reply", (SERVICE, ACTION)),
         Kind("s3-503", "503 SlowDown from S3, before anything is done", (OPERATION, KEY)),
         Kind("s3-cut", "the connection is cut within the object's bytes, up or down", (OPERATION, KEY, AFTER_BYTES)),
-        Kind("s3-flip", "one byte of the object is changed, up or down", (OPERATION, KEY, AT_BYTE)),
         Kind("no-boot", "the next instance's host never boots", (ZONE, TYPE)),
         Kind("no-sshd", "the next instance's host boots without sshd", (ZONE, TYPE)),
         _immediate("kill", "the host loses its power; its instance stops, as on lost hardware, or with leaves=running "
@@ -171,16 +165,15 @@ def parse_fault(text: str) -> Fault:
         values[name] = value
     count = values.pop("count", None)
     _check_values(kind, values)
-    return Fault(kind=kind.name, parameters=values, left=_parse_count(kind, count, for_a_rate="rate" in values))
+    return Fault(kind=kind.name, parameters=values, left=_parse_count(kind, count))
 
 
 def fault(
     kind: str, *, zone: str | None = None, type: str | None = None,  # noqa: A002 -- as in the text
     market: Literal["on-demand", "spot"] | None = None, free: int | None = None, service: str | None = None,
-    action: str | None = None, rate: float | None = None, seed: int | None = None, operation: str | None = None,
-    key: str | None = None, after_bytes: int | None = None, at_byte: int | None = None, instance: str | None = None,
-    leaves: Literal["stopped", "running"] | None = None, a: str | None = None, b: str | None = None,
-    mbit: float | None = None, ms: float | None = None, after_s: float | None = None,
+    action: str | None = None, operation: str | None = None, key: str | None = None, after_bytes: int | None = None,
+    instance: str | None = None, leaves: Literal["stopped", "running"] | None = None, a: str | None = None,
+    b: str | None = None, mbit: float | None = None, ms: float | None = None, after_s: float | None = None,
     count: int | Literal["all"] | None = None,
 ) -> Fault:  # fmt: skip
     """Returns a fault for a program: `fault("capacity", zone="us-east-1a")` is `capacity zone=us-east-1a`.
@@ -200,9 +193,9 @@ def render_fault(fault: Fault) -> str:
     return shlex.join(words)
 
 
-def _parse_count(kind: Kind, text: str | None, *, for_a_rate: bool) -> int | None:
+def _parse_count(kind: Kind, text: str | None) -> int | None:
     if text is None:
-        return None if for_a_rate else kind.count  # a share of all calls strikes until it is disarmed
+        return kind.count
     if kind.when == "immediate":
         raise FaultError(f"{kind.name}: acts once, immediately, and takes no count=")
     if text == "all":
@@ -222,8 +215,6 @@ def _check_values(kind: Kind, values: Mapping[str, str]) -> None:
     for parameter in kind.parameters:
         if parameter.required and parameter.name not in values:
             raise FaultError(f"{kind.name}: {parameter.name}= is missing: {parameter.allowed}")
-    if "seed" in values and "rate" not in values:
-        raise FaultError(f"{kind.name}: seed= needs rate=")
 
 
 def _describe_parameters(kind: Kind) -> str:
@@ -237,7 +228,6 @@ class FaultBook:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._faults: dict[str, Fault] = {}
-        self._draws: dict[str, random.Random] = {}
         self._armed = 0
 
     def arm(self, text: str) -> Fault:
@@ -248,24 +238,19 @@ class FaultBook:
         with self._lock:
             self._armed += 1
             fault = replace(fault, id=f"fault-{self._armed}")
-            if "rate" in fault.parameters:
-                self._draws[fault.id] = random.Random(int(fault.parameters.get("seed", "0")))  # noqa: S311 -- not for a secret
             self._faults[fault.id] = fault
             return fault
 
     def take(self, kind: str, **context: str) -> Fault | None:
         """Returns the oldest armed fault of a kind that matches the context, or None. This is a strike."""
         with self._lock:
-            for fault in self._matching(kind, context):
-                draw = self._draws.get(fault.id)
-                if draw is None or draw.random() < float(fault.parameters["rate"]):
-                    return self._strike(fault)
-        return None
+            fault = self._oldest(kind, context)
+            return self._strike(fault) if fault else None
 
     def find(self, kind: str, **context: str) -> Fault | None:
         """Returns the oldest armed fault of a kind that matches the context, or None. This is not a strike."""
         with self._lock:
-            return next(iter(self._matching(kind, context)), None)
+            return self._oldest(kind, context)
 
     def spend(self, fault_id: str, name: str, amount: int) -> None:
         """Decreases a number, such as `free`, to 0 at least. A negative amount increases it. Ignores an unknown id."""
@@ -278,7 +263,6 @@ class FaultBook:
         """Forgets all faults, and arms those of the settings, as at the start. Raises FaultError."""
         with self._lock:
             self._faults.clear()
-            self._draws.clear()
             self._armed = 0
         for text in texts:
             self.arm(text)
@@ -296,20 +280,16 @@ class FaultBook:
                 raise FaultError(f"no armed fault has the id {which} (armed: {known})")
             gone = tuple(fault for fault in self._faults.values() if which in ("all", fault.id))
             for fault in gone:
-                self._forget(fault.id)
+                del self._faults[fault.id]
             return gone
 
-    def _matching(self, kind: str, context: Mapping[str, str]) -> tuple[Fault, ...]:
-        return tuple(fault for fault in self._faults.values() if fault.kind == kind and fault.matches(context))
+    def _oldest(self, kind: str, context: Mapping[str, str]) -> Fault | None:
+        return next((fault for fault in self._faults.values() if fault.kind == kind and fault.matches(context)), None)
 
     def _strike(self, fault: Fault) -> Fault:
         struck = replace(fault, struck=fault.struck + 1, left=None if fault.left is None else fault.left - 1)
         if struck.left == 0:
-            self._forget(fault.id)
+            del self._faults[fault.id]
         else:
             self._faults[fault.id] = struck
         return struck
-
-    def _forget(self, fault_id: str) -> None:
-        self._faults.pop(fault_id)
-        self._draws.pop(fault_id, None)
