@@ -4,12 +4,10 @@ The extension adds a default VPC in the sandbox's own range, public addresses th
 unknown images, key pairs and instance types and for security groups in use.
 """
 
-import datetime as dt
 import itertools
 import threading
 from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from ipaddress import IPv4Network
 from typing import TYPE_CHECKING, Any, cast
 
@@ -342,11 +340,6 @@ class SandboxEC2Backend(EC2Backend):
             "http://aws.amazon.com/contact-us/ec2-request to request an adjustment to this limit.",
         )
 
-    def matches_filters(self, offering: dict[str, Any], filters: dict[str, list[str]], _location_type: str) -> bool:
-        """Returns whether an offer of a type matches filters, which in moto cannot have * and ?."""
-        found = {"location": offering["Location"], "instance-type": offering["InstanceType"]}
-        return all(matches_filter(found.get(name), values) for name, values in filters.items())
-
     def describe_regions(self, region_names: list[str] | None = None) -> list[Region]:
         """Returns the regions that can have instances. Raises EC2ClientError for others."""
         known = {self.settings.region, *self.settings.others}
@@ -391,26 +384,6 @@ class PublicAddresses:
             if str(address) not in used:
                 return str(address)
         raise EC2ClientError("InsufficientAddressCapacity", "The sandbox has no free public address.")
-
-
-def matches_filter(instance_value: Any, filter_values: Any) -> bool:
-    """Returns whether a filter's values, which may have * and ?, match an instance's value, or one of several. Pure.
-
-    moto's function compares texts as they are, and so never a state's code.
-    """
-    patterns = [one.replace("[", "[[]") for one in filter_values]  # [ has no meaning for EC2
-    return any(fnmatchcase(text, pattern) for text in _texts_of(instance_value) for pattern in patterns)
-
-
-def _texts_of(value: Any) -> Iterator[str]:
-    """Yields the texts of a value as EC2 compares it: of a list, those of its entries; of a dict, its keys."""
-    if isinstance(value, list | dict):
-        for one in value:
-            yield from _texts_of(one)
-    elif isinstance(value, dt.datetime):
-        yield f"{value.isoformat(timespec='milliseconds')}Z"
-    elif value is not None:
-        yield str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def read_groups(backend: "Backend", wanted: Iterable[str]) -> tuple[Group, ...]:

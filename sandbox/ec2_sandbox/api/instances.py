@@ -100,16 +100,6 @@ class SandboxInstance(Instance):
         self.ec2_backend.attach_volume(volume.id, self.id, device_path, delete_on_termination)
 
     @property
-    def disks(self) -> list[Any]:
-        """The attached volumes, for filters."""
-        return list(self.block_device_mapping.values())
-
-    @property
-    def interfaces(self) -> list[Any]:
-        """The network interfaces, for filters."""
-        return list(self.nics.values())
-
-    @property
     def instance_id(self) -> str:
         """The id, under the name that moto's DescribeInstanceStatus reads."""
         return str(self.id)

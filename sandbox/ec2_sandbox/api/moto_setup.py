@@ -17,7 +17,7 @@ from moto.fsx import models as fsx_models
 from moto.iam import policy_validation
 from moto.servicequotas import urls as quota_urls
 
-from ec2_sandbox.api.ec2 import Ec2Settings, PublicAddresses, SandboxEC2Backend, matches_filter
+from ec2_sandbox.api.ec2 import Ec2Settings, PublicAddresses, SandboxEC2Backend
 from ec2_sandbox.api.ec2_actions import SandboxEC2Response
 from ec2_sandbox.api.file_systems import SandboxFileSystem
 from ec2_sandbox.api.instances import SandboxInstance
@@ -29,25 +29,8 @@ from ec2_sandbox.hosts.names import Names
 
 # DescribeInstances' filters that moto lacks, and the instance attribute that each one compares.
 INSTANCE_FILTERS = {
-    **{name: name.replace("-", "_") for name in (
-        "capacity-reservation-id", "client-token", "ebs-optimized", "hypervisor", "kernel-id", "launch-time",
-        "metadata-options.http-endpoint", "metadata-options.http-put-response-hop-limit",
-        "metadata-options.http-tokens", "metadata-options.instance-metadata-tags", "metadata-options.state",
-        "monitoring-state", "platform", "reservation-id", "root-device-name", "root-device-type",
-        "spot-instance-request-id", "virtualization-type",
-    )},
-    "block-device-mapping.delete-on-termination": "disks.delete_on_termination",
-    "block-device-mapping.device-name": "block_device_mapping",
-    "block-device-mapping.volume-id": "disks.volume_id", "iam-instance-profile.arn": "iam_instance_profile.Arn",
-    "instance-lifecycle": "lifecycle", "instance-state-code": "state_code", "launch-index": "ami_launch_index",
-    "network-interface.addresses.private-ip-address": "interfaces.private_ip_address",
-    "network-interface.association.public-ip": "interfaces.public_ip",
-    "network-interface.group-id": "security_groups.id",
-    "network-interface.group-name": "security_groups.name",
-    "network-interface.mac-address": "interfaces.mac_address",
-    "network-interface.network-interface-id": "interfaces.id",
-    "network-interface.subnet-id": "interfaces.subnet_id", "network-interface.vpc-id": "interfaces.vpc_id",
-    "placement-group-name": "placement.group_name", "tenancy": "placement.tenancy",
+    "client-token": "client_token", "instance-lifecycle": "lifecycle", "placement-group-name": "placement.group_name",
+    "spot-instance-request-id": "spot_instance_request_id",
 }  # fmt: skip
 
 
@@ -57,7 +40,6 @@ def install(settings: Ec2Settings) -> Backend:
     ec2_backends.backend = SandboxEC2Backend
     ec2_urls.url_paths = {"{0}/": SandboxEC2Response.dispatch}
     ec2_utils.filter_dict_attribute_mapping.update(INSTANCE_FILTERS)
-    ec2_utils.instance_value_in_filter_values = matches_filter
     # For CreateTags and DescribeTags.
     ec2_utils.EC2_RESOURCE_TO_PREFIX["placement-group"] = "pg"
     ec2_utils.EC2_PREFIX_TO_RESOURCE["pg"] = "placement-group"

@@ -133,31 +133,6 @@ def test_the_same_client_token_has_one_effect(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("instance-type", "t3.*"),
-        ("instance-state-code", "16"),
-        ("source-dest-check", "true"),
-        ("key-name", "own [1]"),
-        ("launch-time", "20??-*Z"),
-        ("metadata-options.http-tokens", "optional"),
-        ("block-device-mapping.device-name", "/dev/sda1"),
-        ("block-device-mapping.volume-id", "vol-*"),
-        ("network-interface.group-name", "default"),
-        ("network-interface.network-interface-id", "eni-*"),
-        ("reservation-id", "r-*"),
-    ],
-)
-def test_instances_are_found_by(world: World, name: str, value: str) -> None:
-    world.clients.ec2.create_key_pair(KeyName="own [1]")
-    ids = launch(world, KeyName="own [1]")
-    [reservation] = world.clients.ec2.describe_instances(Filters=[{"Name": name, "Values": [value, "none"]}])[
-        "Reservations"
-    ]
-    assert [instance["InstanceId"] for instance in reservation["Instances"]] == ids
-
-
-@pytest.mark.parametrize(
     ("client", "call", "parameters", "code"),
     [
         ("ec2", "describe_instances", {"NextToken": "wrong"}, "InvalidParameterValue"),
@@ -177,13 +152,6 @@ def test_an_error_of_a_service_with_paths_is_json(world: World) -> None:
     world.sandbox.book.arm("unauthorized service=elasticfilesystem")
     with pytest.raises(ClientError, match=r"AccessDeniedException.* operation: User: arn:"):
         world.clients.efs.describe_file_systems()
-
-
-def test_offers_are_found_by_family_and_zone(world: World) -> None:
-    filters: Any = [{"Name": "instance-type", "Values": ["g5.?xlarge"]}, {"Name": "location", "Values": ["*1b"]}]
-    found = world.clients.ec2.describe_instance_type_offerings(LocationType="availability-zone", Filters=filters)
-    types = {offer["InstanceType"] for offer in found["InstanceTypeOfferings"]}
-    assert types == {"g5.2xlarge", "g5.4xlarge", "g5.8xlarge"}
 
 
 @pytest.mark.parametrize("limit", ["capacity", "quota"])
