@@ -235,13 +235,6 @@ class SandboxEC2Backend(EC2Backend):
             self.settings.fleet.capture(cast("SandboxSnapshot", snapshot))
         return snapshot
 
-    def copy_snapshot(self, source_snapshot_id: str, *args: Any, **kwargs: Any) -> Any:
-        """As in moto, but with the bytes."""
-        snapshot = cast("SandboxSnapshot", super().copy_snapshot(source_snapshot_id, *args, **kwargs))
-        snapshot.copy_of = source_snapshot_id
-        self.settings.fleet.capture(snapshot)
-        return snapshot
-
     def delete_security_group(self, name: str | None = None, group_id: str | None = None) -> None:
         """As in moto, but fails while a network interface or a rule of another group uses the group."""
         group = self.get_security_group_by_name_or_id(group_id or name or "")

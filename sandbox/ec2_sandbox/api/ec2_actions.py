@@ -88,6 +88,12 @@ class SandboxEC2Response(FleetActions, DiskActions):
                 backend.answers.keep(action, token, given, (status, headers, body))
         return status, headers, body
 
+    def _refuse(self) -> ActionResult:
+        raise NotImplementedError(self._get_action())
+
+    # moto would make images and snapshots without bytes. DescribeFleets lists the instances of an instant fleet.
+    copy_image = copy_snapshot = describe_fleet_instances = _refuse
+
     def _check_repeated(self, answer: str) -> None:
         """Raises EC2ClientError if all instances of an earlier launch are terminated."""
         states = {i.id: i.state for i in self.sandbox_backend.sandbox_instances()}

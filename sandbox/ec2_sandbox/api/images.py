@@ -110,26 +110,6 @@ def register(backend: EC2Backend, name: str, devices: Devices, root: str, **more
     return _add(backend, name, merge_devices((), devices), tags, root_device_name=root, **more)
 
 
-def copy(
-    backend: EC2Backend, source: Ami, name: str, tags: Mapping[str, Mapping[str, str]], *, region: str, **more: Any
-) -> SandboxAmi:
-    """Adds a copy of an image. region: the image's. Raises EC2ClientError."""
-    _check_name(backend, name)
-    if source.state != "available":
-        raise EC2ClientError("InvalidRequest", f"Image {source.id} is not available for copying.")
-    devices = source.block_device_mappings
-    for device in devices:
-        snapshot_id, description = device["Ebs"].pop("SnapshotId", None), f"Copied for {name} from {source.id}"
-        if snapshot_id:
-            snapshot = backend.copy_snapshot(snapshot_id, region, description, None)
-            snapshot.add_tags(dict(tags.get("snapshot", {})))
-            device["Ebs"]["SnapshotId"] = snapshot.id
-    root, mode = source.root_device_name, source.boot_mode
-    return _add(
-        backend, name, devices, tags, source_ami=source, state="pending", root_device_name=root, boot_mode=mode, **more
-    )
-
-
 def merge_devices(devices: Devices, changes: Devices) -> list[dict[str, Any]]:
     """Returns block devices with changes to them, and devices that only the changes have. Pure."""
     merged = {device["DeviceName"]: dict(device) for device in devices}

@@ -25,12 +25,7 @@ class SandboxAttachment(VolumeAttachment):
 
 
 class SandboxSnapshot(Snapshot):
-    """A snapshot that is `pending` until the daemon has its bytes.
-
-    The snapshots of public images have none. copy_of: the id of the snapshot that it copies, or "".
-    """
-
-    copy_of = ""
+    """A snapshot that is `pending` until the daemon has its bytes. The snapshots of public images have none."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

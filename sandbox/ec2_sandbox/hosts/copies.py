@@ -40,8 +40,6 @@ class Copies:
     def capture(self, snapshot: SandboxSnapshot, host: Host | None) -> None:
         """Starts to copy the bytes that a snapshot's volume has now. host: the running host whose disk it is."""
         source = self._paths.volumes_dir / snapshot.volume.id
-        if snapshot.copy_of:
-            source, host = self._paths.snapshots_dir / snapshot.copy_of, None
         if host is not None and host.pid is not None:
             hold(host, host.pid)
         self._start(snapshot.id, source, self._paths.snapshots_dir / snapshot.id, 0, host)

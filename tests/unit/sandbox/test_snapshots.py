@@ -53,15 +53,3 @@ def test_an_image_of_a_snapshot(world: World) -> None:
         ec2.delete_snapshot(SnapshotId=snapshot_id)
     done = ec2.deregister_image(ImageId=image_id, DeleteAssociatedSnapshots=True)
     assert [one["SnapshotId"] for one in done["DeleteSnapshotResults"]] == [snapshot_id]
-
-
-def test_a_copied_image_has_its_own_snapshots(world: World) -> None:
-    ec2 = world.clients.ec2
-    snapshot_id = take(world)["SnapshotId"]
-    image_id = register(world, ROOT, SnapshotId=snapshot_id)
-    copied = ec2.copy_image(SourceImageId=image_id, SourceRegion="us-east-1", Name="copied")["ImageId"]
-    [first, second] = ec2.describe_images(ImageIds=[image_id, copied])["Images"]
-    assert (second["State"], second["Architecture"], second["RootDeviceName"]) == ("available", "x86_64", ROOT)
-    assert first["BlockDeviceMappings"][0]["Ebs"]["SnapshotId"] == snapshot_id
-    made = world.sandbox.backend.snapshots[second["BlockDeviceMappings"][0]["Ebs"]["SnapshotId"]]
-    assert (getattr(made, "copy_of"), made.status, made.volume_size) == (snapshot_id, "completed", 3)  # noqa: B009

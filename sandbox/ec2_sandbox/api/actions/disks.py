@@ -3,7 +3,6 @@
 from typing import Any, cast
 
 from moto.core.responses import ActionResult
-from moto.ec2.models import ec2_backends
 
 from ec2_sandbox.api import images, volumes
 from ec2_sandbox.api.actions.base import SandboxActions
@@ -37,19 +36,6 @@ class DiskActions(SandboxActions):
             architecture=self._get_param("Architecture", "i386"),
             virtualization_type=self._get_param("VirtualizationType", "paravirtual"),
             boot_mode=self._get_param("BootMode", "uefi-preferred"),
-        )
-        return ActionResult({"ImageId": image.id})
-
-    def copy_image(self) -> ActionResult:
-        """Makes an image of copies of another image's snapshots."""
-        region = self._get_param("SourceRegion")
-        image = images.copy(
-            self.sandbox_backend,
-            ec2_backends[self.current_account][region].describe_images(ami_ids=[self._get_param("SourceImageId")])[0],
-            self._get_param("Name"),
-            self._parse_tag_specification(),
-            region=region,
-            description=self._get_param("Description"),
         )
         return ActionResult({"ImageId": image.id})
 

@@ -148,10 +148,6 @@ class FleetActions(LaunchActions):
         """Returns the named fleets. Without a name, EC2 returns no instant fleet."""
         return ActionResult({"Fleets": [fleet.describe() for fleet in self._find_fleets()]})
 
-    def describe_fleet_instances(self) -> ActionResult:
-        """Not supported: CreateFleet and DescribeFleets already list the instances of an instant fleet."""
-        raise NotImplementedError("DescribeFleetInstances")
-
     def delete_fleets(self) -> ActionResult:
         """Deletes fleets and terminates their instances, which EC2 requires for instant fleets."""
         if not self._get_bool_param("TerminateInstances"):

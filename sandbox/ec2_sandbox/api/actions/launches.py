@@ -16,7 +16,6 @@ from ec2_sandbox.api.instances import PlacementGroup, SandboxInstance, register_
 from ec2_sandbox.config import Market
 
 MAX_USER_DATA = 16384
-BY_PARAMETER = "resolve:ssm:"
 # A page of launch templates, or of versions, when the caller does not say how long it is; moto has one page only.
 ALL_TEMPLATES = 10_000
 
@@ -60,14 +59,6 @@ class LaunchActions(SandboxActions):
             version = self.find_template(given)
             named = {"LaunchTemplateId": version.template.id, "Version": str(version.number)}
             self.params = {**merge_launch(version.data, self.params), "LaunchTemplate": named}
-        image_id = str(self._get_param("ImageId") or "")
-        if image_id.startswith(BY_PARAMETER):
-            from ec2_sandbox.api.on_hosts.ssm import ssm_backends  # noqa: PLC0415 - as in server.py
-
-            found = ssm_backends[self.current_account][self.region].get_parameter(image_id.removeprefix(BY_PARAMETER))
-            if found is None:
-                raise EC2ClientError("InvalidParameterValue", f"Unable to resolve {image_id}")
-            self.params = {**self.params, "ImageId": found.value}
 
     def find_template(self, given: dict[str, str]) -> LaunchTemplateVersion:
         """Returns a version of a launch template. Raises EC2ClientError if it does not exist.

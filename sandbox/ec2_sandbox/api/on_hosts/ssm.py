@@ -2,12 +2,9 @@
 
 from moto.ec2.models import ec2_backends
 from moto.ssm import models, urls
-from moto.ssm.models import ssm_backends
 
 from ec2_sandbox.api.images import SandboxAmi
 from ec2_sandbox.api.on_hosts.run_command import SandboxCommand, SandboxSsmResponse
-
-__all__ = ["ssm_backends"]
 
 
 class SandboxParameters(models.ParameterDict):

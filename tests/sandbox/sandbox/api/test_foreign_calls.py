@@ -18,6 +18,7 @@ pytestmark = pytest.mark.sandbox
     ("service", "operation", "arguments"),
     [
         ("ec2", "describe_instance_event_windows", {}),
+        ("ec2", "copy_image", {"Name": "copied", "SourceImageId": "ami-1", "SourceRegion": REGION}),
         ("iam", "simulate_principal_policy", {"PolicySourceArn": "arn:aws:iam::1:user/x", "ActionNames": ["s3:Get"]}),
         ("sts", "decode_authorization_message", {"EncodedMessage": "x"}),
         ("ssm", "list_associations", {}),
