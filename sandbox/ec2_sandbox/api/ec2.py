@@ -205,6 +205,8 @@ class SandboxEC2Backend(EC2Backend):
         for mapping in self.amis[image_id].block_device_mappings:
             own = next((m for m in mappings if m["DeviceName"] == mapping["DeviceName"]), None)
             if own and own.get("NoDevice") is not None:
+                if own["DeviceName"] == self.amis[image_id].root_device_name:
+                    raise EC2ClientError("InvalidBlockDeviceMapping", "An instance needs its root volume.")
                 continue
             given = {k: v for k, v in own["Ebs"].items() if v is not None} if own else {}
             complete.append({"DeviceName": mapping["DeviceName"], "Ebs": {**mapping["Ebs"], **given}})

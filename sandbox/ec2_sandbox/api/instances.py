@@ -237,7 +237,6 @@ class SandboxInstance(Instance):
         is_known = self.state == "stopped" and not self.ec2_backend.unsettled.hides("stopped", self.id)
         if not is_known and self.state not in ("pending", "running"):
             raise IncorrectInstanceStateError(self.id, "started")
-        _ = self.root_volume
 
     def start(self) -> InstanceState:
         """Boots a stopped instance again, with the same disk and a new public address."""
@@ -259,12 +258,8 @@ class SandboxInstance(Instance):
 
     @property
     def root_volume(self) -> Any:
-        """The root volume. Raises EC2ClientError for a stopped instance from which it was detached."""
-        root = self.block_device_mapping.get(self.root_device_name)
-        if root is None:
-            what = f"Instance does not have a volume attached at root ({self.root_device_name})"
-            raise EC2ClientError("InvalidParameterValue", f"Invalid value '{self.id}' for instanceId. {what}")
-        return self.ec2_backend.get_volume(root.volume_id)
+        """The root volume."""
+        return self.ec2_backend.get_volume(self.block_device_mapping[self.root_device_name].volume_id)
 
 
 def _describe_check(result: CheckResult) -> dict[str, Any]:
@@ -340,12 +335,6 @@ class SandboxSpotRequest(SpotInstanceRequest):
     def launched_availability_zone(self) -> str | None:
         """The instance's zone."""
         return self._instance.placement.zone
-
-    def get_filter_value(self, filter_name: str, method_name: str | None = None) -> Any:
-        """As in moto, with more filters."""
-        known = {"instance-id": self._instance.id, "launched-availability-zone": self.launched_availability_zone,
-                 "status-code": self.status["Code"], "type": self.type}  # fmt: skip
-        return known[filter_name] if filter_name in known else super().get_filter_value(filter_name, method_name)
 
 
 def register_spot_requests(

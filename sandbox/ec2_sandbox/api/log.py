@@ -34,7 +34,7 @@ FORM = "application/x-www-form-urlencoded"
 SIGNED_AS = {"elasticfilesystem": "efs"}
 # Of a form: those that have a key of their own, or are large. Of the others: those that count.
 LEFT_OUT = ("Action", "Version", "ClientToken", "DryRun", "UserData")
-OF_JSON = ("Name", "Names", "NextToken", "Path")
+OF_JSON = ("Name", "Names", "Path")
 OF_S3 = ("prefix", "versionId")
 XML_CODE = re.compile(rb"<Code>([^<]+)</Code>")
 JSON_TYPE = re.compile(rb'"__type"\s*:\s*"(?:[^"#]*#)?([^"]+)"')

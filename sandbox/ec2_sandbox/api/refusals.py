@@ -73,10 +73,6 @@ SLOW_DOWN = Refusal("SlowDown", "Please reduce your request rate.", "503 Slow Do
 BROKEN = Refusal("InternalError", "An internal error has occurred", INTERNAL, "InternalFailure", "InternalServerError")
 # The status is 400, because clients would retry 500 or more.
 UNSUPPORTED = Refusal("UnsupportedOperation", "The sandbox cannot do this", s3_code="NotImplemented")
-INVALID_PAGE = Refusal(
-    "InvalidParameterValue", "The token of the next page is not valid",
-    query_code="ValidationError", json_code="InvalidNextToken",
-)  # fmt: skip
 SANDBOX_BROKEN = Refusal(
     "InternalError", "The sandbox failed; see its daemon.log", INTERNAL, "InternalFailure", "InternalFailure"
 )

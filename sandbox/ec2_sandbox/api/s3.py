@@ -1,4 +1,4 @@
-"""S3's multipart uploads in progress, with times and encoded keys, and wrong tokens of pages, which moto lacks.
+"""S3's multipart uploads in progress, with times and encoded keys, which moto lacks.
 
 https://docs.aws.amazon.com/AmazonS3/latest/API/API_ListMultipartUploads.html
 """
@@ -11,7 +11,6 @@ from moto.core.common_types import TYPE_RESPONSE
 from moto.core.responses import ActionResult
 from moto.core.utils import utcnow
 from moto.s3 import models, responses
-from moto.s3.exceptions import InvalidContinuationToken
 
 
 class SandboxMultipart(models.FakeMultipart):
@@ -23,14 +22,7 @@ class SandboxMultipart(models.FakeMultipart):
 
 
 class SandboxS3Response(responses.S3Response):
-    """moto's S3 actions, with the times of uploads and the error of a wrong token."""
-
-    def list_objects_v2(self) -> TYPE_RESPONSE:
-        """Returns a page of objects."""
-        token = self.querystring.get("continuation-token", [""])[0]
-        if token and token not in self.backend._pagination_tokens:  # noqa: SLF001
-            raise InvalidContinuationToken
-        return super().list_objects_v2()
+    """moto's S3 actions, with the times of uploads."""
 
     def list_multipart_uploads(self) -> TYPE_RESPONSE:
         """Returns the uploads with the prefix, on one page."""

@@ -33,7 +33,7 @@ from werkzeug.wrappers import Response
 from werkzeug.wsgi import LimitedStream
 
 from ec2_sandbox.api.log import CALL_KEY
-from ec2_sandbox.api.refusals import INVALID_PAGE, SANDBOX_BROKEN, UNSUPPORTED, refuse
+from ec2_sandbox.api.refusals import SANDBOX_BROKEN, UNSUPPORTED, refuse
 from ec2_sandbox.paths import CHECKIP_PATH, SandboxPaths
 
 IDLE_TIMEOUT_S = 120.0
@@ -174,10 +174,7 @@ def catch_errors(app: WSGIApplication) -> WSGIApplication:
         except (NotImplementedError, ModuleNotFoundError) as error:  # some parts of moto need extra packages
             unsupported = replace(UNSUPPORTED, message=f"{UNSUPPORTED.message}: {error}")
             return refuse(environ, start_response, environ[CALL_KEY]["service"], unsupported)
-        except Exception as error:  # the client must always get a response
-            # moto reads the token of a page as it is.
-            if isinstance(error, ValueError) and {"Marker", "NextToken"} & environ[CALL_KEY]["parameters"].keys():
-                return refuse(environ, start_response, environ[CALL_KEY]["service"], INVALID_PAGE)
+        except Exception:  # the client must always get a response
             log.exception("%s %s", environ["REQUEST_METHOD"], environ["PATH_INFO"])
             return refuse(environ, start_response, environ[CALL_KEY]["service"], SANDBOX_BROKEN)
 

@@ -84,8 +84,7 @@ def attach(backend: Any, volume_id: str, instance_id: str, device: str) -> Sandb
             "InvalidVolume.ZoneMismatch", f"The volume '{volume_id}' is not in the same availability zone as instance "
             f"'{instance_id}'",
         )  # fmt: skip
-    is_new_root = device == instance.root_device_name and instance.state == "stopped"
-    if device not in DEVICES and not is_new_root:
+    if device not in DEVICES:
         raise EC2ClientError("InvalidParameterValue", f"Value ({device}) for parameter device is invalid. {device} is "
                              "not a valid EBS device name.")  # fmt: skip
     if device in instance.block_device_mapping:
@@ -109,10 +108,7 @@ def detach(backend: Any, volume_id: str, instance_id: str | None, device: str | 
             "InvalidAttachment.NotFound", f"The volume '{volume_id}' is not attached to instance '{instance_id}'"
             f"{f' as device {device}' if device else ''}.",
         )  # fmt: skip
-    instance = cast("SandboxInstance", attachment.instance)
-    if attachment.device == instance.root_device_name and instance.state != "stopped":
-        raise EC2ClientError(
-            "OperationNotPermitted", f"Unable to detach root volume '{volume_id}' from instance '{instance.id}'"
-        )
+    if volume.is_root:
+        raise EC2ClientError("OperationNotPermitted", f"Unable to detach root volume '{volume_id}'")
     attachment.status = "detaching"
     return attachment

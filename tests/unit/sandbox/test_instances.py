@@ -126,22 +126,6 @@ def test_the_same_client_token_has_one_effect(world: World) -> None:
     assert len({world.clients.ec2.create_volume(**volume)["VolumeId"] for _ in range(2)}) == 1
 
 
-@pytest.mark.parametrize(
-    ("client", "call", "parameters", "code"),
-    [
-        ("ec2", "describe_instances", {"NextToken": "wrong"}, "InvalidParameterValue"),
-        ("ec2", "describe_spot_price_history", {"NextToken": "wrong"}, "InvalidParameterValue"),
-        ("ssm", "get_parameters_by_path", {"Path": "/aws", "NextToken": "wrong"}, "InvalidNextToken"),
-        ("s3", "list_objects_v2", {"Bucket": "bucket", "ContinuationToken": "wrong"}, "InvalidArgument"),
-    ],
-)
-def test_an_invalid_next_token_is_refused(world: World, client: str, call: str, parameters: Any, code: str) -> None:
-    world.clients.s3.create_bucket(Bucket="bucket")
-    world.clients.s3.put_object(Bucket="bucket", Key="key")
-    with pytest.raises(ClientError, match=code):
-        getattr(getattr(world.clients, client), call)(**parameters)
-
-
 def test_an_error_of_a_service_with_paths_is_json(world: World) -> None:
     world.sandbox.book.arm("unauthorized service=elasticfilesystem")
     with pytest.raises(ClientError, match=r"AccessDeniedException.* operation: User: arn:"):

@@ -7,7 +7,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from ec2_sandbox.paths import paths_of
-from sandbox_steps import RunningSandbox, Ssh, launch, state_of, wait_for
+from sandbox_steps import RunningSandbox, Ssh, launch, state_of
 from waits import until
 
 if TYPE_CHECKING:
@@ -80,24 +80,3 @@ def test_an_image_of_a_running_host(sandbox: RunningSandbox, ssh: Ssh) -> None:
     rebooted = "test ! -e /run/not-yet-rebooted"
     until(lambda: ssh.run(first["PublicIpAddress"], rebooted, check=False).returncode == 0, "it has not rebooted")
     assert state_of(ec2, first["InstanceId"]) == "running"
-
-
-@pytest.mark.usefixtures("sandbox")
-def test_a_kept_root_volume_becomes_that_of_another_host(ssh: Ssh) -> None:
-    ec2 = boto3.client("ec2")
-    [first] = launch(ssh, 1, BlockDeviceMappings=[{"DeviceName": ROOT, "Ebs": {"DeleteOnTermination": False}}])
-    ssh.run(first["PublicIpAddress"], "echo before | sudo tee /etc/mark")
-    [second] = launch(ssh, 1, Placement=first["Placement"])
-    ec2.terminate_instances(InstanceIds=[first["InstanceId"]])
-    ec2.stop_instances(InstanceIds=[second["InstanceId"]])
-    wait_for(ec2, "instance_terminated", [first["InstanceId"]])
-    wait_for(ec2, "instance_stopped", [second["InstanceId"]])
-    kept, own = (instance["BlockDeviceMappings"][0]["Ebs"]["VolumeId"] for instance in (first, second))
-    ec2.detach_volume(VolumeId=own)
-    ec2.get_waiter("volume_available").wait(VolumeIds=[own])
-    with pytest.raises(ClientError, match="does not have a volume attached at root"):
-        ec2.start_instances(InstanceIds=[second["InstanceId"]])
-    ec2.attach_volume(VolumeId=kept, InstanceId=second["InstanceId"], Device=ROOT)
-    ec2.start_instances(InstanceIds=[second["InstanceId"]])
-    wait_for(ec2, "instance_running", [second["InstanceId"]])
-    assert ssh.read(second["PrivateIpAddress"], "cat /etc/mark") == "before"
