@@ -61,7 +61,8 @@ def check_quota_code(code: str) -> str:
     return code
 
 
-def _check_package(name: str) -> str:
+def check_package(name: str) -> str:
+    """Returns the name of a package. Raises ValueError if there is none of this name."""
     # https://www.debian.org/doc/debian-policy/ch-controlfields.html#source
     if re.fullmatch(r"[a-z0-9][a-z0-9+.-]+(=\S+)?", name) is None:
         raise ValueError(f'no package of Debian or Ubuntu has the name "{name}"')
@@ -103,6 +104,6 @@ class SandboxConfig(Struct, frozen=True, kw_only=True):
         Meta(description='faults that are armed from the start, such as "throttle action=RunInstances count=3"'),
     ] = ()
     packages: Annotated[
-        tuple[Annotated[str, _check_package], ...],
+        tuple[Annotated[str, check_package], ...],
         Meta(description='packages of this machine\'s distribution that hosts have, such as "slurmd"'),
     ] = ()
