@@ -46,7 +46,7 @@ class Sandbox:
     report: gets what `start` and `stop` do.
 
     The sandbox ends with its block, also after an exception and Ctrl-C. It removes itself if this process is killed. If
-    its own processes are killed at the same time, the next `Sandbox`, or `ec2-sandbox prune`, removes what is left.
+    its own processes are killed at the same time, `ec2-sandbox prune` removes what is left.
     Raises UsageError for a wrong setting.
     """
 
@@ -98,7 +98,6 @@ class Sandbox:
                 hint=shlex.join(["ec2-sandbox", "shell", "--", *sys.orig_argv]),
             )
         if self._folder is None:
-            remove_killed(self._report)
             self._temporary = Path(tempfile.mkdtemp(prefix=TEMPORARY))
         elif control.find_running(self._folder) is not None:
             raise SandboxError(f"The folder {self._folder} already has a sandbox.", hint="ec2-sandbox stop")
@@ -274,14 +273,6 @@ class Host(HostStatus):
             words_inside(self.pid, "--wd=/", "--", *environment, *words), input=stdin,
             capture_output=True, text=True, errors="replace", check=check, timeout=timeout_s,
         )  # fmt: skip
-
-
-def remove_killed(report: Report) -> None:
-    """Removes the sandboxes with a temporary folder whose processes have all been killed. Raises SandboxError."""
-    found = [one for one in control.list_all() if one.folder and Path(one.folder).name.startswith(TEMPORARY)]
-    if killed := [one.id for one in found if one.state != "running"]:
-        for one in control.prune(killed, report=report):  # not those that were only starting
-            remove_temporary_folder(Path(str(one.folder)))
 
 
 def remove_temporary_folder(folder: Path) -> None:

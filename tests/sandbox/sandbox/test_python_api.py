@@ -1,12 +1,10 @@
 """`with Sandbox() as s:`, as a program outside this project uses it."""
 
-import os
 import re
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +14,6 @@ from ec2_sandbox import Host, Sandbox, control, fault
 from ec2_sandbox.errors import SandboxError, UsageError
 from ec2_sandbox.faults import FaultError
 from ec2_sandbox.paths import paths_of
-from ec2_sandbox.progress import silent
-from ec2_sandbox.sandbox import remove_killed
 from sandbox_steps import UBUNTU, find_leftovers
 from waits import until
 
@@ -187,28 +183,6 @@ def test_it_ends_with_a_killed_program() -> None:
     program.kill()
     program.wait(60)
     until(lambda: not find_leftovers(folder) and not folder.exists(), "the sandbox of a killed program stays")
-
-
-def test_the_next_one_removes_what_was_killed_with_its_daemon() -> None:
-    program, folder = start_program()
-    daemon = control.describe(folder).pid
-    assert daemon is not None
-    os.kill(daemon, signal.SIGSTOP)  # so that it does not see the end of the program
-    program.kill()
-    program.wait(60)
-    os.kill(daemon, signal.SIGKILL)
-    until(lambda: control.describe(folder).state == "crashed", "the daemon was not killed")
-    with Sandbox(hosts="none"):
-        assert not find_leftovers(folder)
-        assert not folder.exists()
-
-
-def test_one_that_was_only_starting_keeps_its_folder(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another process sees it before its daemon runs. Without its folder, the next one would remove it."""
-    [seen] = [one for one in control.list_all() if one.endpoint_url == sandbox.endpoint_url]
-    monkeypatch.setattr(control, "list_all", lambda: [replace(seen, state="crashed")])
-    remove_killed(silent)
-    assert Path(str(seen.folder)).is_dir()
 
 
 def test_a_folder_has_one_sandbox(tmp_path: Path) -> None:
