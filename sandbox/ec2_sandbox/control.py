@@ -29,7 +29,6 @@ from ec2_sandbox.paths import (
     CONTROL_TIMEOUT_S,
     MAX_OTHERS,
     STATE_ROOT,
-    AccessKey,
     DaemonStatus,
     HostStatus,
     SandboxPaths,
@@ -78,10 +77,14 @@ class SandboxInfo:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SandboxStatus:
-    """The state of a sandbox, without secrets. Fields that are not known are None or empty."""
+    """The state of a sandbox, without secrets. Fields that are not known are None or empty.
+
+    state: "folder-gone" if the folder was moved or deleted, whether the daemon runs or not.
+    """
 
     id: str
-    state: Literal["running", "crashed", "stopped"]
+    state: Literal["running", "crashed", "stopped", "folder-gone"]
+    folder: str | None = None
     state_dir: Path | None = None
     pid: int | None = None
     endpoint_url: str | None = None
@@ -89,21 +92,6 @@ class SandboxStatus:
     private_cidr: str | None = None
     public_cidr: str | None = None
     hosts: tuple[HostStatus, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SandboxOnMachine:
-    """One of this machine's sandboxes. Fields that are not known are None.
-
-    state: "folder-gone" if the folder was moved or deleted, whether the daemon runs or not. node_count: running ones.
-    """
-
-    id: str
-    state: Literal["running", "crashed", "folder-gone"]
-    folder: str | None = None
-    pid: int | None = None
-    endpoint_url: str | None = None
-    node_count: int = 0
 
 
 @as_root()
@@ -180,21 +168,30 @@ def reset(project_dir: Path, *, report: Report) -> bool:
 
 
 @as_root()
-def list_all() -> list[SandboxOnMachine]:
+def list_all() -> list[SandboxStatus]:
     """Returns all sandboxes of this machine that this user can see."""
-    return [_describe_on_machine(paths) for paths in find_places()] if sys.platform == "linux" else []
+    return [_describe(paths) for paths in find_places()] if sys.platform == "linux" else []
 
 
-def _describe_on_machine(paths: SandboxPaths) -> SandboxOnMachine:
+def describe(project_dir: Path) -> SandboxStatus:
+    """Returns the state of the project's sandbox, even if its files are damaged.
+
+    Raises SandboxError if it belongs to another user.
+    """
+    return _describe(_find_paths(project_dir))
+
+
+def _describe(paths: SandboxPaths) -> SandboxStatus:
     status, settings = find_daemon(paths), _find_settings(paths)
     pid = status.pid if status else None
     if settings is None:
-        return SandboxOnMachine(id=paths.id, state="crashed", pid=pid)
+        return SandboxStatus(id=paths.id, state="crashed" if find_leftovers(paths) else "stopped", pid=pid)
     is_there = Path(settings.project_dir).is_dir()
-    return SandboxOnMachine(
+    return SandboxStatus(
         id=paths.id, state="folder-gone" if not is_there else "running" if status else "crashed",
-        folder=settings.project_dir, pid=pid, endpoint_url=_endpoint_url(settings, status) if status else None,
-        node_count=sum(host.state == "running" for host in _find_hosts(paths)) if status else 0,
+        folder=settings.project_dir, state_dir=paths.state_dir, pid=pid,
+        endpoint_url=_endpoint_url(settings, status) if status else None, region=settings.region,
+        private_cidr=settings.private, public_cidr=settings.public, hosts=_find_hosts(paths) if status else (),
     )  # fmt: skip
 
 
@@ -210,19 +207,20 @@ def _find_hosts(paths: SandboxPaths) -> tuple[HostStatus, ...]:
 def _find_settings(paths: SandboxPaths) -> Settings | None:
     """Returns the sandbox's settings, or None if their file is missing or damaged."""
     try:
-        return read_json(paths.settings_file, Settings)
+        with as_root():
+            return read_json(paths.settings_file, Settings)
     except (OSError, ValueError):
         return None
 
 
 @as_root()
-def prune(ids: Sequence[str], *, report: Report) -> list[SandboxOnMachine]:
+def prune(ids: Sequence[str], *, report: Report) -> list[SandboxStatus]:
     """Removes those of these sandboxes that have crashed or whose folder is gone. Returns them. Raises SandboxError."""
     check_machine()
     removed = []
     with locked():
         for paths in find_places():
-            if paths.id in ids and (found := _describe_on_machine(paths)).state != "running":
+            if paths.id in ids and (found := _describe(paths)).state != "running":
                 remove_all(paths)
                 removed.append(found)
                 report(Event(kind="done", what=f"removed the sandbox {paths.id} of {found.folder or 'unknown folder'}"))
@@ -230,31 +228,17 @@ def prune(ids: Sequence[str], *, report: Report) -> list[SandboxOnMachine]:
 
 
 def find_running(project_dir: Path) -> SandboxInfo | None:
-    """Returns the project's sandbox if it is running, or None.
-
-    Raises SandboxError if it belongs to another user or its files are damaged.
-    """
+    """Returns the project's sandbox if it is running, or None. Raises SandboxError if it belongs to another user."""
     paths = _find_paths(project_dir)
-    status = find_daemon(paths)
-    if status is None:
+    status, settings = find_daemon(paths), _find_settings(paths)
+    if status is None or settings is None:
         return None
-    try:
-        with as_root():
-            settings = read_json(paths.settings_file, Settings)
-            key = read_json(paths.credentials_file, AccessKey)
-    except PermissionError as error:
-        raise _belongs_to_another(project_dir) from error
-    except (OSError, ValueError) as error:
-        raise SandboxError(
-            f"The sandbox of {project_dir} runs, but its files in {paths.state_dir} are damaged: {error}",
-            hint="ec2-sandbox reset",
-        ) from error
     if settings.owner is not None and not Path(f"/proc/{settings.owner}").exists():
         return None  # it is ending
     endpoint_url = _endpoint_url(settings, status)
     return SandboxInfo(
         id=paths.id, pid=status.pid, endpoint_url=endpoint_url, ca_bundle=paths.ca_file, aws_dir=paths.aws_dir,
-        region=settings.region, access_key_id=key.access_key_id, secret_access_key=key.secret_access_key,
+        region=settings.region, access_key_id=settings.access_key_id, secret_access_key=settings.secret_access_key,
         checkip_url=endpoint_url + CHECKIP_PATH, private_cidr=settings.private, public_cidr=settings.public,
     )  # fmt: skip
 
@@ -386,25 +370,6 @@ def api_log(project_dir: Path) -> Path:
     """
     find_required(project_dir)
     return paths_of(project_dir).api_log
-
-
-def describe(project_dir: Path) -> SandboxStatus:
-    """Returns the state of the project's sandbox, even if its files are damaged.
-
-    Raises SandboxError if it belongs to another user.
-    """
-    paths = _find_paths(project_dir)
-    status = find_daemon(paths)
-    if status is None:
-        return SandboxStatus(id=paths.id, state="crashed" if find_leftovers(paths) else "stopped")
-    settings = _find_settings(paths)
-    if settings is None:
-        return SandboxStatus(id=paths.id, state="crashed", state_dir=paths.state_dir, pid=status.pid)
-    return SandboxStatus(
-        id=paths.id, state="running", state_dir=paths.state_dir, pid=status.pid,
-        endpoint_url=_endpoint_url(settings, status), region=settings.region, private_cidr=settings.private,
-        public_cidr=settings.public, hosts=_find_hosts(paths),
-    )  # fmt: skip
 
 
 def environment(info: SandboxInfo, environ: Mapping[str, str] = os.environ) -> dict[str, str]:

@@ -52,7 +52,6 @@ from ec2_sandbox.iam.authentication import Authentication
 from ec2_sandbox.iam.principals import install_principals, name_caller
 from ec2_sandbox.paths import (
     CONTROL_TIMEOUT_S,
-    AccessKey,
     DaemonStatus,
     SandboxPaths,
     Settings,
@@ -101,15 +100,14 @@ def main() -> None:
             others=settings.others,
         )
     )
-    key = read_json(paths.credentials_file, AccessKey)
-    install_principals(key.access_key_id, key.secret_access_key)
+    install_principals(settings.access_key_id, settings.secret_access_key)
     immediate = HostFaults(fleet, backend).acts if isinstance(fleet, Fleet) else {}
 
     def clear() -> None:
         with ec2.lock:
             fleet.clear()
             forget()
-            install_principals(key.access_key_id, key.secret_access_key)
+            install_principals(settings.access_key_id, settings.secret_access_key)
             book.restart(config.faults)
         for path in (paths.api_log, paths.state_log):
             os.truncate(path, 0)

@@ -71,9 +71,8 @@ class SandboxPaths:
         # The machine's network interface into the sandbox; at most 15 characters (IFNAMSIZ).
         self.interface = f"csb-{self.id}"
         self.cgroup = cgroups.cgroup_of(self.id)
-        # Written by `start`. Only their owner can read the credentials.
+        # Written by `start`, with the credentials: only its owner can read it.
         self.settings_file = self.state_dir / "settings.json"
-        self.credentials_file = self.state_dir / "credentials.json"
         self.aws_dir = self.state_dir / "aws"  # replaces the user's ~/.aws; its files are empty
         # Written by the daemon: its process and its port, and the certificate of the sandbox's authority.
         self.status_file = self.state_dir / "status.json"
@@ -135,13 +134,16 @@ MAX_OTHERS = 2
 class Settings:
     """A sandbox's settings.
 
-    others: more regions that can have instances. owner: the pid of the process with which the sandbox ends.
+    others: more regions that can have instances. owner: the pid of the process with which the sandbox ends. The
+    credentials are new at each start.
     """
 
     project_dir: str
     region: str
     private: str
     public: str
+    access_key_id: str
+    secret_access_key: str
     config: SandboxConfig = field(default_factory=SandboxConfig)
     others: tuple[str, ...] = ()
     owner: int | None = None
@@ -150,14 +152,6 @@ class Settings:
     def ranges(self) -> Ranges:
         """The address ranges."""
         return Ranges(private=IPv4Network(self.private), public=IPv4Network(self.public))
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AccessKey:
-    """The sandbox's credentials, new at each start."""
-
-    access_key_id: str
-    secret_access_key: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -180,7 +174,7 @@ class DaemonStatus:
 
 
 # Made here, in the main thread: msgspec crashes if two threads decode a type for the first time at once.
-_DECODERS: dict[type, Decoder[Any]] = {kind: Decoder(kind) for kind in (Settings, AccessKey, DaemonStatus)}
+_DECODERS: dict[type, Decoder[Any]] = {kind: Decoder(kind) for kind in (Settings, DaemonStatus)}
 
 
 def write_json(path: Path, value: Any, mode: int = 0o644) -> None:

@@ -13,7 +13,6 @@ from typing import IO
 from ec2_sandbox.config import SandboxConfig
 from ec2_sandbox.errors import SandboxError
 from ec2_sandbox.paths import (
-    AccessKey,
     SandboxPaths,
     Settings,
     choose_ranges,
@@ -38,26 +37,25 @@ def prepare(
     others: Sequence[str] = (),
     owner: int | None = None,
 ) -> None:
-    """Writes the daemon's settings and the credentials. Raises SandboxError if no address range is free."""
+    """Writes the daemon's settings, with new credentials. Raises SandboxError if no address range is free."""
     ranges = choose_ranges(describe_taken(), seed=int(paths.id, 16))
     paths.state_dir.mkdir(mode=0o700)
     _give_to_caller(paths.state_dir)
     paths.hosts_dir.mkdir()
     paths.packages_dir.mkdir()
     paths.objects_dir.mkdir(mode=0o700)
+    letters = string.ascii_uppercase + "234567"
     settings = Settings(
         project_dir=str(project_dir.resolve()), region=region, private=str(ranges.private),
         public=str(ranges.public), config=config, others=tuple(others), owner=owner,
+        access_key_id="AKIA" + "".join(secrets.choice(letters) for _ in range(16)),
+        secret_access_key=secrets.token_urlsafe(30),
     )  # fmt: skip
-    write_json(paths.settings_file, settings)
-    letters = string.ascii_uppercase + "234567"
-    key_id = "AKIA" + "".join(secrets.choice(letters) for _ in range(16))
-    key = AccessKey(access_key_id=key_id, secret_access_key=secrets.token_urlsafe(30))
-    write_json(paths.credentials_file, key, mode=0o600)
+    write_json(paths.settings_file, settings, mode=0o600)
     paths.aws_dir.mkdir()
-    for path in (paths.credentials_file, paths.aws_dir, paths.aws_dir / "config", paths.aws_dir / "credentials"):
-        if not path.exists():
-            path.touch()
+    for path in (paths.aws_dir / "config", paths.aws_dir / "credentials"):
+        path.touch()
+    for path in (paths.settings_file, paths.aws_dir, *paths.aws_dir.iterdir()):
         _give_to_caller(path)
 
 

@@ -17,7 +17,7 @@ from ec2_sandbox import control, rootless
 from ec2_sandbox.cli.examples import EXAMPLES, render_examples
 from ec2_sandbox.cli.settings import read_settings
 from ec2_sandbox.config import SandboxConfig
-from ec2_sandbox.control import SandboxOnMachine, SandboxStatus
+from ec2_sandbox.control import SandboxStatus
 from ec2_sandbox.errors import NotFoundError, SandboxError, UsageError
 from ec2_sandbox.faults import KINDS, FaultError, parse_fault
 from ec2_sandbox.progress import Event, Report
@@ -130,7 +130,7 @@ def list_(caller: Caller, *, as_json: bool) -> None:
     """
     rootless.enter(caller.project_dir, start=False, report=caller.report, for_all=True)
     found = control.list_all()
-    show(render_list(found), [asdict(one) for one in found], as_json=as_json)
+    show(render_list(found), [{**asdict(one), "node_count": count_nodes(one)} for one in found], as_json=as_json)
 
 
 @click.command("prune")
@@ -303,7 +303,12 @@ def escape(line: str) -> str:
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in line)
 
 
-def render_list(found: Sequence[SandboxOnMachine]) -> str:
+def count_nodes(sandbox: SandboxStatus) -> int:
+    """Returns the number of running instances. Pure."""
+    return sum(host.state == "running" for host in sandbox.hosts)
+
+
+def render_list(found: Sequence[SandboxStatus]) -> str:
     """Renders sandboxes as a table. Pure."""
     if not found:
         return "no sandboxes"
@@ -311,7 +316,7 @@ def render_list(found: Sequence[SandboxOnMachine]) -> str:
     for one in found:
         folder = one.folder or f"unknown, id {one.id}"
         state = one.state.replace("-", " ")
-        rows.append((state, str(one.node_count), str(one.pid or "-"), one.endpoint_url or "-", folder))
+        rows.append((state, str(count_nodes(one)), str(one.pid or "-"), one.endpoint_url or "-", folder))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [escape("  ".join(map(str.ljust, row, widths)).rstrip()) for row in rows]
     return "\n".join(lines)

@@ -190,7 +190,7 @@ def test_the_daemons_death_ends_all_hosts(own_project: Path, monkeypatch: pytest
     assert again.info.pid != running.info.pid
     os.kill(again.info.pid, signal.SIGSTOP)  # so that it does not write its files again
     until(lambda: process_state(again.info.pid) == "T", "it does not stop")
-    for file in (paths.status_file, paths.settings_file, paths.credentials_file):
+    for file in (paths.status_file, paths.settings_file):
         file.write_text("{")
     assert control.describe(own_project).state == "crashed"
     assert control.reset(own_project, report=silent)

@@ -71,7 +71,7 @@ def test_another_user_cannot_read_the_folder(paths: SandboxPaths, host: "Instanc
     files = [
         path for path in paths.state_dir.rglob("*") if path.is_file() and not path.is_relative_to(paths.system_dir)
     ]
-    assert {paths.credentials_file, paths.api_log, paths.settings_file, paths.ca_file} <= set(files)
+    assert {paths.api_log, paths.settings_file, paths.ca_file} <= set(files)
     for path in files:
         assert "PermissionError" in as_nobody(python, "-c", READS, str(path)).stderr, path
     assert "PermissionError" in as_nobody(python, "-c", CONNECTS, str(paths.control_socket)).stderr
