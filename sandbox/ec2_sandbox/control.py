@@ -346,21 +346,16 @@ def find_required(project_dir: Path) -> SandboxInfo:
     """Returns the project's running sandbox. Raises NotFoundError if there is none."""
     info = find_running(project_dir)
     if info is None:
-        raise find_crash(project_dir) or NotFoundError("the sandbox of this folder is not running", hint=START)
+        raise NotFoundError(_explain_missing(paths_of(project_dir)), hint=START)
     return info
 
 
-def find_crash(project_dir: Path) -> NotFoundError | None:
-    """Returns an error with the end of the log of a daemon that has ended by itself, or None."""
-    paths = paths_of(project_dir)
+def _explain_missing(paths: SandboxPaths) -> str:
     try:
         with as_root():
-            log = read_log_end(paths)
+            return f"the sandbox of this folder has crashed; its log ends with:\n{read_log_end(paths)}"
     except OSError:
-        return None
-    if find_daemon(paths) is not None:
-        return None
-    return NotFoundError(f"the sandbox of this folder has crashed; its log ends with:\n{log}", hint=START)
+        return "the sandbox of this folder is not running"
 
 
 def api_log(project_dir: Path) -> Path:

@@ -128,8 +128,6 @@ def main() -> None:
     # The main thread starts all hosts, because a host ends with the thread that started it.
     while not shutdown.requested:
         wake.clear()
-        if not network.is_up:
-            sys.exit("the process that holds the network was killed: hosts are unreachable")
         fleet.reconcile(backend)
         wake.wait(RECONCILE_S)
     log.info("stopping")

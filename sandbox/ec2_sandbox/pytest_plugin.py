@@ -100,7 +100,7 @@ def _ec2_sandbox_of_process() -> Iterator[OneSandbox]:
 @pytest.fixture
 def ec2_sandbox(
     request: pytest.FixtureRequest, _ec2_sandbox_of_process: OneSandbox, monkeypatch: pytest.MonkeyPatch
-) -> "Iterator[Sandbox]":
+) -> "Sandbox":
     """A local EC2 and S3 (ec2_sandbox.Sandbox), as after its start: no instance, no bucket, no fault.
 
     During the test, boto3 and all AWS tools that it starts use this sandbox. The marker `ec2_sandbox` has its settings.
@@ -118,10 +118,7 @@ def ec2_sandbox(
     for fault in faults:
         sandbox.faults.add(fault)
     set_environment(sandbox, monkeypatch)
-    yield sandbox
-    if crash := sandbox.find_crash():
-        _ec2_sandbox_of_process.stop()
-        pytest.fail(crash, pytrace=False)
+    return sandbox
 
 
 def _find_hint(config: pytest.Config, error: Any) -> str:

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal, Self
 
 from ec2_sandbox import control, rootless
@@ -81,9 +80,7 @@ class Sandbox:
         self.start()
         return self
 
-    def __exit__(self, _kind: type[BaseException] | None, e: BaseException | None, _t: TracebackType | None) -> None:
-        if e is not None and (crash := self.find_crash()):
-            e.add_note(crash)
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def start(self) -> None:
@@ -124,11 +121,6 @@ class Sandbox:
             self._starter, self._info = 0, None
             if self._temporary is not None:
                 remove_temporary_folder(self._temporary)
-
-    def find_crash(self) -> str | None:
-        """Returns the error with which its daemon crashed, or None. A client only sees a refused connection."""
-        crash = control.find_crash(self._home) if self._info is not None else None
-        return crash.message if crash else None
 
     def clear(self) -> None:
         """Ends all hosts, and forgets the state of EC2, S3 and all other services, as after `start`.

@@ -38,7 +38,6 @@ NO_KEY = Refusal(
     "AuthFailure", "The call is not signed; the sandbox answers only calls that are signed with one of its keys.",
     FORBIDDEN, "MissingAuthenticationToken", "MissingAuthenticationTokenException", "AccessDenied",
 )  # fmt: skip
-NOT_FOR_IAM = Refusal("InvalidClientTokenId", "The security token included in the request is invalid", FORBIDDEN)
 EXPIRED = Refusal(
     "RequestExpired", "The security token included in the request is expired",
     FORBIDDEN, "ExpiredToken", "ExpiredTokenException", "ExpiredToken",

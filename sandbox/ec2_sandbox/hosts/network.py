@@ -80,11 +80,6 @@ class Network:
     name: str
     holder: subprocess.Popen[bytes]
 
-    @property
-    def is_up(self) -> bool:
-        """Whether the namespace still exists. Without it, no host can be reached."""
-        return self.holder.poll() is None
-
     def plug_in(self, number: int, host_pid: int, mac_address: str, addresses: tuple[str, ...]) -> None:
         """Connects the network namespace of `host_pid` to the router. Its eth0 is not yet up.
 

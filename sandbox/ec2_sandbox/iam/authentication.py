@@ -1,4 +1,4 @@
-"""Checks a call's signature, its region, and what temporary keys can call, before the call takes effect.
+"""Checks a call's signature and its region before the call takes effect.
 
 Policies have no effect: every caller may do everything.
 """
@@ -9,7 +9,7 @@ from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from ec2_sandbox.api.log import CALL_KEY, CALLER_KEY
 from ec2_sandbox.api.refusals import Refusal, RefusedError, refuse
-from ec2_sandbox.iam.principals import check_session, find_secret, name_caller
+from ec2_sandbox.iam.principals import find_secret, name_caller
 from ec2_sandbox.iam.signatures import check_signature, read_signature
 
 # Services with an endpoint in each region. The others are global, or accept any region.
@@ -43,4 +43,3 @@ class Authentication:
         if known["service"] in REGIONAL and known["region"] not in self._regions:
             message = f"the sandbox of this folder runs in {', '.join(self._regions)}, not in {known['region']}"
             raise RefusedError(Refusal(code="InvalidRegion", message=message))
-        check_session(access_key_id, known["service"] or "", known["action"])

@@ -8,7 +8,7 @@ import datetime as dt
 import platform
 import subprocess
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any, cast
 
 from moto.core.responses import ActionResult
@@ -22,7 +22,6 @@ from ec2_sandbox.api.instances import SandboxInstance
 from ec2_sandbox.hosts.inside import kill_inside, read_inside, start_inside
 
 DOCUMENT = "AWS-RunShellScript"
-PLUGIN = "aws:runShellScript"
 PARAMETERS = {"commands", "workingDirectory", "executionTimeout"}
 DEFAULT_TIMEOUT_S, MAX_TIMEOUT_S = 3600, 172800
 # What GetCommandInvocation returns of both outputs, and ListCommandInvocations of the first.
@@ -41,132 +40,17 @@ exec sh -c "$1/_script.sh"
 """
 
 
-class Invocation:
-    """A command on one instance. Thread-safe."""
-
-    def __init__(self, command: "SandboxCommand", instance_id: str) -> None:
-        self.instance_id = instance_id
-        self.status, self.details, self.code = "Pending", "Pending", -1
-        self.stdout = self.stderr = ""
-        self.begun: dt.datetime | None = None
-        self.ended: dt.datetime | None = None
-        self._command = command
-        self._process: subprocess.Popen[bytes] | None = None
-        self._lock = threading.Lock()
-        root = f"/var/lib/amazon/ssm/{instance_id}/document/orchestration/{command.command_id}"
-        self._folder = f"{root}/awsrunShellScript/0.awsrunShellScript"
-
-    def run(self) -> None:
-        """Runs the script to its end, unless the command is cancelled before."""
-        pid = SandboxEC2Backend.settings.fleet.find_host(self.instance_id)
-        with self._lock:
-            if self.ended is not None:
-                return
-            self.begun = _now()
-            if pid is None:
-                self._finish("TimedOut", "DeliveryTimedOut", -1)
-                return
-            self.status = self.details = "InProgress"
-            words = ("sh", "-euc", RUN, "sh", self._folder, self._command.working_directory)
-            region = self._command.backend_region
-            process = start_inside(pid, words, AWS_SSM_INSTANCE_ID=self.instance_id, AWS_SSM_REGION_NAME=region)
-            self._process = process
-        try:
-            failure, _ = process.communicate(self._command.script.encode(), self._command.timeout_s)
-            is_late = False
-        except subprocess.TimeoutExpired:
-            is_late = True
-            kill_inside(process)
-            failure, _ = process.communicate()
-        self._read_output(pid, failure)
-        with self._lock:
-            self._conclude(process.returncode, is_late=is_late)
-
-    def _conclude(self, code: int, *, is_late: bool) -> None:
-        if self.status == "Cancelling":
-            self._finish("Cancelled", "Cancelled", KILLED_CODE)
-        elif is_late:
-            self._finish("TimedOut", "ExecutionTimedOut", KILLED_CODE)
-        elif code == 0:
-            self._finish("Success", "Success", code)
-        else:
-            code = KILLED_CODE if code < 0 else code
-            self.stderr += f"failed to run commands: exit status {code}"
-            self._finish("Failed", "Failed", code)
-
-    def cancel(self) -> None:
-        """Kills the script, or lets it never begin."""
-        with self._lock:
-            if self.ended is not None:
-                return
-            if self._process is None:
-                self._finish("Cancelled", "Cancelled", -1)
-                return
-            self.status = self.details = "Cancelling"
-            kill_inside(self._process)
-
-    def _finish(self, status: str, details: str, code: int) -> None:
-        self.status, self.details, self.code, self.ended = status, details, code, _now()
-
-    def _read_output(self, pid: int, failure: bytes) -> None:
-        """Reads the beginning of both outputs. failure: what was printed before the script began."""
-        limits = (("stdout", STDOUT_CHARACTERS), ("stderr", STDERR_CHARACTERS))
-        try:
-            self.stdout, self.stderr = (
-                read_inside(pid, ("head", "-c", str(size), f"{self._folder}/{name}")) for name, size in limits
-            )
-        except (OSError, subprocess.SubprocessError):  # the host has ended, or its disk is full
-            self.stderr = failure.decode(errors="replace")
-
-    def describe(self) -> dict[str, Any]:
-        """Returns the response of GetCommandInvocation."""
-        begun, ended = self.begun, self.ended if self.begun else None
-        elapsed = (ended or _now()) - begun if begun else dt.timedelta()
-        return {
-            **self._describe_command(),
-            "PluginName": PLUGIN,
-            "ResponseCode": self.code,
-            "ExecutionStartDateTime": _render(begun),
-            "ExecutionElapsedTime": f"PT{elapsed.total_seconds():.3f}S" if begun else "",
-            "ExecutionEndDateTime": _render(ended),
-            "StandardOutputContent": self.stdout,
-            "StandardOutputUrl": "",
-            "StandardErrorContent": self.stderr,
-            "StandardErrorUrl": "",
-        }
-
-    def list(self, *, details: bool) -> dict[str, Any]:
-        """Returns an entry of ListCommandInvocations. details: with the output."""
-        output = self.stdout + (f"\n----------ERROR-------\n{self.stderr}" if self.stderr else "")
-        plugin = {
-            "Name": PLUGIN, "Status": self.status, "StatusDetails": self.details, "ResponseCode": self.code,
-            "ResponseStartDateTime": self.begun, "ResponseFinishDateTime": self.ended,
-            "Output": output[:LISTED_CHARACTERS],
-        }  # fmt: skip
-        requested = {"RequestedDateTime": self._command.requested_date_time}
-        return {**self._describe_command(), **requested, "CommandPlugins": [plugin] if details else []}
-
-    def _describe_command(self) -> dict[str, Any]:
-        return {
-            "CommandId": self._command.command_id, "InstanceId": self.instance_id, "Comment": self._command.comment,
-            "DocumentName": self._command.document_name, "DocumentVersion": "$DEFAULT",
-            "Status": self.status, "StatusDetails": self.details,
-        }  # fmt: skip
-
-
 class SandboxCommand(Command):
     """A command, which runs on its instances from the moment that it is made."""
 
     def __init__(self, **request: Any) -> None:
         _check(request)
         super().__init__(**request)
-        parameters = self.parameters
-        self.script = "\n".join(parameters["commands"]) + "\n"
-        self.working_directory = "".join(parameters.get("workingDirectory", []))
-        self.timeout_s = int(parameters.get("executionTimeout", [str(DEFAULT_TIMEOUT_S)])[0])
-        self.runs = [Invocation(self, instance_id) for instance_id in self.instance_ids]
-        for run in self.runs:
-            threading.Thread(target=run.run, name="run-command", daemon=True).start()
+        self._script = "\n".join(self.parameters["commands"]) + "\n"
+        self._working_directory = "".join(self.parameters.get("workingDirectory", []))
+        self._timeout_s = int(self.parameters.get("executionTimeout", [str(DEFAULT_TIMEOUT_S)])[0])
+        for invocation in self.invocations:
+            threading.Thread(target=self._run, args=(invocation,), name="run-command", daemon=True).start()
 
     def _get_instance_ids_from_targets(self) -> list[str]:
         """Returns the instances that the targets name. Raises SSMException for instances that cannot be reached."""
@@ -185,28 +69,56 @@ class SandboxCommand(Command):
         return [*named, *(i.id for r in reservations for i in r.instances if i.id in nodes)]
 
     def invocation_response(self, instance_id: str, plugin_name: str) -> dict[str, Any]:
-        """Returns what moto stores, which the sandbox does not use."""
-        return {"InstanceId": instance_id, "PluginName": plugin_name}
+        """Returns the response of GetCommandInvocation before the command runs; `_run` changes it."""
+        times = dict.fromkeys(("ExecutionStartDateTime", "ExecutionElapsedTime", "ExecutionEndDateTime"), "")
+        state = {"Status": "Pending", "StatusDetails": "Pending", "ResponseCode": -1}
+        return {**super().invocation_response(instance_id, plugin_name), **times, **state}
 
-    def get_invocation(self, instance_id: str, plugin_name: str | None) -> dict[str, Any]:
-        """Returns the response of GetCommandInvocation. Raises SSMException."""
-        found = next((run for run in self.runs if run.instance_id == instance_id), None)
-        if found is None:
-            raise SSMException("InvocationDoesNotExist", "")
-        if plugin_name not in (None, PLUGIN, PLUGIN.replace(":", "")):
-            raise SSMException("InvalidPluginName", "")
-        return found.describe()
+    def _run(self, invocation: dict[str, Any]) -> None:
+        """Runs the script on an instance to its end."""
+        instance_id, begun = invocation["InstanceId"], _now()
+        pid = SandboxEC2Backend.settings.fleet.find_host(instance_id)
+        if pid is None:
+            invocation.update(Status="TimedOut", StatusDetails="DeliveryTimedOut")
+            return
+        invocation.update(Status="InProgress", StatusDetails="InProgress", ExecutionStartDateTime=_render(begun))
+        root = f"/var/lib/amazon/ssm/{instance_id}/document/orchestration/{self.command_id}"
+        folder = f"{root}/awsrunShellScript/0.awsrunShellScript"
+        process = start_inside(
+            pid, ("sh", "-euc", RUN, "sh", folder, self._working_directory), AWS_SSM_INSTANCE_ID=instance_id,
+            AWS_SSM_REGION_NAME=self.backend_region,
+        )  # fmt: skip
+        try:
+            failure, _ = process.communicate(self._script.encode(), self._timeout_s)
+            code = process.returncode if process.returncode >= 0 else KILLED_CODE
+            status = details = "Failed" if code else "Success"
+        except subprocess.TimeoutExpired:
+            kill_inside(process)
+            failure, _ = process.communicate()
+            status, details, code = "TimedOut", "ExecutionTimedOut", KILLED_CODE
+        stdout, stderr = _read_output(pid, folder, failure)
+        ended = _now()
+        invocation.update(
+            ResponseCode=code, StandardOutputContent=stdout,
+            StandardErrorContent=stderr + (f"failed to run commands: exit status {code}" if status == "Failed" else ""),
+            ExecutionElapsedTime=f"PT{(ended - begun).total_seconds():.3f}S", ExecutionEndDateTime=_render(ended),
+        )  # fmt: skip
+        invocation.update(Status=status, StatusDetails=details)  # last, since clients wait for it
 
     def response_object(self) -> dict[str, Any]:
         """Returns the response of SendCommand, and an entry of ListCommands."""
-        status, details = summarize([(run.status, run.details) for run in self.runs])
-        counts = {
-            "TargetCount": len(self.runs),
-            "CompletedCount": sum(run.ended is not None for run in self.runs),
-            "ErrorCount": sum(run.status == "Failed" for run in self.runs),
-            "DeliveryTimedOutCount": sum(run.details == "DeliveryTimedOut" for run in self.runs),
-        }
-        return {**super().response_object(), "Status": status, "StatusDetails": details, **counts}
+        status, details = summarize((one["Status"], one["StatusDetails"]) for one in self.invocations)
+        return {**super().response_object(), "Status": status, "StatusDetails": details}
+
+
+def _read_output(pid: int, folder: str, failure: bytes) -> tuple[str, str]:
+    """Returns the beginning of both outputs. failure: what was printed before the script began."""
+    limits = (("stdout", STDOUT_CHARACTERS), ("stderr", STDERR_CHARACTERS))
+    try:
+        stdout, stderr = (read_inside(pid, ("head", "-c", str(size), f"{folder}/{name}")) for name, size in limits)
+    except (OSError, subprocess.SubprocessError):  # the host has ended, or its disk is full
+        return "", failure.decode(errors="replace")
+    return stdout, stderr
 
 
 def _check(request: dict[str, Any]) -> None:
@@ -225,14 +137,10 @@ def _check(request: dict[str, Any]) -> None:
         raise SSMException("InvalidOutputFolder", "The sandbox does not write the output of commands to S3")
 
 
-def summarize(runs: Sequence[tuple[str, str]]) -> tuple[str, str]:
+def summarize(states: Iterable[tuple[str, str]]) -> tuple[str, str]:
     """Returns the status of a command, and its details, of those of its invocations. Pure."""
-    if not runs:
-        return "Success", "NoInstancesInTag"
-    found = {status for status, _ in runs}
-    if found & {"Pending", "InProgress"}:
-        return "InProgress", "InProgress"
-    return max(runs, key=lambda run: ("Success", "Failed", "TimedOut", "Cancelled", "Cancelling").index(run[0]))
+    order = ("Success", "Failed", "TimedOut", "Pending", "InProgress")
+    return max(states, key=lambda state: order.index(state[0]), default=("Success", "NoInstancesInTag"))
 
 
 def find_nodes(account_id: str, region: str) -> list[SandboxInstance]:
@@ -250,18 +158,13 @@ class SandboxSsmResponse(SimpleSystemManagerResponse):
         """Returns the invocations of one command, or of all, on one instance or on all."""
         commands = self.ssm_backend.list_commands(self._get_param("CommandId"), None)
         instance_id, details = self._get_param("InstanceId"), bool(self._get_param("Details"))
-        runs = [run for command in commands for run in cast("SandboxCommand", command).runs]
-        listed = [run.list(details=details) for run in runs if instance_id in (None, run.instance_id)]
-        return ActionResult({"CommandInvocations": listed})
-
-    def cancel_command(self) -> ActionResult:
-        """Cancels a command, on some instances or on all."""
-        command = cast("SandboxCommand", self.ssm_backend.get_command_by_id(self._get_param("CommandId")))
-        wanted = self._get_param("InstanceIds") or command.instance_ids
-        for run in command.runs:
-            if run.instance_id in wanted:
-                run.cancel()
-        return ActionResult({})
+        found = [
+            {**one, "RequestedDateTime": command.requested_date_time, "CommandPlugins": _plugins(one) * details}
+            for command in commands
+            for one in command.invocations
+            if instance_id in (None, one["InstanceId"])
+        ]
+        return ActionResult({"CommandInvocations": found})
 
     def describe_instance_information(self) -> ActionResult:
         """Returns the managed nodes."""
@@ -271,6 +174,14 @@ class SandboxSsmResponse(SimpleSystemManagerResponse):
                 raise SSMException("InvalidFilterKey", f"The sandbox does not have the filter {filter_['Key']}")
             nodes = [node for node in nodes if node.id in filter_["Values"]]
         return ActionResult({"InstanceInformationList": [describe_node(node) for node in nodes]})
+
+
+def _plugins(invocation: dict[str, Any]) -> list[dict[str, Any]]:
+    """Returns the only step of a command, with its output. Pure."""
+    stderr = invocation["StandardErrorContent"]
+    output = invocation["StandardOutputContent"] + (f"\n----------ERROR-------\n{stderr}" if stderr else "")
+    copied = {name: invocation[name] for name in ("Status", "StatusDetails", "ResponseCode")}
+    return [{"Name": invocation["PluginName"], **copied, "Output": output[:LISTED_CHARACTERS]}]
 
 
 def describe_node(node: SandboxInstance) -> dict[str, Any]:
@@ -288,5 +199,5 @@ def _now() -> dt.datetime:
     return dt.datetime.now(dt.UTC)
 
 
-def _render(time: dt.datetime | None) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%S.%fZ") if time else ""
+def _render(time: dt.datetime) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
