@@ -115,6 +115,6 @@ requirements: install-dev ## pin the requirements anew, with hashes
 	$(PIN) --fork-strategy fewest --group docs -o requirements/docs.txt
 
 clean: ## remove everything that make made here
-	@if [ -x $(BIN)/cluster ]; then $(SUDO) $(BIN)/cluster sandbox reset --yes; fi
+	@if [ -x $(BIN)/cluster ]; then $(SUDO) $(BIN)/cluster sandbox stop --yes; fi
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info demo-data demo-model
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -63,7 +63,7 @@ def run() -> str:
             port = server.server_address[1]
             found = {kind: [has_alarm(cluster, kind, port) for _ in range(ROUNDS)] for kind in KINDS}
         finally:
-            cluster.run("sandbox", "reset", "--yes")
+            cluster.run("sandbox", "stop", "--yes")
     what = f"stall_timeout = {TIMEOUT_S} s; a worker is slow for {SLOW_S} s; 2 nodes; load {os.getloadavg()[0]:.1f}."
     lines = ["## False alarms", "", what, "", "| a worker | jobs | reported as hanging |", "|---|---|---|"]
     lines += [f"| {kind} | {len(counts)} | {sum(counts)} |" for kind, counts in found.items()]

@@ -128,7 +128,7 @@ class Run:
         if cluster in self.buckets:
             self.type(cluster, "data", "rm", "--recursive", "--yes", self.buckets[cluster])
         if self.cloud == "sandbox":
-            self.type(cluster, "sandbox", "reset", "--yes")
+            self.type(cluster, "sandbox", "stop", "--yes")
         return json.dumps(json.loads(receipt))
 
 

@@ -162,7 +162,7 @@ def measure_ways(
         if node is not None:
             node.sink.process.kill()
         subprocess.run(
-            [CLUSTER, "sandbox", "reset", "--yes"], cwd=folder, env=environment, check=True, capture_output=True
+            [CLUSTER, "sandbox", "stop", "--yes"], cwd=folder, env=environment, check=True, capture_output=True
         )
         shutil.rmtree(folder)
 

@@ -61,7 +61,7 @@ def run() -> str:
                 for kind in ("slowed", "even")
             }
         finally:
-            cluster.run("sandbox", "reset", "--yes")
+            cluster.run("sandbox", "stop", "--yes")
     return render(found)
 
 

@@ -173,7 +173,7 @@ class App:
         if info.region not in (region, *others):
             raise SandboxError(
                 f'the sandbox of this folder runs in region {info.region}, and [provision] region = "{region}"',
-                hint=f'set region = "{info.region}", or remove the sandbox and its content: cluster sandbox reset',
+                hint=f'set region = "{info.region}", or remove the sandbox and its content: cluster sandbox stop',
             )
         for key in control.unset_environment(os.environ):
             os.environ.pop(key, None)

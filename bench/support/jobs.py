@@ -189,7 +189,7 @@ def clusters(count: int, bootstrap: str = "") -> Iterator[list[Cluster]]:
         yield made
     finally:
         for cluster in made:
-            cluster.run("sandbox", "reset", "--yes")
+            cluster.run("sandbox", "stop", "--yes")
             shutil.rmtree(cluster.folder)
 
 

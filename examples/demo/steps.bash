@@ -18,7 +18,7 @@ begin() {
         exit 1
     fi
     started=$SECONDS
-    trap 'code=$?; [ $code = 0 ] || { say "the demo failed with exit code $code; removing the sandbox"; $cluster sandbox reset --yes; }' EXIT
+    trap 'code=$?; [ $code = 0 ] || { say "the demo failed with exit code $code; removing the sandbox"; $cluster sandbox stop --yes; }' EXIT
     say "1. The sandbox: EC2 and S3 on this machine"
     run $cluster sandbox start
     say "2. Two nodes, ready to train"

@@ -1,6 +1,6 @@
 """Everything that belongs to a sandbox (id, folder, files, address ranges, processes, mounts), and its removal.
 
-All of it is derived from the project's folder, so `reset` finds it even if all files are lost.
+All of it is derived from the project's folder, so `stop` finds it even if all files are lost.
 """
 
 import hashlib
@@ -253,7 +253,7 @@ def remove_all(paths: SandboxPaths) -> None:
         shutil.rmtree(paths.state_dir)
     if left := find_leftovers(paths):
         raise SandboxError(
-            f"Could not remove everything of the sandbox {paths.id}. This is left: {left}", hint="ec2-sandbox reset"
+            f"Could not remove everything of the sandbox {paths.id}. This is left: {left}", hint="ec2-sandbox stop"
         )
 
 

@@ -94,20 +94,10 @@ def start(caller: Caller) -> None:
 @click.option("-y", "--yes", is_flag=True, help="Stop the sandbox without asking, whatever is in it.")
 @click.pass_obj
 def stop(caller: Caller, *, yes: bool) -> None:
-    """Stop the sandbox and delete its instances and objects."""
-    _end(caller, yes=yes)
+    """Stop the sandbox and delete its instances and objects.
 
-
-@click.command("reset")
-@click.option("-y", "--yes", is_flag=True, help="Remove the sandbox without asking, whatever is in it.")
-@click.pass_obj
-def reset(caller: Caller, *, yes: bool) -> None:
-    """Remove the sandbox, whatever state it is in."""
-    _end(caller, yes=yes)
-
-
-def _end(caller: Caller, *, yes: bool) -> None:
-    """Ends the sandbox. Asks, unless `yes`, if it has nodes or objects, which end with it. Raises UsageError."""
+    It asks if there are any, and removes what a crashed sandbox has left.
+    """
     rootless.become_root(caller.project_dir, report=caller.report)
     if not yes and control.find_running(caller.project_dir) is not None:
         described = control.describe(caller.project_dir)
@@ -327,7 +317,7 @@ def render_status(status: SandboxStatus) -> str:
     if status.state == "stopped":
         return "the sandbox of this folder is not running"
     if status.state == "crashed":
-        return "the sandbox of this folder has crashed; to remove what is left of it, run: ec2-sandbox reset"
+        return "the sandbox of this folder has crashed; to remove what is left of it, run: ec2-sandbox stop"
     lines = [
         f"running  {status.endpoint_url}  region {status.region}  pid {status.pid}",
         f"private addresses {status.private_cidr}, public {status.public_cidr}",
@@ -341,7 +331,7 @@ def render_status(status: SandboxStatus) -> str:
 
 
 # In the order of use.
-COMMANDS = (setup, start, stop, reset, list_, prune, status, shell, env, install, fault, faults, disarm, log)
+COMMANDS = (setup, start, stop, list_, prune, status, shell, env, install, fault, faults, disarm, log)
 for command in COMMANDS:
     command.short_help = (command.help or "").partition("\n")[0]  # click would cut it
     command.epilog = render_examples(EXAMPLES[command.name or ""])

@@ -20,10 +20,6 @@ ec2-sandbox --region eu-west-1 start   in another region
 ec2-sandbox stop
 ec2-sandbox stop --yes   whatever is in it
 """,
-    "reset": """
-ec2-sandbox reset
-ec2-sandbox reset --yes   whatever is in it
-""",
     "list": """
 ec2-sandbox list
 ec2-sandbox list --json   for scripts

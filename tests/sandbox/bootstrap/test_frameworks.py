@@ -38,7 +38,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     try:
         yield made
     finally:
-        made.run("sandbox", "reset", "--yes")
+        made.run("sandbox", "stop", "--yes")
 
 
 @pytest.fixture(scope="module")

@@ -76,7 +76,7 @@ def test_an_installed_project_needs_no_checkout(installed_by_uv: str, tmp_path: 
         project.run("down", "--yes")
         project.run("sandbox", "stop", "--yes")
     finally:
-        project.run("sandbox", "reset", "--yes", code=None)
+        project.run("sandbox", "stop", "--yes", code=None)
 
 
 @pytest.mark.slow
@@ -98,5 +98,5 @@ def test_pip_installs_a_command_that_works(pip: str, tmp_path: Path) -> None:
         assert "launch 2 nodes" in project.run("up", "--dry-run").stdout
     finally:
         if Path(project.command).exists():
-            project.run("sandbox", "reset", "--yes", code=None)
+            project.run("sandbox", "stop", "--yes", code=None)
         shutil.rmtree(environment)

@@ -128,7 +128,7 @@ HIDDEN = shutil.ignore_patterns(".*")
 def user(account: User) -> Iterator[User]:
     account.place_code()
     yield account
-    words = account.command("sandbox", "reset", "--yes")
+    words = account.command("sandbox", "stop", "--yes")
     subprocess.run(words, cwd=account.project, env=account.environment(), capture_output=True, check=True)
 
 

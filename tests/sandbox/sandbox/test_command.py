@@ -43,9 +43,9 @@ def test_start_status_and_reset(project: Project) -> None:
     assert endpoint in project.run("sandbox", "status").stdout
     secret = next(line for line in project.run("sandbox", "env").stdout.splitlines() if "SECRET" in line).split("=")[1]
     assert secret not in status.stdout
-    project.run("sandbox", "reset")  # asks nothing: there are no nodes and no objects
+    project.run("sandbox", "stop")  # asks nothing: there are no nodes and no objects
     assert not find_leftovers(project.directory)
-    assert "this folder has no sandbox" in project.run("sandbox", "reset").stderr
+    assert "this folder has no sandbox" in project.run("sandbox", "stop").stderr
 
 
 def test_a_sandbox_whose_folder_was_moved_is_listed_and_pruned(tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_changes_of_the_file_take_effect_later(running: Project) -> None:
         for words in (("status",), ("up", "--dry-run"), ("data", "ls")):
             output = running.run(*words, code=1).stderr
             assert 'runs in region us-east-1, and [provision] region = "eu-west-1"' in output
-            assert 'set region = "us-east-1", or remove the sandbox and its content: cluster sandbox reset' in output
+            assert 'set region = "us-east-1", or remove the sandbox and its content: cluster sandbox stop' in output
 
 
 def test_stop_asks_before_it_deletes_objects(running: Project) -> None:

@@ -115,5 +115,5 @@ def test_train_asks_and_says_what_runs_on() -> None:
         assert len(sleepers()) == 1
         shell.run("cluster stop")
         until(lambda: not sleepers(), "a process is left on the node")
-        shell.run("cluster sandbox reset --yes")
+        shell.run("cluster sandbox stop --yes")
         shell.close()

@@ -81,4 +81,4 @@ def container_nodes(directory: Path, *, nodes: int = 2, **values: Any) -> Iterat
             project.run("up", timeout_s=600)
             yield ContainerNodes(project, given)
     finally:
-        project.run("sandbox", "reset", "--yes")
+        project.run("sandbox", "stop", "--yes")

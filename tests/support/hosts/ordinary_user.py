@@ -98,7 +98,7 @@ def ordinary_user() -> Iterator[User]:
     try:
         yield user
     finally:
-        user.cluster("sandbox", "reset", "--yes", check=False)
+        user.cluster("sandbox", "stop", "--yes", check=False)
         until(lambda: not user.processes(), "the user's namespaces stay")
         shutil.rmtree(home)
 
