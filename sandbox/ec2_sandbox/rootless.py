@@ -11,7 +11,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 from ec2_sandbox.enter import SIGNALS
@@ -26,12 +25,8 @@ TUN = Path("/dev/net/tun")
 # The least number of subordinate ids that a user needs, and the number that useradd gives to every user.
 LEAST_IDS = 65536
 NAMESPACES = ("--user", "--mount", "--pid", "--net")
-# The settings by which distributions forbid ordinary users to create user namespaces, and the settings that allow it.
-SYSCTLS = (
-    ("kernel/apparmor_restrict_unprivileged_userns", "1", "kernel.apparmor_restrict_unprivileged_userns=0"),
-    ("kernel/unprivileged_userns_clone", "0", "kernel.unprivileged_userns_clone=1"),
-    ("user/max_user_namespaces", "0", "user.max_user_namespaces=10000"),
-)
+# Ubuntu's setting by which ordinary users may not create user namespaces.
+FORBIDS = Path("/proc/sys/kernel/apparmor_restrict_unprivileged_userns")
 
 
 def find_state_folder() -> Path:
@@ -126,10 +121,10 @@ def check_user() -> None:
         ("unshare", "--user", "--map-root-user", "--net", "true"), capture_output=True, text=True, check=False
     )
     if tried.returncode != 0:
-        settings = {name: Path("/proc/sys", name) for name, _, _ in SYSCTLS}
-        found = {name: path.read_text().strip() for name, path in settings.items() if path.exists()}
+        is_forbidden = FORBIDS.exists() and FORBIDS.read_text().strip() == "1"
         raise SandboxError(
-            f"This machine does not let {user} create user namespaces: {tried.stderr.strip()}", hint=find_setting(found)
+            f"This machine does not let {user} create user namespaces: {tried.stderr.strip()}",
+            hint=f"sudo sysctl kernel.{FORBIDS.name}=0" if is_forbidden else sudo_command(),
         )
 
 
@@ -137,17 +132,6 @@ def has_ids(text: str, user: str, uid: int) -> bool:
     """Returns whether a line of /etc/subuid gives the user enough ids. Pure."""
     lines = [line.split(":") for line in text.splitlines()]
     return any(line[0] in (user, str(uid)) and int(line[2]) >= LEAST_IDS for line in lines if len(line) == 3)
-
-
-def find_setting(found: Mapping[str, str]) -> str:
-    """Returns the command that allows ordinary users to create user namespaces. Pure.
-
-    found: the kernel's settings by name.
-    """
-    for name, forbids, allows in SYSCTLS:
-        if found.get(name) == forbids:
-            return f"sudo sysctl {allows}"
-    return sudo_command()
 
 
 def _find_holder() -> int | None:

@@ -82,8 +82,6 @@ def copy_system(target: Path, *, as_own: bool = False) -> tuple[Layer, ...]:
             write_mask(target / "masks", hidden)
             sources = (str(mask), whole) if hidden else (whole,)
         layers.append(Layer(name=name, sources=sources))
-    real = [name for name in MERGED_USR if not Path("/", name).is_symlink()]
-    layers += [Layer(name=name, sources=(f"/{name}",)) for name in real if Path("/", name).is_dir()]
     return (*layers, *_share_databases(target / "masks", as_own=as_own))
 
 

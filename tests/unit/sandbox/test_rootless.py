@@ -9,8 +9,7 @@ import pytest
 from ec2_sandbox import rootless
 from ec2_sandbox.errors import SandboxError
 from ec2_sandbox.hosts import namespaces
-from ec2_sandbox.hosts.hosts import sudo_command
-from ec2_sandbox.rootless import check_user, find_setting, has_ids
+from ec2_sandbox.rootless import check_user, has_ids
 
 
 def test_a_number_of_a_call_is_that_of_every_architecture() -> None:
@@ -31,23 +30,6 @@ def test_a_number_of_a_call_is_that_of_every_architecture() -> None:
 )
 def test_subordinate_ids(*, text: str, enough: bool) -> None:
     assert has_ids(text, "alice", 1000) is enough
-
-
-@pytest.mark.parametrize(
-    ("found", "command"),
-    [
-        (
-            {"kernel/apparmor_restrict_unprivileged_userns": "1", "user/max_user_namespaces": "96365"},
-            "sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0",
-        ),
-        ({"kernel/unprivileged_userns_clone": "0"}, "sudo sysctl kernel.unprivileged_userns_clone=1"),
-        ({"user/max_user_namespaces": "0"}, "sudo sysctl user.max_user_namespaces=10000"),
-        ({"user/max_user_namespaces": "10", "kernel/unprivileged_userns_clone": "1"}, sudo_command()),
-        ({}, sudo_command()),
-    ],
-)
-def test_the_command_that_allows_namespaces(found: dict[str, str], command: str) -> None:
-    assert find_setting(found) == command
 
 
 def test_all_that_is_missing_is_named_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

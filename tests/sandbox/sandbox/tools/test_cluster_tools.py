@@ -1,4 +1,4 @@
-"""SkyPilot's provisioner, Ray, parsl, libcloud and DVC, as installed from PyPI."""
+"""SkyPilot's provisioner, Ray, parsl and libcloud, as installed from PyPI."""
 
 import json
 import shutil
@@ -33,18 +33,6 @@ node = driver.create_node(name="made", image=image, size=size, ex_keyname="libcl
 [(node, addresses)] = driver.wait_until_running([node], wait_period=0.2)
 print([node.name for node in driver.list_nodes() if node.state == "running"], addresses == node.public_ips)
 print(driver.reboot_node(node), driver.destroy_node(node))
-"""
-
-WITH_DVC = """
-set -euo pipefail
-git init --quiet .
-dvc init --quiet
-dvc add --quiet data
-dvc remote add --default store s3://dvc-store/cache
-dvc push
-rm -r data .dvc/cache
-dvc pull
-dvc status --cloud
 """
 
 RAY_CONFIG = """
@@ -157,18 +145,6 @@ def test_libcloud(sandbox: RunningSandbox, home: Path, tmp_path: Path) -> None:
     python = tool(sandbox, install(tmp_path / "venv", "apache-libcloud"), "python", home)
     output = python.run("-c", WITH_LIBCLOUD, find_image())
     assert output.splitlines() == ["['made'] True", "True True"]
-
-
-def test_dvc(sandbox: RunningSandbox, home: Path, tmp_path: Path) -> None:
-    boto3.client("s3").create_bucket(Bucket="dvc-store")
-    programs = install(tmp_path / "venv", "dvc[s3]")
-    content = bytes(range(256)) * 20_000
-    (home / "data").write_bytes(content)
-    shell = tool(sandbox, programs, "python", home)
-    output = Tool(program="bash", env=shell.env, directory=home).run("-c", WITH_DVC)
-    assert "1 file pushed" in output
-    assert "Cache and remote 'store' are in sync." in output
-    assert (home / "data").read_bytes() == content
 
 
 @pytest.fixture
