@@ -31,16 +31,8 @@ from ec2_sandbox.api.ec2 import Ec2Settings
 from ec2_sandbox.api.faults import ApiFaults
 from ec2_sandbox.api.log import ApiLog, StateLog
 from ec2_sandbox.api.moto_setup import forget, install
-from ec2_sandbox.api.prices import answer_pricing
 from ec2_sandbox.api.regions import Backend
-from ec2_sandbox.api.server import (
-    Services,
-    TlsServer,
-    answer_checkip,
-    catch_errors,
-    hide_content_types,
-    make_tls_context,
-)
+from ec2_sandbox.api.server import Services, TlsServer, answer_checkip, catch_errors, make_tls_context
 from ec2_sandbox.faults import KINDS, Act, FaultBook, FaultError, parse_fault
 from ec2_sandbox.hosts.faults import HostFaults
 from ec2_sandbox.hosts.fleet import Fleet, PhantomFleet
@@ -186,8 +178,7 @@ def open_server(paths: SandboxPaths, settings: Settings, book: FaultBook) -> Tls
     """Returns the API server, which listens only on the sandbox's own address."""
     address = str(settings.ranges.gateway.ip)
     tls = make_tls_context(paths, address)
-    moto = answer_pricing(hide_content_types(Services()), settings.region, settings.others)
-    guarded = catch_errors(Authentication(moto, (settings.region, *settings.others)))
+    guarded = catch_errors(Authentication(Services(), (settings.region, *settings.others)))
     return TlsServer(address, answer_checkip(ApiLog(ApiFaults(guarded, book, name_caller), paths.api_log)), tls)
 
 

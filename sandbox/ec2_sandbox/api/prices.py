@@ -10,15 +10,12 @@ https://docs.aws.amazon.com/aws-cost-management/latest/APIReference/API_pricing_
 import datetime as dt
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
-from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from moto.ec2.models.instance_types import INSTANCE_TYPES
-from werkzeug.wrappers import Response
 
-from ec2_sandbox.api.refusals import Refusal, RefusedError, refuse
-from ec2_sandbox.iam.signatures import read_body
+from ec2_sandbox.api.refusals import Refusal, RefusedError
 
 # In most families, the price is proportional to the size. The unit here is one xlarge.
 UNITS = {"large": 0.5, "xlarge": 1, "2xlarge": 2, "4xlarge": 4, "8xlarge": 8, "9xlarge": 9, "12xlarge": 12,
@@ -61,8 +58,6 @@ SPOT_STEP = dt.timedelta(hours=6)
 SPOT_HISTORY = dt.timedelta(days=90)
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
-TARGET = "AWSPriceListService."
-
 
 def spot_price(instance_type: str, zone: str, at: dt.datetime) -> float | None:
     """Returns the spot price in dollars per hour, or None for an unknown type. Pure.
@@ -90,38 +85,17 @@ def _step_of(at: dt.datetime) -> int:
     return (at - EPOCH) // SPOT_STEP
 
 
-def answer_pricing(app: WSGIApplication, region: str, others: Sequence[str] = ()) -> WSGIApplication:
-    """Adds the price list service to an application, with prices for the sandbox's region and its other regions."""
+def get_products(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the response to GetProducts, on one page; without a regionCode, that of us-east-1. Pure.
 
-    def answering(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        target = environ.get("HTTP_X_AMZ_TARGET", "")
-        if not target.startswith(TARGET):
-            return app(environ, start_response)
-        request = json.loads(read_body(environ) or b"{}")
-        try:
-            body = json.dumps(answer_call(target.removeprefix(TARGET), request, region, others))
-        except RefusedError as error:
-            return refuse(environ, start_response, "pricing", error.refusal)
-        return Response(body, mimetype="application/x-amz-json-1.1")(environ, start_response)
-
-    return answering
-
-
-def answer_call(action: str, request: dict[str, Any], region: str, others: Sequence[str] = ()) -> dict[str, Any]:
-    """Returns the response to a call, on one page. Pure.
-
-    Raises RefusedError for an unknown service, and NotImplementedError for actions other than GetProducts.
+    Raises RefusedError for an unknown service.
     """
-    if action != "GetProducts":
-        raise NotImplementedError(f"its price list has no {action}")
-    service = request.get("ServiceCode", "AmazonEC2")
-    if service != "AmazonEC2":
+    if request.get("ServiceCode", "AmazonEC2") != "AmazonEC2":
         message = "The sandbox's price list has AmazonEC2 only."
         raise RefusedError(Refusal(code="NotFoundException", message=message))
     filters: list[dict[str, str]] = request.get("Filters", [])
-    wanted = {one["Field"]: one["Value"] for one in filters}.get("regionCode")
-    priced = wanted if wanted is not None and wanted in others else region
-    products = [product for product in _products(priced) if _matches(product, filters)]
+    region = {one["Field"]: one["Value"] for one in filters}.get("regionCode", "us-east-1")
+    products = [product for product in _products(region) if _matches(product, filters)]
     return {"FormatVersion": "aws_v1", "PriceList": [json.dumps(product) for product in products]}
 
 

@@ -6,6 +6,7 @@ that accepts connections, so one silent client blocks all others.
 
 import importlib
 import io
+import json
 import logging
 import ssl
 import threading
@@ -33,7 +34,9 @@ from werkzeug.wrappers import Response
 from werkzeug.wsgi import LimitedStream
 
 from ec2_sandbox.api.log import CALL_KEY
-from ec2_sandbox.api.refusals import SANDBOX_BROKEN, UNSUPPORTED, refuse
+from ec2_sandbox.api.prices import get_products
+from ec2_sandbox.api.refusals import SANDBOX_BROKEN, UNSUPPORTED, RefusedError, refuse
+from ec2_sandbox.iam.signatures import read_body
 from ec2_sandbox.paths import CHECKIP_PATH, SandboxPaths
 
 IDLE_TIMEOUT_S = 120.0
@@ -163,14 +166,17 @@ class TlsServer(Server):
 
 
 def catch_errors(app: WSGIApplication) -> WSGIApplication:
-    """Answers 500, as AWS does, if the application fails. The traceback goes to the daemon's log.
+    """Sends the errors that the application raises: refusals, and 500, as AWS does, if it fails.
 
-    Calls that moto does not implement get an error that clients do not retry.
+    The traceback then goes to the daemon's log. Calls that moto does not implement get an error that clients do not
+    retry.
     """
 
     def guarded(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         try:
             return list(app(environ, start_response))
+        except RefusedError as error:
+            return refuse(environ, start_response, environ[CALL_KEY]["service"], error.refusal)
         except (NotImplementedError, ModuleNotFoundError) as error:  # some parts of moto need extra packages
             unsupported = replace(UNSUPPORTED, message=f"{UNSUPPORTED.message}: {error}")
             return refuse(environ, start_response, environ[CALL_KEY]["service"], unsupported)
@@ -179,22 +185,6 @@ def catch_errors(app: WSGIApplication) -> WSGIApplication:
             return refuse(environ, start_response, environ[CALL_KEY]["service"], SANDBOX_BROKEN)
 
     return guarded
-
-
-def hide_content_types(app: WSGIApplication) -> WSGIApplication:
-    """Hides the Content-Type of an S3 upload's POST, which S3 ignores.
-
-    MXNet's writer (libcurl) completes uploads with `application/x-www-form-urlencoded`; moto would read the list of
-    parts as a form.
-    """
-
-    def hidden(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        query = parse_qs(environ.get("QUERY_STRING", ""), keep_blank_values=True)
-        if environ["REQUEST_METHOD"] == "POST" and query.keys() & {"uploadId", "uploads"}:
-            environ["CONTENT_TYPE"] = "application/octet-stream"
-        return app(environ, start_response)
-
-    return hidden
 
 
 def answer_checkip(app: WSGIApplication) -> WSGIApplication:
@@ -236,7 +226,15 @@ class Services:
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         """Answers a call. Raises NotImplementedError for a service that moto lacks."""
-        paths, request = self._find_paths(environ[CALL_KEY]["service"] or "s3"), ServerRequest(environ)
+        call = environ[CALL_KEY]
+        if call["service"] == "pricing" and call["action"] == "GetProducts":  # moto lacks it
+            body = json.dumps(get_products(json.loads(read_body(environ) or b"{}")))
+            return Response(body, mimetype="application/x-amz-json-1.1")(environ, start_response)
+        # S3 ignores the type of an upload's POST. MXNet's writer (libcurl) completes uploads with that of a form, as
+        # which moto would read the list of parts.
+        if parse_qs(environ.get("QUERY_STRING", ""), keep_blank_values=True).keys() & {"uploadId", "uploads"}:
+            environ["CONTENT_TYPE"] = "application/octet-stream"
+        paths, request = self._find_paths(call["service"] or "s3"), ServerRequest(environ)
         try:
             handler, _ = paths.bind_to_environ(environ).match()
             answer = handler(request, request.raw_url, dict(request.headers))

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from ec2_sandbox.api.log import CALL_KEY, CALLER_KEY
-from ec2_sandbox.api.refusals import Refusal, RefusedError, refuse
+from ec2_sandbox.api.refusals import Refusal, RefusedError
 from ec2_sandbox.iam.principals import find_secret, name_caller
 from ec2_sandbox.iam.signatures import check_signature, read_signature
 
@@ -24,16 +24,7 @@ class Authentication:
         self._regions = tuple(regions)
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        """Forwards the call, or refuses it with AWS's error."""
-        service = environ[CALL_KEY]["service"]
-        try:
-            self._check(environ)
-        except RefusedError as error:
-            return refuse(environ, start_response, service, error.refusal)
-        return self._app(environ, start_response)
-
-    def _check(self, environ: WSGIEnvironment) -> None:
-        """Raises RefusedError for a call that is not signed with a valid key, or that is for another region."""
+        """Forwards the call. Raises RefusedError if it is not signed with a valid key, or is for another region."""
         known = environ[CALL_KEY]
         signature = read_signature(environ)
         access_key_id = signature.access_key_id
@@ -43,3 +34,4 @@ class Authentication:
         if known["service"] in REGIONAL and known["region"] not in self._regions:
             message = f"the sandbox of this folder runs in {', '.join(self._regions)}, not in {known['region']}"
             raise RefusedError(Refusal(code="InvalidRegion", message=message))
+        return self._app(environ, start_response)

@@ -27,9 +27,8 @@ from ec2_sandbox.api.consistency import Unsettled
 from ec2_sandbox.api.ec2 import Ec2Settings, SandboxEC2Backend
 from ec2_sandbox.api.faults import ApiFaults, CutError
 from ec2_sandbox.api.log import ApiLog, StateLog
-from ec2_sandbox.api.prices import answer_pricing
 from ec2_sandbox.api.regions import Backend
-from ec2_sandbox.api.server import Services, catch_errors, hide_content_types
+from ec2_sandbox.api.server import Services, catch_errors
 from ec2_sandbox.config import SandboxConfig
 from ec2_sandbox.faults import FaultBook
 from ec2_sandbox.hosts.fleet import PhantomFleet
@@ -70,8 +69,7 @@ class InProcessSandbox:
         self.state_log = log.with_name("states.jsonl")
         self._states = StateLog(self.state_log)
         self.whole = self._install()
-        moto = answer_pricing(hide_content_types(Services()), REGION)
-        self.app: WSGIApplication = ApiLog(ApiFaults(catch_errors(moto), self.book, lambda _: CALLER), log)
+        self.app: WSGIApplication = ApiLog(ApiFaults(catch_errors(Services()), self.book, lambda _: CALLER), log)
 
     @property
     def backend(self) -> SandboxEC2Backend:
