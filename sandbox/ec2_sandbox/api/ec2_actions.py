@@ -33,6 +33,12 @@ MODIFIED = {
     "InstanceInitiatedShutdownBehavior", "BlockDeviceMappings", "Groups", "InstanceId", "DryRun",
 }  # fmt: skip
 
+# By action: the list in its response, and the prefix of the ids in it.
+LISTED = {
+    "DescribeImages": ("Images", "ami"), "DescribeInstanceStatus": ("InstanceStatuses", "i"),
+    "DescribePlacementGroups": ("PlacementGroups", "pg"), "DescribeSecurityGroups": ("SecurityGroups", "sg"),
+    "DescribeSnapshots": ("Snapshots", "snap"), "DescribeVolumes": ("Volumes", "vol"),
+}  # fmt: skip
 # Of DescribeInstanceStatus: moto would ignore others.
 STATUS_FILTERS = {"instance-state-code", "instance-state-name"}
 
@@ -88,6 +94,14 @@ class SandboxEC2Response(FleetActions, DiskActions):
                 backend.answers.keep(action, token, given, (status, headers, body))
         return status, headers, body
 
+    def serialized(self, action_result: ActionResult) -> TYPE_RESPONSE:
+        """As in moto, but without resources that are not yet visible."""
+        answer, hides = action_result.result, self.sandbox_backend.unsettled.hides
+        if isinstance(answer, dict) and self._get_action() in LISTED:
+            name, kind = LISTED[self._get_action()]
+            answer[name] = [one for one in answer[name] if not hides(kind, one.id)]
+        return super().serialized(action_result)
+
     def _refuse(self) -> ActionResult:
         raise NotImplementedError(self._get_action())
 
@@ -132,7 +146,7 @@ class SandboxEC2Response(FleetActions, DiskActions):
         """Returns the named groups, or all groups, that match the filters."""
         named = [*self._get_param("GroupNames", []), *self._get_param("GroupIds", [])]
         found = self.sandbox_backend.placement_groups.describe(named, self._filters_from_querystring())
-        return self.hide(ActionResult({"PlacementGroups": found}), "PlacementGroups", "pg")
+        return ActionResult({"PlacementGroups": found})
 
     def delete_placement_group(self) -> ActionResult:
         """Deletes a placement group without instances."""
@@ -215,15 +229,11 @@ class SandboxEC2Response(FleetActions, DiskActions):
         answer["Reservations"] = [reservation for reservation in answer["Reservations"] if reservation.instances]
         return result
 
-    def describe_security_groups(self) -> ActionResult:
-        """As in moto, but without resources that are not yet visible."""
-        return self.hide(super().describe_security_groups(), "SecurityGroups", "sg")
-
     def describe_instance_status(self) -> ActionResult:
-        """As in moto, but without resources that are not yet visible."""
+        """As in moto, but refuses filters that moto would ignore."""
         if unknown := self._filters_from_querystring().keys() - STATUS_FILTERS:
             raise NotImplementedError(f"DescribeInstanceStatus with the filter {min(unknown)}")
-        return self.hide(super().describe_instance_status(), "InstanceStatuses", "i")
+        return super().describe_instance_status()
 
     def terminate_instances(self) -> ActionResult:
         """As in moto, but with each instance's real state."""

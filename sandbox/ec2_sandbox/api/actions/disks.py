@@ -39,10 +39,6 @@ class DiskActions(SandboxActions):
         )
         return ActionResult({"ImageId": image.id})
 
-    def describe_images(self) -> ActionResult:
-        """As in moto, but without images that are not yet visible."""
-        return self.hide(super().describe_images(), "Images", "ami")
-
     def deregister_image(self) -> ActionResult:
         """As in moto, and deletes the image's snapshot if the caller wants that. The daemon removes its disk."""
         image = self.ec2_backend.amis.get(self._get_param("ImageId"))
@@ -61,17 +57,13 @@ class DiskActions(SandboxActions):
         return super().create_snapshot()
 
     def describe_snapshots(self) -> ActionResult:
-        """As in moto, but only those of the owners that the caller names, and without ones that are not yet visible."""
-        result = self.hide(super().describe_snapshots(), "Snapshots", "snap")
+        """As in moto, but only those of the owners that the caller names."""
+        result = super().describe_snapshots()
         named = {"self": self.current_account, "amazon": images.AMAZON}
         if owners := [named.get(one, one) for one in self._get_param("OwnerIds", [])]:
             answer = cast("dict[str, Any]", result.result)
             answer["Snapshots"] = [one for one in answer["Snapshots"] if one.owner_id in owners]
         return result
-
-    def describe_volumes(self) -> ActionResult:
-        """As in moto, but without volumes that are not yet visible."""
-        return self.hide(super().describe_volumes(), "Volumes", "vol")
 
     def attach_volume(self) -> ActionResult:
         """Starts to attach a volume to an instance."""
