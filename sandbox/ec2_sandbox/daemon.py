@@ -48,6 +48,7 @@ from ec2_sandbox.paths import (
     SandboxPaths,
     Settings,
     read_json,
+    remove_all,
     write_json,
 )
 
@@ -68,10 +69,10 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     settings = read_json(paths.settings_file, Settings)
     adopt_hosts()
-    wake = threading.Event()
-    shutdown = Shutdown(wake)
-    if settings.owner is not None:
-        shutdown.follow(settings.owner)
+    wake, stopped = threading.Event(), threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopped.set())
+    owner = Owner(settings.owner)
     config = settings.config
     book = FaultBook()
     book.restart(config.faults)
@@ -118,7 +119,7 @@ def main() -> None:
     ctypes.CDLL(None).malloc_trim(0)  # 1 MB, which the imports have freed
     write_json(paths.status_file, DaemonStatus(pid=os.getpid(), port=server.port))
     # The main thread starts all hosts, because a host ends with the thread that started it.
-    while not shutdown.requested:
+    while not stopped.is_set() and not owner.has_ended():
         wake.clear()
         fleet.reconcile(backend)
         wake.wait(RECONCILE_S)
@@ -126,9 +127,8 @@ def main() -> None:
     server.shutdown()
     fleet.end_all()
     logging.shutdown()
-    if shutdown.orphaned:
-        words = (sys.executable, "-m", "ec2_sandbox.orphan", settings.project_dir)
-        os.execv(sys.executable, words)  # noqa: S606 - no shell is wanted
+    if owner.has_ended():
+        remove_orphan(paths, Path(settings.project_dir))
     # Unloading moto's modules would take another second, and nothing is left to save.
     os._exit(0)
 
@@ -142,36 +142,31 @@ def serve_hosts(network: Network, settings: Settings, backend: Backend) -> None:
     network.call_inside(lambda: serve_names(name_servers, names, backend.find_private_address))
 
 
-class Shutdown:
-    """Whether the daemon should end: after SIGTERM or SIGINT, or because the process of its owner has ended."""
+class Owner:
+    """The process with which the sandbox ends, if there is one. pid: None for a sandbox that ends by SIGTERM alone."""
 
-    def __init__(self, wake: threading.Event) -> None:
-        self._wake = wake
-        self.requested = self.orphaned = False
-        signal.signal(signal.SIGTERM, self._request)
-        signal.signal(signal.SIGINT, self._request)
+    def __init__(self, pid: int | None) -> None:
+        self._process = select.poll()
+        self._has_ended = False
+        if pid is not None:
+            try:
+                self._process.register(os.pidfd_open(pid), select.POLLIN)
+            except ProcessLookupError:
+                self._has_ended = True
 
-    def follow(self, owner: int) -> None:
-        """Requests the end when the process `owner` ends."""
-        process = select.poll()
-        try:
-            process.register(os.pidfd_open(owner), select.POLLIN)
-        except ProcessLookupError:
-            self._request_as_orphan()
-        else:
-            threading.Thread(target=self._wait, args=(process,), name="owner", daemon=True).start()
+    def has_ended(self) -> bool:
+        """Returns whether it has ended."""
+        return self._has_ended or bool(self._process.poll(0))
 
-    def _wait(self, process: select.poll) -> None:
-        process.poll()
-        self._request_as_orphan()
 
-    def _request_as_orphan(self) -> None:
-        self.orphaned = True
-        self._request()
+def remove_orphan(paths: SandboxPaths, folder: Path) -> None:
+    """Removes all but this process of a sandbox whose owner has ended. Raises SandboxError."""
+    from ec2_sandbox.control import locked  # noqa: PLC0415 - few sandboxes end like this
+    from ec2_sandbox.sandbox import remove_temporary_folder  # noqa: PLC0415 - as above
 
-    def _request(self, *_: object) -> None:
-        self.requested = True
-        self._wake.set()
+    with locked():
+        remove_all(paths)
+    remove_temporary_folder(folder)
 
 
 def open_server(paths: SandboxPaths, settings: Settings, book: FaultBook) -> TlsServer:
