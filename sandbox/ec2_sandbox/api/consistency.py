@@ -16,8 +16,7 @@ from moto.ec2.exceptions import EC2ClientError
 
 # By action: the id prefixes of the resources that it creates. The ids are in its response.
 MADE_BY: dict[str, tuple[str, ...]] = {
-    "RunInstances": ("i", "vol"), "RequestSpotInstances": ("sir", "i"), "CreateSecurityGroup": ("sg",),
-    "CreateVolume": ("vol",), "CreateNetworkInterface": ("eni",), "CreateSubnet": ("subnet",), "CreateVpc": ("vpc",),
+    "RunInstances": ("i", "vol"), "CreateSecurityGroup": ("sg",), "CreateVolume": ("vol",),
     "CreatePlacementGroup": ("pg",), "ImportKeyPair": ("key",), "CreateKeyPair": ("key",),
     "CreateImage": ("ami",), "RegisterImage": ("ami",), "CreateFleet": ("i",), "CreateSnapshot": ("snap",),
 }  # fmt: skip
@@ -31,12 +30,8 @@ NOT_FOUND: dict[str, tuple[str, str]] = {
     "i": ("InvalidInstanceID.NotFound", "The instance ID '{}' does not exist"),
     "ami": ("InvalidAMIID.NotFound", "The image id '[{}]' does not exist"),
     "sg": ("InvalidGroup.NotFound", "The security group '{}' does not exist"),
-    "subnet": ("InvalidSubnetID.NotFound", "The subnet ID '{}' does not exist"),
-    "vpc": ("InvalidVpcID.NotFound", "The vpc ID '{}' does not exist"),
     "vol": ("InvalidVolume.NotFound", "The volume '{}' does not exist."),
     "snap": ("InvalidSnapshot.NotFound", "The snapshot '{}' does not exist."),
-    "eni": ("InvalidNetworkInterfaceID.NotFound", "The networkInterface ID '{}' does not exist"),
-    "sir": ("InvalidSpotInstanceRequestID.NotFound", "The spot instance request ID '{}' does not exist"),
     "pg": ("InvalidPlacementGroup.Unknown", "The Placement Group '{}' is unknown."),
     "key": ("InvalidKeyPair.NotFound", "The key pair '{}' does not exist"),
 }

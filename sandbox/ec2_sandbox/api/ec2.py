@@ -20,6 +20,7 @@ from moto.ec2.exceptions import (
 )
 from moto.ec2.models import EC2Backend
 from moto.ec2.models.availability_zones_and_regions import Region
+from moto.ec2.models.elastic_block_store import VolumeAttachment
 from moto.ec2.models.elastic_network_interfaces import NetworkInterface
 from moto.ec2.models.instance_types import INSTANCE_TYPES
 from moto.ec2.models.instances import MetadataOptions, Reservation
@@ -31,7 +32,7 @@ from ec2_sandbox.api import images, limits
 from ec2_sandbox.api.consistency import Tokens, Unsettled
 from ec2_sandbox.api.instances import IncorrectInstanceStateError, PlacementGroups, SandboxInstance
 from ec2_sandbox.api.reservations import CapacityReservations
-from ec2_sandbox.api.volumes import SandboxSnapshot, SandboxVolume
+from ec2_sandbox.api.volumes import SandboxSnapshot, SandboxVolume, check_attachable
 from ec2_sandbox.config import GRANTED, Market, SandboxConfig
 from ec2_sandbox.faults import FaultBook
 from ec2_sandbox.hosts.network import Group, Rule
@@ -229,6 +230,14 @@ class SandboxEC2Backend(EC2Backend):
             if size is not None and size < snapshot.volume_size:
                 raise EC2ClientError("InvalidParameterValue", "The size of the volume is smaller than the snapshot.")
         return super().create_volume(size, zone_name, *args, **kwargs)
+
+    def attach_volume(self, volume_id: str, instance_id: str, device_path: str, *args: Any) -> VolumeAttachment:
+        """Starts to attach a volume; the daemon completes it. Raises EC2ClientError."""
+        instance = cast("SandboxInstance", self.get_instance(instance_id))
+        check_attachable(self.get_volume(volume_id), instance, device_path)
+        attachment = cast("VolumeAttachment", super().attach_volume(volume_id, instance_id, device_path, *args))
+        attachment.status = "attaching"
+        return attachment
 
     def create_snapshot(self, *args: Any, **kwargs: Any) -> Any:
         """As in moto, but the daemon copies the volume's bytes, as of now."""

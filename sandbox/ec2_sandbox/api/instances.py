@@ -10,6 +10,7 @@ from typing import Any, Literal, cast
 
 from moto.core.utils import utcnow
 from moto.ec2.exceptions import EC2ClientError
+from moto.ec2.models import EC2Backend
 from moto.ec2.models.core import TaggedEC2Resource
 from moto.ec2.models.instances import Instance, InstanceState, StateReason
 from moto.ec2.models.spot_requests import SpotInstanceRequest
@@ -97,7 +98,7 @@ class SandboxInstance(Instance):
             volume_type=volume_type, iops=self._devices[device_path].get("Iops"),
             throughput=self._devices[device_path].get("Throughput"),
         )  # fmt: skip
-        self.ec2_backend.attach_volume(volume.id, self.id, device_path, delete_on_termination)
+        EC2Backend.attach_volume(self.ec2_backend, volume.id, self.id, device_path, delete_on_termination)
 
     @property
     def instance_id(self) -> str:

@@ -69,20 +69,18 @@ class SandboxVolume(Volume):
         return int(self.size) << 30
 
 
-def attach(backend: Any, volume_id: str, instance_id: str, device: str) -> SandboxAttachment:
-    """Starts to attach a volume; the daemon completes it. Raises EC2ClientError with EC2's codes."""
-    volume = cast("SandboxVolume", backend.get_volume(volume_id))
-    instance = cast("SandboxInstance", backend.get_instance(instance_id))
+def check_attachable(volume: Volume, instance: SandboxInstance, device: str) -> None:
+    """Raises EC2ClientError, with EC2's codes, if the volume cannot be attached there."""
     if volume.attachment is not None:
-        raise EC2ClientError("VolumeInUse", f"{volume_id} is already attached to an instance")
+        raise EC2ClientError("VolumeInUse", f"{volume.id} is already attached to an instance")
     if volume.status != "available":
-        raise EC2ClientError("IncorrectState", f"{volume_id} is not 'available'.")
+        raise EC2ClientError("IncorrectState", f"{volume.id} is not 'available'.")
     if instance.state not in ("running", "stopping", "stopped"):
-        raise EC2ClientError("IncorrectState", f"Instance '{instance_id}' is not 'running'.")
+        raise EC2ClientError("IncorrectState", f"Instance '{instance.id}' is not 'running'.")
     if volume.availability_zone != instance.availability_zone:
         raise EC2ClientError(
-            "InvalidVolume.ZoneMismatch", f"The volume '{volume_id}' is not in the same availability zone as instance "
-            f"'{instance_id}'",
+            "InvalidVolume.ZoneMismatch", f"The volume '{volume.id}' is not in the same availability zone as instance "
+            f"'{instance.id}'",
         )  # fmt: skip
     if device not in DEVICES:
         raise EC2ClientError("InvalidParameterValue", f"Value ({device}) for parameter device is invalid. {device} is "
@@ -92,9 +90,6 @@ def attach(backend: Any, volume_id: str, instance_id: str, device: str) -> Sandb
             "InvalidParameterValue", f"Invalid value '{device}' for unixDevice. Attachment point {device} is already "
             "in use",
         )  # fmt: skip
-    attachment = cast("SandboxAttachment", backend.attach_volume(volume_id, instance_id, device))
-    attachment.status = "attaching"
-    return attachment
 
 
 def detach(backend: Any, volume_id: str, instance_id: str | None, device: str | None) -> SandboxAttachment:

@@ -15,14 +15,12 @@ removes everything when the last process of the host ends, for whatever reason.
 
 import json
 import os
-import pwd
 import select
 import signal
 import socket
 import subprocess
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -128,17 +126,6 @@ def install_packages() -> None:
             sys.exit(f"could not install the packages of ec2-sandbox install: dpkg ended with {done.returncode}")
 
 
-def log_in(user: str) -> None:
-    """Sets the login name for `logname`, as PAM would.
-
-    Does nothing if the kernel has no audit, or allows this only for the machine's own root.
-    """
-    try:
-        Path("/proc/self/loginuid").write_text(str(pwd.getpwnam(user).pw_uid))
-    except OSError as error:
-        log_to_console(f"no login name: {error}")
-
-
 def start_sshd() -> int:
     """Starts sshd in its own session. Returns its pid when sshd answers, or after SSHD_TIMEOUT_S."""
     null = os.open("/dev/null", os.O_RDWR)
@@ -194,13 +181,6 @@ def shut_down(what: str, code: int) -> NoReturn:
     _kill_all(signal.SIGTERM)
     while _has_children() and time.monotonic() < deadline:
         time.sleep(0.01)
-    left = set()
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        with suppress(OSError):  # it has ended
-            words = path.read_bytes().replace(b"\0", b" ").decode(errors="replace").split()
-            left.add(" ".join(words)[:400] if path.parent.name != "1" else "")
-    for command in sorted(filter(None, left)):
-        log_to_console(f"{what}: killing what still runs, which systemd does after 90 s: {command}")
     _kill_all(signal.SIGKILL)
     log_to_console(what)
     os._exit(code)
@@ -247,7 +227,6 @@ def main() -> NoReturn:
     end_with_parent()
     await_built(built)
     boot(spec)
-    log_in("ubuntu")
     log_to_console(f"{spec['hostname']} login: sshd starts")
     stay(spec, ready_fd)
 

@@ -5,7 +5,7 @@ from typing import Any, cast
 from moto.core.responses import ActionResult
 
 from ec2_sandbox.api import images, volumes
-from ec2_sandbox.api.actions.base import SandboxActions
+from ec2_sandbox.api.actions.launches import SandboxActions
 from ec2_sandbox.api.actions.templates import check_tagged
 from ec2_sandbox.api.instances import SandboxInstance
 
@@ -65,29 +65,10 @@ class DiskActions(SandboxActions):
             answer["Snapshots"] = [one for one in answer["Snapshots"] if one.owner_id in owners]
         return result
 
-    def attach_volume(self) -> ActionResult:
-        """Starts to attach a volume to an instance."""
-        return self._render_attachment(
-            volumes.attach(
-                self.sandbox_backend,
-                self._get_param("VolumeId", ""),
-                self._get_param("InstanceId", ""),
-                self._get_param("Device", ""),
-            )
-        )
-
     def detach_volume(self) -> ActionResult:
         """Starts to detach a volume from its instance."""
-        return self._render_attachment(
-            volumes.detach(
-                self.sandbox_backend,
-                self._get_param("VolumeId", ""),
-                self._get_param("InstanceId"),
-                self._get_param("Device"),
-            )
-        )
-
-    def _render_attachment(self, attachment: volumes.SandboxAttachment) -> ActionResult:
+        given = (self._get_param(name) for name in ("VolumeId", "InstanceId", "Device"))
+        attachment = volumes.detach(self.sandbox_backend, *given)
         return ActionResult(
             {
                 "VolumeId": attachment.volume.id,
@@ -95,6 +76,5 @@ class DiskActions(SandboxActions):
                 "Device": attachment.device,
                 "State": attachment.status,
                 "AttachTime": attachment.attach_time,
-                "DeleteOnTermination": attachment.delete_on_termination,
             }
         )

@@ -6,18 +6,27 @@ from moto.core.responses import ActionResult
 from moto.ec2.exceptions import EC2ClientError, InvalidLaunchTemplateVersionNotFound, MissingParameterError
 from moto.ec2.models.instances import Reservation
 from moto.ec2.models.launch_templates import LaunchTemplateVersion
+from moto.ec2.responses import EC2Response
 from moto.iam.models import iam_backends
 
 from ec2_sandbox.api import limits
-from ec2_sandbox.api.actions.base import SandboxActions
 from ec2_sandbox.api.actions.templates import check_tagged, merge_launch
-from ec2_sandbox.api.ec2 import DEFAULT_INSTANCE_TYPE
+from ec2_sandbox.api.ec2 import DEFAULT_INSTANCE_TYPE, SandboxEC2Backend
 from ec2_sandbox.api.instances import PlacementGroup, SandboxInstance, register_spot_requests
 from ec2_sandbox.config import Market
 
 MAX_USER_DATA = 16384
 # A page of launch templates, or of versions, when the caller does not say how long it is; moto has one page only.
 ALL_TEMPLATES = 10_000
+
+
+class SandboxActions(EC2Response):
+    """moto's EC2 actions, with the sandbox's backend."""
+
+    @property
+    def sandbox_backend(self) -> SandboxEC2Backend:
+        """The backend of the call's region."""
+        return cast("SandboxEC2Backend", self.ec2_backend)
 
 
 class LaunchActions(SandboxActions):
