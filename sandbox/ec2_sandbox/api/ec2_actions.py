@@ -281,13 +281,8 @@ class SandboxEC2Response(FleetActions, DiskActions):
     def modify_instance_attribute(self) -> ActionResult:
         """As in moto, and also the shutdown behavior, which moto lacks, and user data, which moto refuses.
 
-        moto would take the instance out of its groups for what it does not know, and ignore most of what the form with
-        Attribute and Value names.
+        moto would take the instance out of its groups for what it does not know.
         """
-        name, value = self._get_param("Attribute", ""), self._get_param("Value")
-        self.params = {key: given for key, given in self.params.items() if key not in ("Attribute", "Value")}
-        if value is not None:
-            self.params[name[:1].upper() + name[1:]] = {"Value": {"true": True, "false": False}.get(value, value)}
         if unknown := self.params.keys() - MODIFIED:
             raise NotImplementedError(f"ModifyInstanceAttribute of {min(unknown)}")
         backend, instance_id = self.ec2_backend, self._get_param("InstanceId")

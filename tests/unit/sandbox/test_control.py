@@ -1,16 +1,15 @@
 import json
 import os
 import subprocess
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ec2_sandbox import control, packages
+from ec2_sandbox import control
 from ec2_sandbox.errors import NotFoundError, SandboxError
 from ec2_sandbox.hosts import hosts
-from ec2_sandbox.paths import HostStatus, SandboxPaths, find_daemon, find_processes, paths_of, read_arguments
+from ec2_sandbox.paths import SandboxPaths, find_daemon, find_processes, paths_of, read_arguments
 from foundation.progress import silent
 
 
@@ -69,14 +68,3 @@ def test_processes_are_found_by_a_whole_argument(monkeypatch: pytest.MonkeyPatch
             process.kill()
             process.communicate()
     assert read_arguments(marked[0].pid) == []
-
-
-def test_packages_are_not_installed_where_no_host_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """EC2 shows an instance without a host as running: with hosts = "none", and after `kill leaves=running`."""
-    lost = HostStatus(instance_id="i-1", state="running", private_ip=None, public_ip=None, pid=None)
-    (tmp_path / "tmux.deb").touch()
-    monkeypatch.setattr(control, "find_required", lambda _: None)
-    monkeypatch.setattr(control, "locked", nullcontext)
-    monkeypatch.setattr(control, "list_hosts", lambda _: [lost])
-    monkeypatch.setattr(packages, "fetch", lambda *_: tmp_path)
-    assert control.install(tmp_path, ["tmux"], report=silent) == 0

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from ec2_sandbox.api.actions.templates import merge_launch
 from ec2_sandbox.api.instances import ENDED
 from provision_world import World
 
@@ -116,16 +115,6 @@ def test_filters_of_spot_prices(world: World) -> None:
     assert types("instance-type", "g6e.4*") == {"g6e.4xlarge", "g6e.48xlarge"}
     with pytest.raises(ClientError, match="InvalidParameterValue"):
         types("colour", "red")
-
-
-def test_what_a_launch_cannot_tag(world: World) -> None:
-    with pytest.raises(ClientError, match="'snapshot' is not a valid taggable resource type"):
-        run(world, ImageId="ami-1", TagSpecifications=[tags("snapshot", a="b")])
-
-
-def test_groups_of_a_request_replace_the_templates() -> None:
-    template = {"SecurityGroups": ["default"], "KeyName": "ours", "UserData": None}
-    assert merge_launch(template, {"SecurityGroupIds": ["sg-1"]}) == {"KeyName": "ours", "SecurityGroupIds": ["sg-1"]}
 
 
 def create_fleet(world: World, template_id: str, overrides: list[Any], capacity: Any, **more: Any) -> Any:

@@ -37,15 +37,6 @@ def test_user_is_ubuntu_with_sudo(pair: "list[InstanceTypeDef]", ssh: Ssh) -> No
         assert ssh.read(host["PrivateIpAddress"], "id -un; id -u; sudo -n id -un") == "ubuntu\n1000\nroot"
 
 
-def test_both_addresses_reach_the_same_host(pair: "list[InstanceTypeDef]", ssh: Ssh) -> None:
-    for host in pair:
-        by_private = ssh.read(host["PrivateIpAddress"], "cat /etc/machine-id")
-        assert ssh.read(host["PublicIpAddress"], "cat /etc/machine-id") == by_private
-    machine_ids = {ssh.read(host["PrivateIpAddress"], "cat /etc/machine-id") for host in pair}
-    ours = Path("/etc/machine-id")  # a container may have none
-    assert len(machine_ids | {ours.read_text().strip() if ours.exists() else "none"}) == 3
-
-
 def test_processes_are_the_hosts_own(pair: "list[InstanceTypeDef]", ssh: Ssh) -> None:
     first, second = (host["PrivateIpAddress"] for host in pair)
     ssh.run(first, "exec -a only-on-the-first sleep 300 >/dev/null 2>&1 &")
@@ -195,29 +186,3 @@ def test_the_daemons_death_ends_all_hosts(own_project: Path, monkeypatch: pytest
     assert control.describe(own_project).state == "crashed"
     assert control.reset(own_project, report=silent)
     assert not find_leftovers(own_project)
-
-
-@pytest.mark.slow
-def test_two_sandboxes_side_by_side_and_a_restart(
-    sandbox: RunningSandbox, own_project: Path, monkeypatch: pytest.MonkeyPatch, ssh: Ssh
-) -> None:
-    [first] = launch(ssh, 1, "side")
-    other = start_sandbox(own_project)
-    assert start_sandbox(own_project).info == other.info
-    assert other.info.private_cidr != sandbox.info.private_cidr
-    assert other.info.public_cidr != sandbox.info.public_cidr
-    with monkeypatch.context() as context:
-        enter(other, context)
-        assert boto3.client("ec2").describe_instances()["Reservations"] == []
-        [second, _] = launch(ssh, 2, "side")
-        assert ssh.read(second["PublicIpAddress"], "hostname") != ssh.read(first["PublicIpAddress"], "hostname")
-    assert control.reset(own_project, report=silent)
-    assert not find_leftovers(own_project)
-    assert control.find_running(own_project) is None
-    assert ssh.read(first["PublicIpAddress"], "id -un") == "ubuntu"
-    restarted = start_sandbox(own_project)
-    assert restarted.info.secret_access_key != other.info.secret_access_key
-    enter(restarted, monkeypatch)
-    assert boto3.client("ec2").describe_instances()["Reservations"] == []
-    [host] = launch(ssh, 1)
-    assert ssh.read(host["PublicIpAddress"], "id -un") == "ubuntu"

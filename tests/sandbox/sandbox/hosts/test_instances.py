@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import boto3
 import pytest
 
+from ec2_sandbox.paths import paths_of
 from iam_steps import instance_profile
-from sandbox_steps import RunningSandbox, Ssh, describe, enter, launch, state_of
+from sandbox_steps import RunningSandbox, Ssh, describe, enter, find_image, launch, state_of, wait_for
 from waits import until
 
 if TYPE_CHECKING:
@@ -197,6 +198,20 @@ def test_reboot_and_shutdown_inside(sandbox: RunningSandbox, ssh: Ssh) -> None:
     ssh.run(address, "sudo shutdown -h now; sleep 5", check=False)
     until(lambda: state_of(ec2, made["InstanceId"]) == "stopped", "it is not stopped")
     assert describe(ec2, [made["InstanceId"]])[0]["StateReason"]["Code"] == "Client.InstanceInitiatedShutdown"
+
+
+def test_a_host_that_does_not_boot_terminates_with_a_reason(sandbox: RunningSandbox) -> None:
+    ec2, hosts_dir = boto3.client("ec2"), paths_of(sandbox.project_dir).hosts_dir
+    hosts_dir.rename(hosts_dir.with_suffix(".away"))
+    hosts_dir.write_text("a file, so that no host can have a folder in it")
+    try:
+        [made] = ec2.run_instances(ImageId=find_image(), InstanceType="t3.micro", MinCount=1, MaxCount=1)["Instances"]
+        wait_for(ec2, "instance_terminated", [made["InstanceId"]])
+    finally:
+        hosts_dir.unlink()
+        hosts_dir.with_suffix(".away").rename(hosts_dir)
+    reason = describe(ec2, [made["InstanceId"]])[0]["StateReason"]
+    assert (reason["Code"], "hosts" in reason["Message"]) == ("Server.InternalError", True)
 
 
 def check_schedule(ssh: Ssh, address: str) -> None:
