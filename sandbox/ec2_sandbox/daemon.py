@@ -31,7 +31,7 @@ from ec2_sandbox.api.ec2 import Ec2Settings
 from ec2_sandbox.api.faults import ApiFaults
 from ec2_sandbox.api.log import ApiLog, StateLog
 from ec2_sandbox.api.moto_setup import forget, install
-from ec2_sandbox.api.regions import Backend
+from ec2_sandbox.api.regions import Regions
 from ec2_sandbox.api.server import Services, TlsServer, answer_checkip, catch_errors, make_tls_context
 from ec2_sandbox.faults import KINDS, Act, FaultBook, FaultError, parse_fault
 from ec2_sandbox.hosts.faults import HostFaults
@@ -133,7 +133,7 @@ def main() -> None:
     os._exit(0)
 
 
-def serve_hosts(network: Network, settings: Settings, backend: Backend) -> None:
+def serve_hosts(network: Network, settings: Settings, backend: Regions) -> None:
     """Starts what hosts ask: the instance metadata service and the name server."""
     ranges = settings.ranges
     network.call_inside(lambda: MetadataServer(MetadataService(backend))).start()

@@ -25,7 +25,6 @@ from moto.ec2.models.elastic_network_interfaces import NetworkInterface
 from moto.ec2.models.instance_types import INSTANCE_TYPES
 from moto.ec2.models.instances import MetadataOptions, Reservation
 from moto.ec2.models.spot_requests import SpotInstanceRequest
-from moto.ec2.models.tags import TagBackend
 from moto.ec2.models.vpcs import VPC
 
 from ec2_sandbox.api import images, limits
@@ -38,7 +37,7 @@ from ec2_sandbox.faults import FaultBook
 from ec2_sandbox.hosts.network import Group, Rule
 
 if TYPE_CHECKING:
-    from ec2_sandbox.api.regions import Backend
+    from ec2_sandbox.api.regions import Regions
     from ec2_sandbox.hosts.fleet import PhantomFleet
 
 
@@ -83,7 +82,7 @@ class SandboxEC2Backend(EC2Backend):
     """moto's EC2 in one region. `install` sets `settings` before the first backend is created, and then `whole`."""
 
     settings: Ec2Settings
-    whole: "Backend"  # EC2 in all regions, whose hosts share a network
+    whole: "Regions"  # EC2 in all regions, whose hosts share a network
     _url_module = ec2_urls
 
     def __init__(self, region_name: str, account_id: str) -> None:
@@ -93,19 +92,6 @@ class SandboxEC2Backend(EC2Backend):
         self.placement_groups = PlacementGroups(self)
         self.capacity_reservations = CapacityReservations(self)
         images.publish(self)
-
-    def describe_tags(self, filters: dict[str, list[str]] | None = None) -> list[dict[str, str]]:
-        """As in moto, but reads only the tags of the resources that the filter names.
-
-        moto reads the tags of the whole account for each resource in a list, so its time grows with the square of the
-        number of resources.
-        """
-        named = (filters or {}).get("resource-id", [])
-        if not named or any("*" in resource or "?" in resource for resource in named):
-            return super().describe_tags(filters)
-        some = TagBackend()
-        some.tags.update({resource: self.tags[resource] for resource in named if resource in self.tags})
-        return some.describe_tags(filters)
 
     def do_resources_exist(self, resource_ids: list[str]) -> bool:
         """As in moto, but also raises EC2ClientError for an unknown instance."""
@@ -390,7 +376,7 @@ class PublicAddresses:
         raise EC2ClientError("InsufficientAddressCapacity", "The sandbox has no free public address.")
 
 
-def read_groups(backend: "Backend", wanted: Iterable[str]) -> tuple[Group, ...]:
+def read_groups(backend: "Regions", wanted: Iterable[str]) -> tuple[Group, ...]:
     """Returns the groups with these ids, and all groups that their rules refer to."""
     everything = {group.id: group for groups in backend.groups.values() for group in groups.values()}
     members = _members_of(backend)
@@ -413,7 +399,7 @@ def read_groups(backend: "Backend", wanted: Iterable[str]) -> tuple[Group, ...]:
     return tuple(found.values())
 
 
-def _members_of(backend: "Backend") -> dict[str, list[str]]:
+def _members_of(backend: "Regions") -> dict[str, list[str]]:
     members: dict[str, list[str]] = {}
     for interface in backend.enis.values():
         for group in interface.group_set:
@@ -421,7 +407,7 @@ def _members_of(backend: "Backend") -> dict[str, list[str]]:
     return members
 
 
-def _read_rules(backend: "Backend", rules: Iterable[Any]) -> Iterator[Rule]:
+def _read_rules(backend: "Regions", rules: Iterable[Any]) -> Iterator[Rule]:
     """Yields the rules, except those for IPv6 addresses, which the sandbox does not have."""
     for rule in rules:
         for peer in _peers_of(backend, rule):
@@ -433,7 +419,7 @@ def _read_rules(backend: "Backend", rules: Iterable[Any]) -> Iterator[Rule]:
             )
 
 
-def _peers_of(backend: "Backend", rule: Any) -> Iterator[IPv4Network | str]:
+def _peers_of(backend: "Regions", rule: Any) -> Iterator[IPv4Network | str]:
     if rule.cidr_ipv4:
         yield IPv4Network(rule.cidr_ipv4, strict=False)
     if rule.source_group.get("GroupId"):

@@ -23,7 +23,7 @@ from ec2_sandbox.api.file_systems import SandboxFileSystem
 from ec2_sandbox.api.instances import SandboxInstance
 from ec2_sandbox.api.limits import SandboxQuotasResponse
 from ec2_sandbox.api.on_hosts.instance_connect import SandboxInstanceConnectResponse
-from ec2_sandbox.api.regions import Backend, Regions
+from ec2_sandbox.api.regions import Regions
 from ec2_sandbox.api.volumes import SandboxAttachment, SandboxSnapshot, SandboxVolume
 from ec2_sandbox.hosts.names import Names
 
@@ -34,8 +34,8 @@ INSTANCE_FILTERS = {
 }  # fmt: skip
 
 
-def install(settings: Ec2Settings) -> Backend:
-    """Installs the sandbox's classes. Returns the EC2 backend of the sandbox's region, or of all its regions."""
+def install(settings: Ec2Settings) -> Regions:
+    """Installs the sandbox's classes. Returns EC2 in all its regions."""
     SandboxEC2Backend.settings = settings
     ec2_backends.backend = SandboxEC2Backend
     ec2_urls.url_paths = {"{0}/": SandboxEC2Response.dispatch}
@@ -64,9 +64,8 @@ def install(settings: Ec2Settings) -> Backend:
     elastic_ip_addresses.random_ip = addresses.take  # type: ignore[attr-defined]
     names = Names(region=settings.region, private=settings.private, public=settings.public)
     elastic_network_interfaces.generate_dns_from_ip = names.name_of  # type: ignore[attr-defined,assignment]
-    whole = found[0] if len(found) == 1 else Regions(found)
-    SandboxEC2Backend.whole = whole
-    return whole
+    SandboxEC2Backend.whole = Regions(found)
+    return SandboxEC2Backend.whole
 
 
 def forget() -> None:

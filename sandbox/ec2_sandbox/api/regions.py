@@ -1,6 +1,6 @@
-"""EC2 in several regions, as the daemon sees it: one set of instances, whose hosts share a network."""
+"""EC2 in all regions of a sandbox, as the daemon sees it: one set of instances, whose hosts share a network."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ec2_sandbox.api.ec2 import SandboxEC2Backend
@@ -16,12 +16,6 @@ class Regions:
 
     def __init__(self, backends: Sequence[SandboxEC2Backend]) -> None:
         self._backends = tuple(backends)
-
-    def __iter__(self) -> Iterator[SandboxEC2Backend]:
-        return iter(self._backends)
-
-    def __getitem__(self, region: str) -> SandboxEC2Backend:
-        return next(backend for backend in self._backends if backend.region_name == region)
 
     def sandbox_instances(self) -> list[SandboxInstance]:
         """Returns all instances, including terminated ones."""
@@ -57,7 +51,3 @@ class Regions:
         if name not in MERGED:
             raise AttributeError(name)
         return {key: value for backend in self._backends for key, value in getattr(backend, name).items()}
-
-
-Backend = SandboxEC2Backend | Regions
-"""EC2 as the hosts use it, in one region or in several."""

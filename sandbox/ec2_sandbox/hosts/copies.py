@@ -10,7 +10,7 @@ from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from pathlib import Path
 
-from ec2_sandbox.api.regions import Backend
+from ec2_sandbox.api.regions import Regions
 from ec2_sandbox.api.volumes import SandboxSnapshot, SandboxVolume
 from ec2_sandbox.hosts import cgroups
 from ec2_sandbox.hosts.hosts import Host, copy_disk
@@ -71,7 +71,7 @@ class Copies:
             log.error("%s: could not copy its bytes: %s", copy_id, error)
         return copy.future.exception() is None
 
-    def remove_deleted(self, backend: Backend) -> None:
+    def remove_deleted(self, backend: Regions) -> None:
         """Removes the disks of deleted volumes and snapshots, unless a copy in progress may need them."""
         snapshots = {snapshot.id for snapshot in backend.sandbox_snapshots()}
         for folder, known in ((self._paths.volumes_dir, backend.volumes), (self._paths.snapshots_dir, snapshots)):

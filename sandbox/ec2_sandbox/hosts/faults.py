@@ -21,7 +21,7 @@ END_TIMEOUT_S = 5.0
 class HostFaults:
     """Causes immediate faults. `acts`: the functions that cause them, by kind."""
 
-    def __init__(self, fleet: Fleet, backend: regions.Backend) -> None:
+    def __init__(self, fleet: Fleet, backend: regions.Regions) -> None:
         self._fleet = fleet
         self._backend = backend
         self.acts: dict[str, Act] = {

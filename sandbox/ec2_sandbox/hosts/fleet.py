@@ -58,7 +58,7 @@ class HostSlot:
 class PhantomFleet:
     """Instances without hosts, for [sandbox] hosts = "none". Each enters its next state immediately."""
 
-    def reconcile(self, backend: regions.Backend) -> None:
+    def reconcile(self, backend: regions.Regions) -> None:
         """Advances each instance and volume by one step, without waiting."""
         with ec2.lock:
             for instance in backend.sandbox_instances():
@@ -89,7 +89,7 @@ class PhantomFleet:
         """Returns whether a volume has the bytes of its snapshot."""
         return True
 
-    def _advance_volume(self, backend: regions.Backend, volume: SandboxVolume) -> None:
+    def _advance_volume(self, backend: regions.Regions, volume: SandboxVolume) -> None:
         """Advances a volume and its attachment by one step."""
         volume.is_ready = volume.is_ready or self._fill(volume)
         attachment = cast("SandboxAttachment | None", volume.attachment)
@@ -122,7 +122,7 @@ class PhantomFleet:
         elif instance.state == "stopping":
             instance.finish_stop()
 
-    def describe(self, backend: regions.Backend) -> tuple[HostStatus, ...]:
+    def describe(self, backend: regions.Regions) -> tuple[HostStatus, ...]:
         """Returns the instances that are not terminated, with their hosts."""
         with ec2.lock:
             return tuple(
@@ -144,7 +144,7 @@ class PhantomFleet:
         """Returns the machine's pid of the process 1 of an instance's host, or None if its programs do not run."""
         return None
 
-    def enforce(self, backend: regions.Backend) -> None:
+    def enforce(self, backend: regions.Regions) -> None:
         """Applies the security groups to the hosts' links. Call it under EC2's lock."""
 
     def read_console(self, _instance_id: str, /) -> str:
@@ -257,7 +257,7 @@ class Fleet(PhantomFleet):
             after_boot=(RUNNER,), sshd=sshd,
         )  # fmt: skip
 
-    def reconcile(self, backend: regions.Backend) -> None:
+    def reconcile(self, backend: regions.Regions) -> None:
         """Advances each instance, volume and image by one step, and removes the disks of deleted ones."""
         super().reconcile(backend)
         with ec2.lock:
@@ -381,7 +381,7 @@ class Fleet(PhantomFleet):
             instance.finish_stop()
             log.info("%s: stopped", instance.id)
 
-    def enforce(self, backend: regions.Backend) -> None:
+    def enforce(self, backend: regions.Regions) -> None:
         """Applies the security groups to the hosts' links. Call it under EC2's lock."""
         off = [instance_id for instance_id, slot in self._slots.items() if slot.frozen]
         self.links.refresh(backend, {instance_id: slot.number for instance_id, slot in self._slots.items()}, off)

@@ -20,7 +20,7 @@ class Links:
         self._network = network
         self._loaded = ""
 
-    def refresh(self, backend: regions.Backend, numbers: Mapping[str, int], off: Iterable[str]) -> None:
+    def refresh(self, backend: regions.Regions, numbers: Mapping[str, int], off: Iterable[str]) -> None:
         """Loads the security groups and cuts into the router if anything has changed.
 
         numbers: of the links of all hosts, by instance. off: the instances without a network.
@@ -44,6 +44,6 @@ class Links:
         self._loaded = ruleset
 
 
-def _groups_of(backend: regions.Backend, instance_id: str) -> tuple[str, ...]:
+def _groups_of(backend: regions.Regions, instance_id: str) -> tuple[str, ...]:
     interface = backend.get_instance(instance_id).nics.get(0)
     return tuple(group.id for group in interface.group_set) if interface is not None else ()

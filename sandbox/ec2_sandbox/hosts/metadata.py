@@ -230,7 +230,7 @@ class Tokens:
 class MetadataService:
     """Answers requests. Thread-safe."""
 
-    def __init__(self, backend: regions.Backend) -> None:
+    def __init__(self, backend: regions.Regions) -> None:
         self._backend = backend
         self._tokens = Tokens()
         self._credentials = RoleCredentials()

@@ -27,7 +27,7 @@ from ec2_sandbox.api.consistency import Unsettled
 from ec2_sandbox.api.ec2 import Ec2Settings, SandboxEC2Backend
 from ec2_sandbox.api.faults import ApiFaults, CutError
 from ec2_sandbox.api.log import ApiLog, StateLog
-from ec2_sandbox.api.regions import Backend
+from ec2_sandbox.api.regions import Regions
 from ec2_sandbox.api.server import Services, catch_errors
 from ec2_sandbox.config import SandboxConfig
 from ec2_sandbox.faults import FaultBook
@@ -82,7 +82,7 @@ class InProcessSandbox:
         assert isinstance(found, SandboxEC2Backend)
         return found
 
-    def _install(self) -> Backend:
+    def _install(self) -> Regions:
         return moto_setup.install(
             Ec2Settings(
                 region=REGION,

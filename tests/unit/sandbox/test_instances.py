@@ -186,7 +186,7 @@ def test_metadata_has_a_tag_without_a_value(world: World) -> None:
     tags: Any = [{"ResourceType": "instance", "Tags": [{"Key": "empty", "Value": ""}]}]
     launch(world, MetadataOptions=options, TagSpecifications=tags)
     [instance] = world.sandbox.backend.sandbox_instances()
-    service, path = MetadataService(world.sandbox.backend), "/latest/meta-data/tags/instance/empty"
+    service, path = MetadataService(world.sandbox.whole), "/latest/meta-data/tags/instance/empty"
     answer = service.answer(str(instance.private_ip), "GET", path, {})
     assert (answer.status, answer.body) == (200, b"")
 
