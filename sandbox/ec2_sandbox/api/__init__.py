@@ -80,9 +80,6 @@ def _import_ec2() -> None:
     session.Session.get_service_data = get_data  # type: ignore[method-assign]
     known = instance_types.INSTANCE_TYPE_OFFERINGS
     known.update({kind: Offerings(kind) for kind in known})
-    # moto would keep a copy of each type.
-    described = property(lambda _: list(map(instance_types.InstanceType, instance_types.INSTANCE_TYPES)))
-    instance_types.InstanceTypeBackend.instance_types = described  # type: ignore[assignment]
     # Every service is in all regions of EC2: otherwise, moto would read the endpoints and each service's model again.
     names = [region.name for region in availability_zones_and_regions.RegionsAndZonesBackend.regions]
     base_backend.AccountSpecificBackend._generate_regions = lambda *_: names  # type: ignore[assignment,method-assign]  # noqa: SLF001 -- moto has no setting

@@ -33,6 +33,8 @@ MODIFIED = {
     "InstanceInitiatedShutdownBehavior", "BlockDeviceMappings", "Groups", "InstanceId", "DryRun",
 }  # fmt: skip
 
+# By default. moto's pages are short, and of templates it has one only.
+ON_ONE_PAGE = ("DescribeInstances", "DescribeLaunchTemplates", "DescribeLaunchTemplateVersions")
 # By action: the list in its response, and the prefix of the ids in it.
 LISTED = {
     "DescribeImages": ("Images", "ami"), "DescribeInstanceStatus": ("InstanceStatuses", "i"),
@@ -57,6 +59,8 @@ class SandboxEC2Response(FleetActions, DiskActions):
 
         The namespace ends with a slash, and errors have no namespace. A response without content has `true`.
         """
+        if self._get_action() in ON_ONE_PAGE:
+            self.params = {"MaxResults": 1_000_000, **self.params}
         status, headers, body = self._call_action()
         namespace = f' xmlns="{NAMESPACE}/"' if status < 400 else ""
         answer = str(body).replace(f' xmlns="{NAMESPACE}"', namespace, 1)
@@ -219,8 +223,7 @@ class SandboxEC2Response(FleetActions, DiskActions):
         return ActionResult({"SpotPriceHistory": history[first:last], "NextToken": token})
 
     def describe_instances(self) -> ActionResult:
-        """As in moto, but without resources that are not yet visible, and by default on one page."""
-        self.params = {"MaxResults": 1_000_000, **self.params}
+        """As in moto, but without resources that are not yet visible."""
         result = super().describe_instances()
         answer = cast("dict[str, Any]", result.result)
         hides = self.sandbox_backend.unsettled.hides

@@ -16,8 +16,6 @@ from ec2_sandbox.api.instances import PlacementGroup, SandboxInstance, register_
 from ec2_sandbox.config import Market
 
 MAX_USER_DATA = 16384
-# A page of launch templates, or of versions, when the caller does not say how long it is; moto has one page only.
-ALL_TEMPLATES = 10_000
 
 
 class SandboxActions(EC2Response):
@@ -93,16 +91,10 @@ class LaunchActions(SandboxActions):
         return super().create_launch_template_version()
 
     def describe_launch_templates(self) -> ActionResult:
-        """As in moto, but raises EC2ClientError for an unknown id, and without moto's limit of 15 templates."""
+        """As in moto, but raises EC2ClientError for an unknown id."""
         for template_id in self._get_param("LaunchTemplateIds", []):
             self.sandbox_backend.get_launch_template(template_id)
-        self.params = {"MaxResults": ALL_TEMPLATES, **self.params}
         return super().describe_launch_templates()
-
-    def describe_launch_template_versions(self) -> ActionResult:
-        """As in moto, but without moto's limit of 15 versions."""
-        self.params = {"MaxResults": ALL_TEMPLATES, **self.params}
-        return super().describe_launch_template_versions()
 
     def _instance_type(self) -> str:
         return str(self._get_param("InstanceType") or DEFAULT_INSTANCE_TYPE)
