@@ -24,7 +24,6 @@ from moto.ec2.models.elastic_block_store import VolumeAttachment
 from moto.ec2.models.elastic_network_interfaces import NetworkInterface
 from moto.ec2.models.instance_types import INSTANCE_TYPES
 from moto.ec2.models.instances import MetadataOptions, Reservation
-from moto.ec2.models.spot_requests import SpotInstanceRequest
 from moto.ec2.models.vpcs import VPC
 
 from ec2_sandbox.api import images, limits
@@ -100,15 +99,15 @@ class SandboxEC2Backend(EC2Backend):
                 self.get_instance(instance_id)
         return super().do_resources_exist(resource_ids)
 
-    def cancel_spot_instance_requests(self, request_ids: list[str]) -> list[SpotInstanceRequest]:
+    def cancel_spot_instance_requests(self, request_ids: list[str]) -> Any:
         """Cancels the requests, which moto would remove. Their instances run on. Raises EC2ClientError."""
-        if unknown := [one for one in request_ids if one not in self.spot_instance_requests]:
+        known: Any = self.spot_instance_requests
+        if unknown := [one for one in request_ids if one not in known]:
             message = f"The spot instance request ID '{unknown[0]}' does not exist"
             raise EC2ClientError("InvalidSpotInstanceRequestID.NotFound", message)
-        found = [self.spot_instance_requests[one] for one in request_ids]
-        for request in found:
-            request.state = "cancelled"
-        return found
+        for request_id in request_ids:
+            known[request_id].state = "cancelled"
+        return [known[one] for one in request_ids]
 
     def create_default_vpc(self) -> VPC:
         """Creates the default VPC in the sandbox's own range.

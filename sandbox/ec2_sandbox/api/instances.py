@@ -6,14 +6,13 @@ import secrets
 import time
 from collections.abc import Container, Iterable
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from moto.core.utils import utcnow
 from moto.ec2.exceptions import EC2ClientError
 from moto.ec2.models import EC2Backend
 from moto.ec2.models.core import TaggedEC2Resource
 from moto.ec2.models.instances import Instance, InstanceState, StateReason
-from moto.ec2.models.spot_requests import SpotInstanceRequest
 from moto.ec2.utils import generic_filter, random_spot_request_id
 
 from ec2_sandbox.config import Market, SandboxConfig
@@ -268,74 +267,49 @@ def _describe_check(result: CheckResult) -> dict[str, Any]:
     return {"Status": result, "Details": details}
 
 
-class SandboxSpotRequest(SpotInstanceRequest):
-    """A spot request of an existing instance. Its state follows the instance's state."""
+class SpotRequest(TaggedEC2Resource):
+    """The spot request of an instance, with the attributes of EC2's response. Its state follows the instance's."""
+
+    product_description = "Linux/UNIX"
 
     def __init__(self, instance: SandboxInstance, options: dict[str, Any], tags: dict[str, dict[str, str]]) -> None:
+        self.ec2_backend = instance.ec2_backend
+        self.id = self.spot_instance_request_id = random_spot_request_id()
+        self.instance_id = instance.id
+        self.launched_availability_zone = instance.placement.zone
+        self.launch_specification = {
+            "ImageId": instance.image_id, "InstanceType": instance.instance_type, "KeyName": instance.key_name,
+            "Placement": {"AvailabilityZone": instance.placement.zone}, "SecurityGroups": instance.security_groups,
+            "SubnetId": instance.subnet_id,
+        }  # fmt: skip
+        self.create_time = utcnow()
+        self.spot_price = options.get("MaxPrice")
+        self.type = options.get("SpotInstanceType", "one-time")
+        self.valid_until = options.get("ValidUntil")
+        self.instance_interruption_behavior = options.get("InstanceInterruptionBehavior", "terminate")
+        self.is_cancelled = False
         self._instance = instance
-        self._created = utcnow()
-        self._stored_state = "open"
-        super().__init__(
-            ec2_backend=instance.ec2_backend,
-            spot_request_id=random_spot_request_id(),
-            price=options.get("MaxPrice", ""),
-            image_id=instance.image_id,
-            spot_instance_type=options.get("SpotInstanceType", "one-time"),
-            valid_from=None,
-            valid_until=options.get("ValidUntil"),
-            launch_group=None,
-            availability_zone_group=None,
-            key_name=cast("str", instance.key_name),
-            security_groups=[group.id for group in instance.security_groups],
-            user_data=instance.user_data,
-            instance_type=instance.instance_type,
-            placement=instance.placement.zone,
-            kernel_id=None,
-            ramdisk_id=None,
-            monitoring_enabled=instance.monitored,
-            subnet_id=cast("str", instance.subnet_id),
-            # moto adds the tags under this key to the request.
-            tags={**tags, "spot-instances-request": tags.get("spot-instances-request", {})},
-            spot_fleet_id=None,
-            instance_interruption_behaviour=options.get("InstanceInterruptionBehavior"),
-        )
-
-    def launch_instance(self) -> SandboxInstance:
-        """Returns the existing instance."""
-        return self._instance
+        self.add_tags(tags.get("spot-instances-request", {}))
 
     @property
     def state(self) -> str:
         """`active` while the instance exists, then `closed`."""
-        if self._stored_state == "active" and self._instance.state in ENDED:
-            return "closed"
-        return self._stored_state
+        return "cancelled" if self.is_cancelled else "closed" if self._instance.state in ENDED else "active"
 
     @state.setter
     def state(self, value: str) -> None:
-        self._stored_state = value
+        self.is_cancelled = value == "cancelled"
 
     @property
     def status(self) -> dict[str, Any]:
         """The status, as in https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-request-status.html."""
         if self._instance.state not in ENDED:
-            is_cancelled = self._stored_state == "cancelled"
-            code = "request-canceled-and-instance-running" if is_cancelled else "fulfilled"
+            code = "request-canceled-and-instance-running" if self.is_cancelled else "fulfilled"
         elif self._instance.state_reason.code == INTERRUPTED:
             code = "instance-terminated-no-capacity"
         else:
             code = "instance-terminated-by-user"
-        return {"Code": code, "Message": code.replace("-", " "), "UpdateTime": self._created}
-
-    @property
-    def create_time(self) -> dt.datetime:  # type: ignore[override]  # moto's is a str
-        """When the request was created; moto returns a constant."""
-        return self._created
-
-    @property
-    def launched_availability_zone(self) -> str | None:
-        """The instance's zone."""
-        return self._instance.placement.zone
+        return {"Code": code, "Message": code.replace("-", " "), "UpdateTime": self.create_time}
 
 
 def register_spot_requests(
@@ -343,7 +317,7 @@ def register_spot_requests(
 ) -> None:
     """Creates a spot request for each instance of a spot launch."""
     for instance in instances:
-        request = SandboxSpotRequest(instance, options, tags)
+        request = SpotRequest(instance, options, tags)
         instance.spot_instance_request_id = request.id
         instance.ec2_backend.spot_instance_requests[request.id] = request
 
