@@ -333,13 +333,9 @@ class PlacementGroup(TaggedEC2Resource):
         self.state = "available"
         self.strategy = strategy
 
-    def get_filter_value(self, filter_name: str, method_name: str | None = None) -> Any:
-        """Returns a filter's value, as for moto's other resources."""
-        return super().get_filter_value(filter_name, method_name or "DescribePlacementGroups")
-
 
 class PlacementGroups:
-    """The placement groups of one region, which moto lacks. All methods except `find` may raise EC2ClientError.
+    """The placement groups of one region, which moto lacks. All methods may raise EC2ClientError.
 
     https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_CreatePlacementGroup.html
     """
@@ -350,8 +346,6 @@ class PlacementGroups:
 
     def create(self, name: str, strategy: str) -> PlacementGroup:
         """Creates a group."""
-        if not name:
-            raise EC2ClientError("MissingParameter", "The request must contain the parameter groupName")
         if name in self._groups:
             raise EC2ClientError("InvalidPlacementGroup.Duplicate", f"The Placement Group '{name}' already exists.")
         if strategy not in STRATEGIES:
@@ -359,14 +353,11 @@ class PlacementGroups:
         group = self._groups[name] = PlacementGroup(self._backend, name, strategy)
         return group
 
-    def find(self, name: str) -> PlacementGroup | None:
-        """Returns the group with this name or id, or None."""
-        return next((group for group in self._groups.values() if name in (group.group_name, group.id)), None)
-
     def get(self, name: str) -> PlacementGroup:
         """Returns the group with this name or id, which must exist."""
-        if group := self.find(name):
-            return group
+        for group in self._groups.values():
+            if name in (group.group_name, group.id):
+                return group
         raise EC2ClientError("InvalidPlacementGroup.Unknown", f"The Placement Group '{name}' is unknown.")
 
     def delete(self, name: str, *, used: Container[str]) -> None:

@@ -7,7 +7,7 @@ import re
 import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 from urllib.parse import parse_qs
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
@@ -80,11 +80,8 @@ class ApiLog:
         outcome = {"status": status, "error": error, "time": begun.isoformat(), "fault": environ.get(FAULT_KEY),
                    "caller": environ.get(CALLER_KEY)}  # fmt: skip
         entry = environ[CALL_KEY] | outcome | {"duration_ms": round(duration.total_seconds() * 1000, 1)}
-        try:
-            with self._lock:
-                self._file.write(json.dumps(entry) + "\n")
-        except OSError:  # on a full disk, the caller still gets the response
-            log.exception("the API log cannot be written")
+        with self._lock:
+            append(self._file, entry)
 
 
 class StateLog:
@@ -105,10 +102,15 @@ class StateLog:
             "zone": instance.placement.zone, "public_address": instance.public_ip is not None,
             "disks_gib": [mapping.size for mapping in instance.block_device_mapping.values()],
         }  # fmt: skip
-        try:
-            self._file.write(json.dumps(entry) + "\n")
-        except OSError:  # as above
-            log.exception("the log of states cannot be written")
+        append(self._file, entry)
+
+
+def append(file: IO[str], entry: Mapping[str, Any]) -> None:
+    """Writes a line of JSON. On a full disk, the caller still gets the response."""
+    try:
+        file.write(json.dumps(entry) + "\n")
+    except OSError:
+        log.exception("%s cannot be written", file.name)
 
 
 def describe_call(environ: WSGIEnvironment) -> dict[str, Any]:

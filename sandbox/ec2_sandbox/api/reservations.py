@@ -47,12 +47,6 @@ class CapacityReservation(TaggedEC2Resource):
         users = (one for one in self.ec2_backend.sandbox_instances() if one.capacity_reservation_id == self.id)
         return self.total_instance_count - sum(one.state in USING for one in users)
 
-    def get_filter_value(self, filter_name: str, method_name: str | None = None) -> Any:
-        """Returns a filter's value, as for moto's other resources."""
-        if filter_name in ("instance-type", "state", "availability-zone"):
-            return getattr(self, filter_name.replace("-", "_"))
-        return super().get_filter_value(filter_name, method_name or "DescribeCapacityReservations")
-
 
 class CapacityReservations:
     """The reservations of one region. Methods that look up a reservation raise EC2ClientError for an unknown id."""
