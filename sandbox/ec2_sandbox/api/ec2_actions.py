@@ -109,8 +109,8 @@ class SandboxEC2Response(FleetActions, DiskActions):
     def _refuse(self) -> ActionResult:
         raise NotImplementedError(self._get_action())
 
-    # moto would make images and snapshots without bytes. DescribeFleets lists the instances of an instant fleet.
-    copy_image = copy_snapshot = describe_fleet_instances = _refuse
+    # moto would make images and snapshots without bytes, and knows none of our fleets.
+    copy_image = copy_snapshot = delete_fleets = describe_fleets = describe_fleet_instances = _refuse
 
     def _check_repeated(self, answer: str) -> None:
         """Raises EC2ClientError if all instances of an earlier launch are terminated."""

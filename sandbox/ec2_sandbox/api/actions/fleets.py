@@ -1,22 +1,22 @@
 """Fleets of type instant: CreateFleet launches instances of several types, in several zones, by one call.
 
+Its response has all that DescribeFleets would; the instances have the fleet's id as a tag.
+
 https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_CreateFleet.html
 """
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from moto.core.responses import ActionResult
-from moto.core.utils import utcnow
 from moto.ec2.exceptions import EC2ClientError
-from moto.ec2.models.core import TaggedEC2Resource
 from moto.ec2.utils import random_fleet_id
 
 from ec2_sandbox.api.actions.launches import LaunchActions
 from ec2_sandbox.api.actions.templates import TAGGABLE, check_tagged, merge_launch
-from ec2_sandbox.api.instances import ENDED, SandboxInstance
+from ec2_sandbox.api.instances import SandboxInstance
 from ec2_sandbox.config import Market
 
 # What an override of a fleet has besides parameters of a launch, and what the sandbox cannot do.
@@ -57,30 +57,13 @@ def split_capacity(target: Mapping[str, Any]) -> dict[Market, int]:
     return wanted
 
 
-class Fleet(TaggedEC2Resource):
-    """An instant fleet: what was asked, and what was launched. It launches nothing later."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fleet:
+    """What an instant fleet has launched, and why not more, in the format of the API. It launches nothing later."""
 
-    def __init__(self, ec2_backend: Any, request: Mapping[str, Any]) -> None:
-        self.ec2_backend = ec2_backend
-        self.id = random_fleet_id()
-        self.request = request
-        self.created = utcnow()
-        self.state = "active"
-        self.launched: list[dict[str, Any]] = []
-        self.errors: list[dict[str, Any]] = []
-        self.instances: list[SandboxInstance] = []
-
-    def describe(self) -> dict[str, Any]:
-        """Returns it in the format of DescribeFleets."""
-        names = ("TargetCapacitySpecification", "LaunchTemplateConfigs", "OnDemandOptions", "SpotOptions")
-        on_demand = sum(instance.market == "on-demand" for instance in self.instances)
-        return {
-            **{name: self.request[name] for name in names if name in self.request},
-            "FleetId": self.id, "Type": "instant", "FleetState": self.state, "CreateTime": self.created,
-            "ActivityStatus": "error" if self.errors else "fulfilled", "Tags": self.get_tags(),
-            "FulfilledCapacity": len(self.instances), "FulfilledOnDemandCapacity": on_demand,
-            "Instances": self.launched, "Errors": self.errors,
-        }  # fmt: skip
+    id: str
+    launched: list[dict[str, Any]] = field(default_factory=list)
+    errors: list[dict[str, Any]] = field(default_factory=list)
 
 
 class FleetActions(LaunchActions):
@@ -91,19 +74,17 @@ class FleetActions(LaunchActions):
 
         The pools are tried by their Priority, and then in the order of the call.
         """
-        backend, request = self.sandbox_backend, dict(self.params)
+        request = dict(self.params)
         if (kind := request.get("Type", "maintain")) != "instant":
             raise NotImplementedError(f"a fleet of type {kind}")
         check_tagged(request.get("TagSpecifications", []), (*TAGGABLE, "fleet"))
         pools = sorted(self._read_pools(request), key=lambda pool: float(pool.override.get("Priority", math.inf)))
-        fleet = Fleet(backend, request)
-        fleet.add_tags(self._parse_tag_specification().get("fleet", {}))
+        fleet = Fleet(id=random_fleet_id())
         for market, wanted in split_capacity(request.get("TargetCapacitySpecification", {})).items():
             launched = 0
             for pool in pools:
                 if launched < wanted:
                     launched += self._launch_from(pool, market, wanted - launched, fleet)
-        backend.fleets[fleet.id] = fleet  # type: ignore[assignment]  # moto's own class launches by itself
         return ActionResult({"FleetId": fleet.id, "Instances": fleet.launched, "Errors": fleet.errors})
 
     def _read_pools(self, request: Mapping[str, Any]) -> Iterator[Pool]:
@@ -139,31 +120,6 @@ class FleetActions(LaunchActions):
         launched: list[SandboxInstance] = reservation.instances
         for instance in launched:
             instance.add_tags({"aws:ec2:fleet-id": fleet.id})
-        fleet.instances += launched
         what = {"InstanceIds": [instance.id for instance in launched], "InstanceType": launched[0].instance_type}
         fleet.launched.append({**pool.describe(market), **what})
         return len(launched)
-
-    def describe_fleets(self) -> ActionResult:
-        """Returns the named fleets. Without a name, EC2 returns no instant fleet."""
-        return ActionResult({"Fleets": [fleet.describe() for fleet in self._find_fleets()]})
-
-    def delete_fleets(self) -> ActionResult:
-        """Deletes fleets and terminates their instances, which EC2 requires for instant fleets."""
-        if not self._get_bool_param("TerminateInstances"):
-            raise EC2ClientError("InvalidParameterValue", "An instant fleet is deleted together with its instances.")
-        deleted = []
-        for fleet in self._find_fleets():
-            if live := [instance.id for instance in fleet.instances if instance.state not in ENDED]:
-                self.sandbox_backend.terminate_instances(live)
-            states = {"PreviousFleetState": fleet.state, "CurrentFleetState": "deleted_terminating"}
-            deleted.append({"FleetId": fleet.id, **states})
-            fleet.state = "deleted_terminating"
-        return ActionResult({"SuccessfulFleetDeletions": deleted, "UnsuccessfulFleetDeletions": []})
-
-    def _find_fleets(self) -> list[Fleet]:
-        known: Any = self.sandbox_backend.fleets
-        ids = self._get_param("FleetIds", [])
-        if unknown := [one for one in ids if one not in known]:
-            raise EC2ClientError("InvalidFleetId.NotFound", f"The fleet ID '{unknown[0]}' does not exist")
-        return [known[one] for one in ids]
