@@ -34,7 +34,7 @@ from foundation.files import write_whole
 from foundation.progress import Event, Report, silent
 from provision.oracle.tables import Version, show
 
-COMPAT_FILE, JAX_FILE = "_cluster_compat.py", "_cluster_jax.py"
+COMPAT_FILE = "_cluster_compat.py"
 TORCH_RELEASE = re.compile(r"torch==[0-9.]+")
 """A version of PyTorch without the label of a build."""
 LARGE_GB = 1.0
@@ -136,8 +136,8 @@ def fetch_bundle(
     if target.managed_python:
         python = fetch_python(target.python_version, machine=target.machine, cache=cache, report=report)
         found = (*found, python)
-    startup = (JAX_FILE, COMPAT_FILE) if target.framework == "mxnet" else (JAX_FILE,)
-    return Bundle(target=target, files=(*found, pack_package(cache), *map(_describe_startup, startup)))
+    startup = (_describe_compat(),) if target.framework == "mxnet" else ()
+    return Bundle(target=target, files=(*found, pack_package(cache), *startup))
 
 
 def _find_and_build(
@@ -324,5 +324,5 @@ def pack_package(cache: Path) -> BundleFile:
 
 
 @cached
-def _describe_startup(name: str) -> BundleFile:
-    return describe_file(Path(str(files("node").joinpath("setup", "startup", name))))
+def _describe_compat() -> BundleFile:
+    return describe_file(Path(str(files("node").joinpath("setup", "startup", COMPAT_FILE))))

@@ -9,8 +9,7 @@ NO_GPU = (
 GLOO = 'NCCL needs GPUs: on nodes without them, use dist.init_process_group("gloo"), or the script\'s option for it'
 SHM = "the data loader needs a larger /dev/shm: set `[container] shm_size`, or use fewer loader processes"
 JAX = (
-    "jax.distributed.initialize needs no arguments with `--launcher env` in the nodes' environment, or with "
-    "`--launcher mpi`; in another Python, such as an image's own, pass "
+    "with `--launcher env`, pass jax.distributed.initialize "
     'num_processes=int(os.environ["JAX_NUM_PROCESSES"]) and process_id=int(os.environ["JAX_PROCESS_ID"])'
 )
 GPU_FULL = "the GPU's memory is full: use a smaller batch, torch.autocast, or more GPUs"

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from bootstrap.environment.bundle import COMPAT_FILE, JAX_FILE, Bundle, fetch_bundle, fetch_python
+from bootstrap.environment.bundle import COMPAT_FILE, Bundle, fetch_bundle, fetch_python
 from bootstrap.environment.facts import FoundFramework, FoundPython
 from bootstrap.environment.file_cache import check_cache, describe_file, fetch_once
 from bootstrap.environment.steps import plan_node, render_script
@@ -94,8 +94,8 @@ def test_a_bundle_is_fetched_once_by_the_real_uv(tmp_path: Path, wheels: Path, m
     target = replace(TARGET, requirements=("thing==1.0",))
     first = fetch_bundle(target, cache=tmp_path / "cache", report=silent)
     assert [file.name for file in first.files[:2]] == sorted(path.name for path in wheels.iterdir())
-    assert [file.name for file in first.startup] == [JAX_FILE, COMPAT_FILE]
-    assert (first.uv.name, first.startup, first.python) == (first.files[1].name, first.files[-2:], None)
+    assert [file.name for file in first.startup] == [COMPAT_FILE]
+    assert (first.uv.name, first.startup, first.python) == (first.files[1].name, first.files[-1:], None)
     assert first.wheels == (first.files[0], first.files[2])
     assert first.files[2].name.startswith("mxnet_cluster-")
     assert first.packages[0] == "thing==1.0"

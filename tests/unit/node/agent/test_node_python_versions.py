@@ -18,7 +18,7 @@ IMPORTED = [path for path in sorted((REPOSITORY / "mxnet_cluster").glob("*.py"))
 SETUP = REPOSITORY / "node" / "setup"
 # Without the runtime: the agent, which places it; what its scripts run; and what runs in users' Pythons and images.
 WITHOUT = ("agent", "apt_lock", "chain", "check_libraries", "place_tree", "run_setup", "store", "urls")
-INSIDE = ("containers/site/sitecustomize", "startup/_cluster_compat", "startup/_cluster_jax")
+INSIDE = ("containers/site/sitecustomize", "startup/_cluster_compat")
 BOOTSTRAP = sorted([*(SETUP / f"{name}.py" for name in (*WITHOUT, *INSIDE)), *SETUP.glob("probes/*.py")])
 SHIM = REPOSITORY / "node" / "agent" / "shim.py"
 OF_RUNTIME = sorted(
@@ -73,7 +73,7 @@ def unions_in(path: Path) -> list[int]:
         pytest.param(
             [*BOOTSTRAP, SHIM],
             (3, 6),
-            {*(path.stem for path in BOOTSTRAP), "mxnet", "numpy", "torch", "jax"},
+            {*(path.stem for path in BOOTSTRAP), "mxnet", "numpy", "torch"},
             id="outside the runtime",
         ),
         pytest.param(IMPORTED, (3, 9), {"mxnet_cluster", "s3fs", "botocore", "_typeshed"}, id="imported by users"),
