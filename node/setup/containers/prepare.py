@@ -16,12 +16,11 @@ or as below, and {"alive": true} every two seconds. The end of stdin ends this p
     {"load": "SHA256/NAME"}          {"done": true}: the image of a file in the store
     {"forget": SHA256}               {"done": true}: the file has been removed
 
-LOGIN is null or {"server", "username", "password"}. The engine reads the password from a named pipe, whose content is
-never in a file: after a kill, nothing of it is left.
+LOGIN is null or {"server", "username", "password"}. The engine reads the password from its stdin, which is in memory:
+after a kill, nothing of it is left.
 """
 
 import base64
-import errno
 import hashlib
 import io
 import json
@@ -31,8 +30,6 @@ import signal
 import subprocess
 import tarfile
 import tempfile
-import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, NoReturn
@@ -41,11 +38,10 @@ from node.setup import process_tree, setup_env
 from node.setup.containers import engine
 from node.setup.messages import serve
 
-PIPE_EVERY_S = 0.02
 TRY_TIMEOUT_S = 120
 LONGEST_MESSAGE = 4000
 READ_BYTES = 1 << 20
-MEMORY = "/dev/shm"  # noqa: S108 - we create a folder of our own in it
+MEMORY = "/dev/shm"  # noqa: S108 - only asked for its size
 Message = dict[str, Any]
 
 
@@ -96,8 +92,8 @@ class Node:
     def do_pull(self, reference: str, login: Mapping[str, str] | None) -> Message:
         """Pulls an image, and describes it."""
         proxies = setup_env.find_proxies(os.environ)  # for podman: docker's daemon has its own
-        with serve_credentials(login) if login is not None else nullcontext() as path:
-            self._run(engine.pull_words(self._engine, reference, path), env=proxies)
+        with hold_credentials(login) if login is not None else nullcontext((None, subprocess.DEVNULL)) as (path, stdin):
+            self._run(engine.pull_words(self._engine, reference, path), env=proxies, stdin=stdin)
         return self.do_inspect(reference)
 
     def do_map(self, image: str) -> None:
@@ -187,11 +183,12 @@ class Node:
         *,
         env: Mapping[str, str] | None = None,
         timeout_s: float | None = None,
+        stdin: int = subprocess.DEVNULL,
         stdout: int = subprocess.PIPE,
     ) -> tuple[int, bytes, bytes]:
         """Runs a command of the engine, which dies with this process. Returns (exit code, stdout, stderr)."""
         own = {**(env or {}), **engine.environment(os.environ)}
-        self._child = process_tree.start(words, own, "/", stdout=stdout, stderr=subprocess.PIPE)
+        self._child = process_tree.start(words, own, "/", stdin=stdin, stdout=stdout, stderr=subprocess.PIPE)
         try:
             out, err = self._child.communicate(timeout=timeout_s)
         except BaseException:
@@ -214,44 +211,20 @@ def make_folder(name: str) -> str:
 
 
 @contextmanager
-def serve_credentials(login: Mapping[str, str]) -> Iterator[str]:
-    """Serves a user's password to the engine, in the format of `docker login`. Yields the path, of a named pipe."""
+def hold_credentials(login: Mapping[str, str]) -> Iterator[tuple[str, int]]:
+    """Holds a user's password in memory, in the format of `docker login`.
+
+    Yields the path for the engine, which leads to its stdin, and the descriptor for that. Each reader opens it anew.
+    """
     auth = base64.b64encode(f"{login['username']}:{login['password']}".encode()).decode()
     server = login["server"]
     names = [server] if server != "docker.io" else [server, "https://index.docker.io/v1/"]
-    content = json.dumps({"auths": {name: {"auth": auth} for name in names}}).encode()
-    over = threading.Event()
-    parent = MEMORY if os.access(MEMORY, os.W_OK) else None
-    with tempfile.TemporaryDirectory(prefix="cluster-", dir=parent, ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(prefix="cluster-") as folder, open(os.memfd_create("login"), "wb") as memory:
+        memory.write(json.dumps({"auths": {name: {"auth": auth} for name in names}}).encode())
+        memory.flush()
         path = os.path.join(folder, "config.json")
-        os.mkfifo(path, 0o600)
-        thread = threading.Thread(target=_serve, args=(path, content, over), daemon=True)
-        thread.start()
-        try:
-            yield path
-        finally:
-            over.set()
-            thread.join()
-
-
-def _serve(path: str, content: bytes, over: threading.Event) -> None:
-    while not over.is_set():
-        try:
-            sink = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
-        except OSError as error:
-            if error.errno != errno.ENXIO:
-                raise
-            time.sleep(PIPE_EVERY_S)  # it has no reader yet
-            continue
-        # The next reader gets a pipe of its own: the reader of this one must not read the content twice.
-        os.mkfifo(path + ".next", 0o600)
-        os.rename(path + ".next", path)
-        try:
-            os.write(sink, content)  # small enough for a single write to a pipe
-        except BrokenPipeError:
-            pass  # the reader has closed the pipe
-        finally:
-            os.close(sink)
+        os.symlink("/proc/self/fd/0", path)
+        yield path, memory.fileno()
 
 
 def is_inside(name: str) -> bool:
