@@ -1,12 +1,14 @@
 """The objects of S3 on a node, for all of its jobs; each one is complete and verified, or does not exist at all.
 
-    objects/KEY/data, meta      an object; its URL, CRC-32 and the boot in which that was last compared
-    incoming/KEY/               an object that is being fetched, by the process that holds the lock
-    users/*/                    links of a live process, which holds the lock, to the objects that it uses
-    lock                        held briefly by a process that changes any of this
+    objects/KEY     an object
+    incoming/KEY    an object that is being fetched, by the process that holds the lock
+    users/*/        links of a live process, which holds the lock, to the objects that it uses
+    lock            held briefly by a process that changes any of this
 
-A key is derived from an object's URL, ETag and size, so an object overwritten in S3 has another key. All locks are the
-kernel's and end with their process: a killed process leaves an unlocked folder, which the next process removes.
+A key is derived from an object's URL, ETag and size, so an object overwritten in S3 has another key. It is also derived
+from the boot of this host, because nothing is synced: after a crash of the machine, the content may be incomplete. All
+locks are the kernel's and end with their process: a killed process leaves an unlocked file or folder, which the next
+process removes.
 """
 
 import contextlib
@@ -19,17 +21,10 @@ import shutil
 import stat
 import subprocess
 import time
-import zlib
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 
-import msgspec
+from node.staging import s3
 
-from foundation.decode import decode
-from node.staging import integrity, s3
-
-DATA, META = "data", "meta"
-PIECE_BYTES = 1 << 20
 WAIT_S = 0.1
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
@@ -45,27 +40,19 @@ RESERVE_SHARE, RESERVE_BYTES = 0.05, 2 << 30  # of the disk, and the minimum; ne
 SUDO_TIMEOUT_S = 10
 
 
-class Meta(msgspec.Struct, frozen=True):
-    """Facts about an object. boot: the boot in which its content was last compared with crc32."""
-
-    url: str
-    crc32: int
-    boot: str
-
-
 class Cache:
     """The staged objects in a folder. Thread-safe. most_bytes: the limit for all of them together."""
 
     def __init__(self, folder: str, most_bytes: int) -> None:
         self.folder = folder
         self.most_bytes = most_bytes
-        self.boot = _read(BOOT_ID).strip()
         for name in ("objects", "incoming", "users"):
             _make_own(self.path(name))
         self._user = self.path("users", f"{os.getpid()}-{_random_digits()}")
         with self.locked():
             os.mkdir(self._user, 0o700)
-            self._user_lock = _lock_folder(self._user)
+            self._user_lock = os.open(self._user, os.O_RDONLY)
+            fcntl.flock(self._user_lock, fcntl.LOCK_EX)
             self._clean_up()
 
     def close(self) -> None:
@@ -82,23 +69,12 @@ class Cache:
             self._make_room(0)
 
     def find(self, entry: s3.Entry) -> str | None:
-        """Returns the path of a complete object, or None. Verifies its content once after each boot of this node."""
-        key = make_key(entry)
-        path = self.path("objects", key, DATA)
+        """Returns the path of a complete object, or None."""
+        path = self.path("objects", make_key(entry))
         try:
-            meta = decode(Path(self.path("objects", key, META)).read_bytes(), Meta)
-            size = os.stat(path).st_size
-        except (FileNotFoundError, ValueError):  # ValueError: half written when the machine went down
-            self._discard(key)
+            os.utime(path, ns=(time.time_ns(), os.stat(path).st_mtime_ns))
+        except FileNotFoundError:
             return None
-        # Nothing is synced: after a crash of the machine the content may be incomplete.
-        stale = meta.boot != self.boot
-        if size != entry.size_bytes or (stale and compare(path)[1] != meta.crc32):
-            self._discard(key)
-            return None
-        if stale:
-            self.write_meta(self.path("objects", key), Meta(url=entry.url, crc32=meta.crc32, boot=self.boot))
-        os.utime(self.path("objects", key))
         return path
 
     def claim(self, entry: s3.Entry, should_stop: Callable[[], bool]) -> "Slot | None":
@@ -109,13 +85,11 @@ class Cache:
         while not should_stop():
             with self.locked():
                 key = make_key(entry)
-                if os.path.isdir(self.path("objects", key)):
+                if os.path.exists(self.path("objects", key)):
                     return None
-                folder = self.path("incoming", key)
-                if not self._is_locked(folder):
+                if not self._is_locked(self.path("incoming", key)):
                     self._make_room(entry.size_bytes)
-                    os.mkdir(folder, 0o700)
-                    return Slot(self, entry, folder)
+                    return Slot(self, entry)
             time.sleep(WAIT_S)
         return None
 
@@ -129,23 +103,17 @@ class Cache:
         """Evicts the objects that were used least recently until there is room. Raises OSError if there is none."""
         self._clean_up()
         excess = find_held(self.folder) + size_bytes - self.most_bytes
-        for key in sorted(
-            os.listdir(self.path("objects")), key=lambda key: os.stat(self.path("objects", key)).st_mtime
-        ):
-            if excess > 0 and not self._is_used(key):
-                excess -= _size(self.path("objects", key))
-                self._remove(key)
+        with os.scandir(self.path("objects")) as entries:
+            found = sorted(((entry.stat(), entry.path) for entry in entries), key=lambda one: one[0].st_atime_ns)
+        for status, path in found:
+            if excess > 0 and status.st_nlink == 1:  # no process has a link to it
+                excess -= status.st_size
+                os.unlink(path)
         if excess > 0:
             raise OSError(
                 f"{self.folder} holds at most {render_size(self.most_bytes)}, and other jobs use its data: "
                 "use a larger disk, or a larger [data] cache_gib"
             )
-
-    def _is_used(self, key: str) -> bool:
-        """Whether a process has a link to an object."""
-        with contextlib.suppress(FileNotFoundError):
-            return os.stat(self.path("objects", key, DATA)).st_nlink > 1
-        return False
 
     def _clean_up(self) -> None:
         """Removes the files that killed processes left."""
@@ -153,19 +121,9 @@ class Cache:
             for name in os.listdir(self.path(folder)):
                 path = self.path(folder, name)
                 if not self._is_locked(path):
-                    shutil.rmtree(path, ignore_errors=True)
-
-    def _remove(self, key: str) -> None:
-        removed = self.path("incoming", f"{key}.{_random_digits()}")
-        os.rename(self.path("objects", key), removed)  # atomically, before the files are deleted
-        shutil.rmtree(removed, ignore_errors=True)
+                    _remove(path)
 
     # -- the rest ------------------------------------------------------------------------------------------------
-
-    def _discard(self, key: str) -> None:
-        with self.locked():
-            if os.path.isdir(self.path("objects", key)):
-                self._remove(key)
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -192,68 +150,46 @@ class Cache:
             os.close(descriptor)
         return False
 
-    @staticmethod
-    def write_meta(folder: str, meta: Meta) -> None:
-        """Writes an object's facts next to it, atomically."""
-        temporary = os.path.join(folder, f"{META}.{_random_digits()}")
-        with open(temporary, "wb") as stream:
-            stream.write(msgspec.json.encode(meta))
-        os.rename(temporary, os.path.join(folder, META))
-
     def path(self, *names: str) -> str:
         """A path in the folder."""
         return os.path.join(self.folder, *names)
 
 
 class Slot:
-    """The place of an object that this process fetches, locked until it is closed."""
+    """The place of an object that this process fetches, locked until it is closed. path, file: of its content."""
 
-    def __init__(self, cache: Cache, entry: s3.Entry, folder: str) -> None:
+    def __init__(self, cache: Cache, entry: s3.Entry) -> None:
         self._cache = cache
-        self._entry = entry
-        self._folder = folder
-        self.path = os.path.join(folder, DATA)
+        self._key = make_key(entry)
+        self.path = cache.path("incoming", self._key)
         self._published = False
-        self._lock = _lock_folder(folder)
         self.file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o400)
+        fcntl.flock(self.file, fcntl.LOCK_EX)
         os.ftruncate(self.file, entry.size_bytes)  # so that it counts towards the limit at once
 
-    def publish(self, crc32: int) -> None:
+    def publish(self) -> None:
         """Makes the object visible; it must be complete and verified."""
-        self._cache.write_meta(self._folder, Meta(url=self._entry.url, crc32=crc32, boot=self._cache.boot))
         with self._cache.locked():
-            os.rename(self._folder, self._cache.path("objects", make_key(self._entry)))
+            os.rename(self.path, self._cache.path("objects", self._key))
         self._published = True
 
     def close(self) -> None:
         """Releases the place, and removes the object unless it was published."""
-        os.close(self.file)
         if not self._published:
-            shutil.rmtree(self._folder, ignore_errors=True)
-        os.close(self._lock)
+            _remove(self.path)
+        os.close(self.file)
 
 
 def make_key(entry: s3.Entry) -> str:
     """The object's key in the cache."""
-    version = f"{entry.url}\n{entry.etag}\n{entry.size_bytes}"
+    version = f"{entry.url}\n{entry.etag}\n{entry.size_bytes}\n{_read(BOOT_ID)}"
     return hashlib.sha256(version.encode("utf-8", "surrogateescape")).hexdigest()[:40]
-
-
-def compare(path: str, check: integrity.Check | None = None) -> tuple[bool, int]:
-    """Returns (whether a file passes `check`, its CRC-32), in one pass. check: None if there is none to pass."""
-    crc = 0
-    with open(path, "rb") as stream:
-        for piece in iter(lambda: stream.read(PIECE_BYTES), b""):
-            crc = zlib.crc32(piece, crc)
-            if check is not None:
-                check.feed(piece)
-    return check is None or check.matches(), crc
 
 
 def find_held(folder: str) -> int:
     """Returns the size of all objects in a cache's folder, in bytes."""
     paths = [os.path.join(folder, name) for name in ("objects", "incoming")]
-    return sum(_size(os.path.join(path, key)) for path in paths if os.path.isdir(path) for key in os.listdir(path))
+    return sum(_size(entry) for path in paths if os.path.isdir(path) for entry in os.scandir(path))
 
 
 def render_size(count: float) -> str:
@@ -272,17 +208,19 @@ def _make_own(path: str) -> None:
         raise OSError(f"{path}: is a link or another user's, or others may write to it: set [data] cache_dir")
 
 
-def _lock_folder(path: str) -> int:
-    """Locks a folder for as long as the returned descriptor is open."""
-    descriptor = os.open(path, os.O_RDONLY)
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
-    return descriptor
+def _remove(path: str) -> None:
+    """Removes a file or a folder."""
+    if os.path.isdir(path):
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
 
 
-def _size(folder: str) -> int:
-    """Returns the size of an object's folder in bytes; 0 if it is deleted meanwhile."""
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-        return os.stat(os.path.join(folder, DATA)).st_size
+def _size(entry: "os.DirEntry[str]") -> int:
+    """Returns the size of a file in bytes; 0 if it is deleted meanwhile."""
+    with contextlib.suppress(FileNotFoundError):
+        return entry.stat().st_size
     return 0
 
 

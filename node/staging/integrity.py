@@ -72,9 +72,14 @@ class Check:
             running.update(data)
         self._fed += len(data)
 
+    @property
+    def found(self) -> tuple[bytes, ...]:
+        """The digests of the bytes so far, one for each possible part size."""
+        return tuple(running.digest() for running in self._running)
+
     def matches(self) -> bool:
         """Whether the whole object was fed and has S3's digest."""
-        return self._fed == self.size_bytes and any(self.is_digest(item.digest()) for item in self._running)
+        return self._fed == self.size_bytes and any(map(self.is_digest, self.found))
 
     def matches_parts(self, digests: Iterable[bytes]) -> bool:
         """Whether the object has S3's digest. digests: those of its parts, of part_bytes each."""

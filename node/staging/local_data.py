@@ -16,7 +16,7 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 
 from node.staging import cache, integrity, s3, words
 
-RANGE_BYTES = 16 << 20
+RANGE_BYTES, PIECE_BYTES = 16 << 20, 1 << 20
 CONNECTIONS, OBJECTS = 16, 8  # at once
 ATTEMPTS = 3  # for an object that arrives damaged
 REPORT_EVERY_S = 5.0
@@ -182,7 +182,8 @@ class LocalData:
                 raise Stopped
             if slot is not None:
                 with contextlib.closing(slot):
-                    slot.publish(self._copy(entry, slot.file, slot.path))
+                    self._copy(entry, slot.file, slot.path)
+                    slot.publish()
 
     def _replace(self, entry: s3.Entry, path: str) -> None:
         """Fetches an object to a file, all of it or nothing, with its time. Raises as `bring`."""
@@ -197,24 +198,21 @@ class LocalData:
             with contextlib.suppress(FileNotFoundError):
                 os.remove(draft)
 
-    def _copy(self, entry: s3.Entry, file: int, path: str) -> int:
-        """Writes an object to a file, which is verified. Returns its CRC-32."""
-        seen = set[int]()
+    def _copy(self, entry: s3.Entry, file: int, path: str) -> None:
+        """Writes an object to a file, and verifies it."""
+        seen = set[tuple[bytes, ...]]()
         for _ in range(ATTEMPTS):
             begins = range(0, entry.size_bytes, RANGE_BYTES)
             list(self._ranges.map(lambda begin: self._copy_range(entry, file, begin), begins))
             check = integrity.find_check({"etag": entry.etag}, entry.size_bytes)
-            is_right, crc32 = cache.compare(path, check)
-            if not is_right and check is not None:
-                # The ETag is useless if a KMS key encrypts the object, or if the guess of the part size is wrong, as is
-                # assumed when the same bytes arrive twice.
-                is_useless = self._store.is_encrypted(entry.url) if check.certain else crc32 in seen
-                check = None if is_useless else check
-            if check is None:
+            if check is not None and passes(check, path):
+                return
+            # The ETag is useless if a KMS key encrypts the object, or if the guess of the part size is wrong, as is
+            # assumed when the same bytes arrive twice.
+            if check is None or (self._store.is_encrypted(entry.url) if check.certain else check.found in seen):
                 self._unverified.append(entry.url)
-            if is_right or check is None:
-                return crc32
-            seen.add(crc32)
+                return
+            seen.add(check.found)
         raise DataError(f"{entry.url} arrived damaged {ATTEMPTS} times: its checksum does not match")
 
     def _copy_range(self, entry: s3.Entry, file: int, begin: int) -> None:
@@ -234,6 +232,14 @@ class LocalData:
                 raise
             what = f"{entry.url} was overwritten while it was copied: start the job again"
             raise DataError(what) from None
+
+
+def passes(check: integrity.Check, path: str) -> bool:
+    """Whether a file passes a check."""
+    with open(path, "rb") as stream:
+        for piece in iter(lambda: stream.read(PIECE_BYTES), b""):
+            check.feed(piece)
+    return check.matches()
 
 
 def explain(error: Exception) -> str:
