@@ -56,7 +56,6 @@ class Outputs:
         self._store = s3.Store(env)
         self._message = message
         self._reported: set[str] = set()
-        self._lacks_bucket = False
         self._copied: dict[str, Copied] = {}
         with contextlib.suppress(FileNotFoundError, ValueError):  # ValueError: cut off by a full disk
             self._copied = decode(Path(self._list).read_bytes(), dict[str, Copied])
@@ -122,7 +121,7 @@ class Outputs:
         give_up_at = time.monotonic() + GIVE_UP_S
         parts = {one.name for one in self._find_changed() if self._is_part(one)}
         left = self.copy(parts)
-        while left and not self._lacks_bucket and time.monotonic() < give_up_at:
+        while left and time.monotonic() < give_up_at:
             time.sleep(RETRY_S)
             before, left = left, self.copy(parts)
             if len(left) < len(before):
@@ -167,7 +166,6 @@ class Outputs:
 
         parts: files that are copied as NAME.incomplete.
         """
-        self._lacks_bucket = False
         changed = self._find_changed()
         self._looked_ns, self._open = time.time_ns(), find_written() if changed else {}
         before, self._changing = self._changing, {}
@@ -185,12 +183,8 @@ class Outputs:
             except s3.Changed:
                 left.append(entry.name)
                 continue
-            except ValueError:  # for good: the end of the job does not wait for it
-                self._report_once("there are files with names that no object can have")
-                continue
-            except OSError as error:
+            except (OSError, ValueError) as error:  # ValueError: no object can have its name
                 left.append(entry.name)
-                self._lacks_bucket = isinstance(error, s3.StoreError) and error.code == "NoSuchBucket"
                 self._report_once(str(error))
                 continue
             self._copied[entry.name] = (*version, etag)

@@ -214,26 +214,6 @@ def test_s3_that_is_away_for_a_while_gets_all_files(server: S3Server, bucket: st
     assert "node-1: $CLUSTER_OUTPUT_DIR cannot be copied now: " in messages[0]
 
 
-def test_without_the_bucket_nothing_is_waited_for(server: S3Server) -> None:
-    messages: list[str] = []
-    write("net", b"1")
-    copy_all(make_env(server.url, "no-such-bucket"), messages.append)
-    assert "NoSuchBucket" in messages[0]
-    assert "not copied to" in messages[-1]
-
-
-def test_the_end_does_not_wait_for_names_that_no_object_can_have(server: S3Server, bucket: str) -> None:
-    messages: list[str] = []
-    write("net", b"1")
-    write("two\nlines", b"1")
-    began = time.monotonic()
-    copy_all(make_env(server.url, bucket), messages.append)
-    assert time.monotonic() - began < outputs.GIVE_UP_S / 2
-    assert read(server, bucket) == {"net": b"1"}
-    assert "there are files with names that no object can have" in messages[0]
-    assert f"not copied to s3://{bucket}/{PREFIX}: two?lines; they are in" in messages[1]
-
-
 def test_files_that_are_not_copied_are_named(server: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outputs, "GIVE_UP_S", 0.0)
     messages: list[str] = []
