@@ -18,7 +18,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import datetime, timedelta, timezone
+from datetime import timedelta
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple, TypeVar
 
 import obstore
@@ -243,28 +243,18 @@ class _Broken(Exception):
     """The answer was incomplete."""
 
 
-class InstanceKeys:
-    """Provides the credentials of this host's instance profile; obstore calls it again before they expire."""
+def find_instance_keys() -> S3Credential:
+    """Returns the credentials of this host's instance profile; obstore calls it again before they expire.
 
-    def __init__(self) -> None:
-        self._last: S3Credential | None = None
-
-    def __call__(self) -> S3Credential:
-        """Returns credentials that are valid now. Raises CredentialsError if there are none."""
-        try:
-            found = instance_credentials.wait_for()
-        except instance_credentials.CredentialsError:
-            ends_at = self._last and self._last["expires_at"]
-            if self._last is None or ends_at is None or ends_at < datetime.now(timezone.utc):
-                raise
-            return self._last
-        self._last = {
-            "access_key_id": found.access_key_id,
-            "secret_access_key": found.secret_access_key,
-            "token": found.token,
-            "expires_at": found.expiration,
-        }
-        return self._last
+    Raises CredentialsError if there are none.
+    """
+    found = instance_credentials.wait_for()
+    return {
+        "access_key_id": found.access_key_id,
+        "secret_access_key": found.secret_access_key,
+        "token": found.token,
+        "expires_at": found.expiration,
+    }
 
 
 def split_url(url: str) -> tuple[str, str]:
@@ -293,7 +283,7 @@ def _first(env: Mapping[str, str], *names: str) -> str | None:
 def _find_keys(env: Mapping[str, str]) -> Callable[[], S3Credential]:
     """Returns the function that provides the environment's credentials. Raises StoreError if there are none."""
     if env.get("CLUSTER_DATA_CREDENTIALS") == "instance":
-        return InstanceKeys()
+        return find_instance_keys
     access_key = _first(env, "AWS_ACCESS_KEY_ID", "S3_ACCESS_KEY_ID")
     secret_key = _first(env, "AWS_SECRET_ACCESS_KEY", "S3_SECRET_ACCESS_KEY")
     if not access_key or not secret_key:

@@ -137,18 +137,3 @@ def test_expiring_keys_are_renewed(metadata: Metadata, monkeypatch: pytest.Monke
         time.sleep(0.15)
         store.put_file(__file__, "s3://models/1")
         assert len(metadata.asked) == 2 * asked
-
-
-def test_valid_keys_are_kept_without_new_ones(metadata: Metadata) -> None:
-    keys = s3.InstanceKeys()
-    with pytest.raises(instance_credentials.CredentialsError):
-        keys()
-    metadata.give(Expiration=end_in(3600))
-    first = keys()
-    metadata.pages = {}
-    assert keys() == first
-    metadata.give(Expiration=end_in(-1))
-    keys()
-    metadata.pages = {}
-    with pytest.raises(instance_credentials.CredentialsError):
-        keys()
