@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pynvml
 from msgspec import json
 
@@ -38,20 +39,13 @@ def describe() -> Report:
     temporary = os.environ.get("TMPDIR") or "/tmp"  # noqa: S108 - tempfile.gettempdir() fails on a full disk
     return Report(
         now=time.time(),
-        memory_mib=read_memory(),
+        memory_mib=psutil.virtual_memory().total >> 20,
         read_only=find_read_only([home, os.path.join(home, ".cluster"), temporary]),
         gpus=gpus,
         driver_error=driver_error,
         xids=() if gpus is None and driver_error is None else parse_xids(read_kernel_log()),
         kept=read_kept(),
     )
-
-
-def read_memory() -> int:
-    """Returns the memory of this host in MiB. Raises OSError."""
-    with open("/proc/meminfo") as stream:
-        total = next(line for line in stream if line.startswith("MemTotal:"))
-    return int(total.split()[1]) // 1024
 
 
 def find_read_only(folders: Iterable[str]) -> tuple[tuple[str, str], ...]:
