@@ -104,27 +104,19 @@ LIBRARIES = (
         "of pushpull in your own script",
     ),
     Mistake(
-        "assert cv2 is not None",
-        'mx.recordio.pack_img and unpack_img need cv2: `[bootstrap] packages = ["opencv-python-headless<4.8"]`',
-    ),
-    Mistake(
         "No module named 'cv2'",
         '`[bootstrap] packages = ["opencv-python-headless<4.8"]` installs a cv2 that fits MXNet\'s numpy',
     ),
     Mistake(
-        "No module named 'distutils'",
-        'Python 3.12 has no distutils: set `[bootstrap] packages = ["setuptools<81"]` or `[bootstrap] python = "3.11"`',
-    ),
-    Mistake(
-        "No module named 'pkg_resources'",
-        'setuptools has no pkg_resources any more: `[bootstrap] packages = ["setuptools<81"]`, then `cluster up`',
+        "No module named '",
+        '{module} comes with older setuptools: `[bootstrap] packages = ["setuptools<81"]`, then `cluster up`',
+        pattern=r"No module named '(?P<module>distutils|pkg_resources)'",
     ),
     NO_MODULE,
     Mistake("No module named pip", NO_PIP),
     Mistake("pip: command not found", NO_PIP),
     Mistake("pip: not found", NO_PIP),
     Mistake("error: externally-managed-environment", NO_PIP),
-    Mistake("Defaulting to user installation because", NO_PIP),
 )
 
 # S3's error codes.
@@ -228,21 +220,11 @@ RESOURCES = (
         "Segmentation fault: 11",
         "MXNet crashed: `--env DMLC_LOG_STACK_TRACE_DEPTH=20 --env MXNET_ENGINE_TYPE=NaiveEngine` shows where",
     ),
-)
-
-# What programs print when a host name cannot be resolved.
-DOWNLOADS = (
     Mistake(
         "[Errno -",  # from getaddrinfo, below Python's urllib and requests; MXNet's gluon.utils.download uses requests
         DOWNLOAD,
         pattern=r"\[Errno -[235]\] (?:Name or service not known|Temporary failure in name resolution|No address assoc)",
     ),
-    Mistake(
-        "Could not resolve host:",
-        DOWNLOAD,
-        pattern=r"curl: \(6\) Could not resolve host: |unable to access '[^']*': Could not resolve host: ",
-    ),
-    Mistake("unable to resolve host address", DOWNLOAD, pattern=r"^wget: unable to resolve host address"),
 )
 
 SCRIPTS = (
@@ -285,10 +267,6 @@ SCRIPTS = (
         "StopIteration", f"a reader has no batch: {SMALL_SET}, or fewer workers", pattern=r"^(?:\w+: )*StopIteration$"
     ),
     Mistake(
-        "!ssize.empty() in function 'resize'",
-        "OpenCV got an empty image: the record or the file is damaged or no image, or there is no such file",
-    ),
-    Mistake(
         "--kv-store",
         'the script has no option `--kv-store`: set `[train] kv_store_option = "--kvstore"` for a script like Gluon\'s '
         'examples, or `[train] kv_store_option = ""` to pass none',
@@ -296,7 +274,7 @@ SCRIPTS = (
     ),
 )
 
-MISTAKES: tuple[Mistake, ...] = (*PYTORCH, *LIBRARIES, *S3, *RESOURCES, *DOWNLOADS, *SCRIPTS)
+MISTAKES: tuple[Mistake, ...] = (*PYTORCH, *LIBRARIES, *S3, *RESOURCES, *SCRIPTS)
 """All known mistakes; the first match counts."""
 
 ENDINGS: dict[int, str] = {

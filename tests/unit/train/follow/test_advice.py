@@ -24,7 +24,6 @@ OF_OTHER_VERSIONS = [
     ("bind failed", "MXNetError: Check failed: my_node_.port != -1 (-1 vs. -1) : bind failed"),  # 1.8 and 1.9
     ("[Errno -", "socket.gaierror: [Errno -3] Temporary failure in name resolution"),
     ("[Errno -", "urllib.error.URLError: <urlopen error [Errno -2] Name or service not known>"),
-    ("Could not resolve host:", "fatal: unable to access 'https://x.invalid/': Could not resolve host: x.invalid"),
 ]
 
 
