@@ -26,7 +26,6 @@ from waits import until
 
 pytestmark = pytest.mark.sandbox
 
-READS = Path(__file__).with_name("reads_on_a_node.py").read_text()
 BUCKET = "volumes-of-tests"
 DEAD = "no answer for 7 s|Input/output error|the connection is lost"
 """By what notices it first: the question to the server, sshfs, or the job's own process."""
@@ -39,7 +38,7 @@ cloud = "sandbox"
 nodes = 2
 [bootstrap]
 framework = "none"
-sync = ["train.py", "reads.py", "writer.py"]
+sync = ["train.py", "writer.py"]
 [train]
 script = "train.py"
 [[volumes]]
@@ -142,7 +141,6 @@ class Writing:
 def write_files(project: Project) -> None:
     project.write(TOML)
     (project.directory / "train.py").write_text("print('trains')\n")
-    (project.directory / "reads.py").write_text(READS)
     (project.directory / "writer.py").write_text(WRITER)
 
 
@@ -188,12 +186,6 @@ def test_all_nodes_mount_the_disk_of_the_head_and_a_bucket(volumes: Volumes) -> 
         assert volumes.run("node-1", f"ls -A {folder}") == ""
     output = volumes.project.run("up").stderr
     assert "mounted" not in output
-
-
-def test_what_a_node_has_closed_another_one_reads(volumes: Volumes) -> None:
-    for folder, rounds in (("/shared", 20), ("/s3", 4)):
-        shown = volumes.train("reads.py", folder, str(rounds))
-        assert shown.count(f"correct {rounds // 2} of {rounds // 2}") == 2, shown
 
 
 def test_the_keys_of_a_bucket_are_in_memory_only(again: Volumes) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from mxnet_cluster.recordio import ImageRecord, encode_image, encode_record
-from project import Project, configure
+from project import Project
 
 pytestmark = pytest.mark.sandbox
 
@@ -107,21 +107,3 @@ def test_what_a_command_saves_at_a_url_is_there_for_the_next_job(nodes: Project)
             output = nodes.run("train", "--name", name, "--launcher", "env", "-n", "1", "--", "sh", "-c", line).stdout
     assert "] from one" in output
     assert output.count("] s-") == len(COUNTS)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("version", ["1.9.1", "1.8.0.post0"])
-def test_a_wheel_that_cannot_open_s3_reads_there(project: Project, nodes: Project, version: str) -> None:
-    shutil.copytree(nodes.directory / "ids", project.directory / "ids")
-    shutil.copy(nodes.directory / "ids_on_a_node.py", project.directory)
-    project.write(configure((nodes.directory / "cluster.toml").read_text(), **SETTINGS, mxnet=f"mxnet=={version}"))
-    project.run("up", timeout_s=600)
-    project.run("data", "put", "--create-bucket", "ids/", URL)
-    write_indexed(project.directory / "indexed")
-    project.run("data", "put", "indexed/", INDEXED_URL)
-    told, output = ids_of(project)
-    check_each_once(told)
-    assert f"read from files staged on the nodes (mxnet=={version} cannot read s3://)" in output
-    program = f"import mxnet as mx; mx.recordio.MXRecordIO('s3:/' + '{INDEXED_URL[4:]}one.rec', 'r')"
-    failed = project.run("train", "-n", "1", "--kv-store", "local", "--", "python", "-c", program, code=1)
-    assert "pass the URL to the program as an argument" in failed.stdout + failed.stderr

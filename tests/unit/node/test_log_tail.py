@@ -84,14 +84,3 @@ def test_no_line_but_the_result(log: bytes, sent: bytes) -> None:
 
 def test_a_damaged_line_is_a_line() -> None:
     assert tail(b"damaged\n" + encode(RESULT), tail=1) == b"damaged\n" + encode(RESULT)
-
-
-def test_the_search_ends_early_where_lines_are_rare_or_not_ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    log = encode(LINES)
-    monkeypatch.setattr(log_tail, "SEARCHED_BYTES", 130)
-    assert tail(log, tail=9, roles=("launcher",)) == log[log.index(b'{"t": 2.0, "warnings": ["w"]') :]
-    monkeypatch.setattr(log_tail, "MAX_LINE_BYTES", 10)
-    monkeypatch.setattr(log_tail, "BLOCK_BYTES", 5)
-    read: list[int] = []
-    find_tail(lambda start, end: (read.append(start), b"x" * (end - start))[1], 1 << 30, LogWanted(tail=1), ())
-    assert len(read) < 5

@@ -1,15 +1,12 @@
 """The command lines of docker and podman."""
 
-import io
 import os
-import tarfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from node.setup.containers import engine
-from node.setup.containers.prepare import Node
 from node_facts import make_programs
 
 ORDER: dict[str, Any] = {
@@ -143,21 +140,3 @@ def test_docker_with_sudo_if_only_root_may_use_it(folder: Path) -> None:
     docker = '[ -n "$AS_ROOT" ] || { echo permission denied >&2; exit 1; }'
     make_programs(folder, docker=docker, sudo='shift 2; export AS_ROOT=1; exec "$@"')
     assert engine.find("auto", os.environ)[0] == engine.DOCKER_AS_ROOT
-
-
-def test_two_commands_take_the_same_files_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w") as archive:
-        archive.addfile(tarfile.TarInfo("launch.py"))
-
-    def run(*_: object, **__: object) -> bytes:
-        (tmp_path / "taken" / "launch.py").parent.mkdir()
-        (tmp_path / "taken" / "launch.py").touch()  # by the other command, meanwhile
-        return packed.getvalue()
-
-    node = Node()
-    monkeypatch.setattr(node, "_run", run)
-    monkeypatch.setattr(engine, "run_words", lambda *_: ([], {}))
-    assert node.answer({"take": "taken", "from": ORDER}) == {"taken": str(tmp_path / "taken")}
-    assert [path.name for path in tmp_path.iterdir()] == ["taken"]

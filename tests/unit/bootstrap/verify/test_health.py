@@ -1,18 +1,16 @@
 """The health of a node: the output of its programs, the behavior of its disks, and the verdict."""
 
 import errno
-import json
 import os
-import shutil
-import subprocess
-import sys
 import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
+import pynvml
 import pytest
 from msgspec import to_builtins
 from msgspec.structs import replace
@@ -29,15 +27,13 @@ from bootstrap.verify.node_health import (
     find_unhealthy,
 )
 from cluster.nodes.health_check import refuse_unhealthy
-from foundation.decode import convert, decode
+from foundation.decode import convert
 from foundation.errors import ClusterError
 from foundation.progress import silent
 from local_nodes import LocalConnection, LostConnection, channels, local_node
 from node import health
-from node.health import Gpu
 from node.setup import health_report as observe
 from node_facts import FACTS, LAB, make_programs
-from project import REPOSITORY
 from provision.preflight.machines import Hardware
 
 # Messages of the kernel on machines with NVIDIA's GPUs.
@@ -65,53 +61,33 @@ OF_PROGRAM = (
 )
 CHANNEL = "NVRM: Xid (0000:03:00): 14, Channel 00000001\n"
 
-# A fake libnvidia-ml.so.1, built by the machine's C compiler.
-SOURCE = Path(__file__).with_name("fake_nvml.c")
-COMPILER = shutil.which("cc")
+LOST, NOT_SUPPORTED = pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_NOT_SUPPORTED
+# What NVML reports for a GPU: numbers of errors in place of values that it does not.
+A10G: dict[str, Any] = {
+    "Name": "NVIDIA A10G",
+    "PciInfo": SimpleNamespace(busId="00000000:00:1E.0"),
+    "TotalEccErrors": 0,
+    "RemappedRows": (0, 0, 0, 0),
+    "RetiredPagesPendingStatus": pynvml.NVMLError(NOT_SUPPORTED),
+    "CurrentClocksThrottleReasons": 1,  # idle
+    "HandleByIndex": None,
+}
 
 
-@dataclass(frozen=True, kw_only=True)
-class FakeGpu:
-    """The values that the library reports for a GPU. Codes are NVML's; 3 is "not supported"."""
+def fake_nvml(monkeypatch: pytest.MonkeyPatch, *gpus: dict[str, Any], init: Callable[[], None] = lambda: None) -> None:
+    """Has NVML report these GPUs, each as A10G but for its own values."""
 
-    error: int = 0
-    ecc_code: int = 0
-    ecc: int = 0
-    rows_code: int = 0
-    pending: int = 0
-    failed: int = 0
-    retired_code: int = 3
-    retired: int = 0
-    throttle_code: int = 0
-    throttle: int = 1  # idle
-    bus: str = "00000000:00:1E.0"
-    name: str = "NVIDIA A10G"
+    def answer(name: str, gpu: int) -> Any:
+        found = (A10G | gpus[gpu])[name]
+        if isinstance(found, pynvml.NVMLError):
+            raise found
+        return gpu if name == "HandleByIndex" else found
 
-    @property
-    def line(self) -> str:
-        """The GPU's values in the format that fake_nvml.c reads."""
-        return " ".join(map(str, vars(self).values()))
-
-
-def fake_environment(library: Path, gpus: Sequence[FakeGpu], *, init: int = 0) -> Mapping[str, str]:
-    """The variables that make a program load the library. init: the result of nvmlInitWithFlags; -1: it hangs."""
-    told = library / "gpus.txt"
-    told.write_text("\n".join([str(init), *(gpu.line for gpu in gpus), ""]))
-    return {"LD_LIBRARY_PATH": str(library), "FAKE_NVML": str(told)}
-
-
-def run_python(program: str, environment: Mapping[str, str]) -> bytes:
-    words, env = [sys.executable, "-c", program], {**os.environ, **environment}
-    return subprocess.run(words, env=env, cwd=REPOSITORY, check=True, capture_output=True, timeout=30).stdout
-
-
-def describe_gpus(environment: Mapping[str, str]) -> tuple[tuple[Gpu, ...] | None, str | None]:
-    """(GPUs, driver error), as node/setup/health_report.py reads them in a process of its own."""
-    program = (
-        "import os; from msgspec import json; from node.setup import health_report as health;"
-        "print(json.encode(health.describe_gpus(10.0)).decode(), flush=True); os._exit(0)"
-    )
-    return decode(run_python(program, environment), tuple[tuple[Gpu, ...] | None, str | None])
+    for name in A10G:
+        monkeypatch.setattr(pynvml, f"nvmlDeviceGet{name}", lambda gpu, *_, name=name: answer(name, gpu))
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetCount", lambda: len(gpus))
+    monkeypatch.setattr(pynvml, "nvmlInit", init)
+    monkeypatch.setattr(pynvml, "nvmlShutdown", lambda: None)
 
 
 def report(**more: Any) -> health.Report:
@@ -131,36 +107,28 @@ def report(**more: Any) -> health.Report:
 # -- NVML --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    if COMPILER is None:
-        pytest.skip("no C compiler")
-    folder = tmp_path_factory.mktemp("nvml")
-    subprocess.run([COMPILER, "-shared", "-fPIC", "-o", folder / "libnvidia-ml.so.1", SOURCE], check=True)
-    return folder
-
-
-def test_every_fault_that_nvml_shows(library: Path) -> None:
-    """Each fault has its own GPU, so that one process reads all of them."""
-    gpus = [
-        FakeGpu(name="Tesla T4", rows_code=3, retired_code=0, bus="00000000:00:00.0"),
-        FakeGpu(ecc=2),
-        FakeGpu(pending=1),
-        FakeGpu(failed=1, pending=1),
-        FakeGpu(retired_code=0, retired=1),
-        FakeGpu(throttle=0x48),
-        FakeGpu(throttle=0x20),
-        FakeGpu(throttle=0x80),
-        FakeGpu(throttle=0x1 | 0x2 | 0x4 | 0x10 | 0x100),  # idle, or limits on clocks and power that somebody set
-        FakeGpu(error=15),
-        FakeGpu(ecc_code=15, rows_code=15, throttle_code=15),
-        FakeGpu(ecc_code=3, rows_code=3, throttle_code=3),  # a GPU without ECC
-    ]
-    found, error = describe_gpus(fake_environment(library, gpus))
+def test_every_fault_that_nvml_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    lost, unknown = pynvml.NVMLError(LOST), pynvml.NVMLError(NOT_SUPPORTED)
+    fake_nvml(
+        monkeypatch,
+        {"Name": "Tesla T4", "RemappedRows": unknown, "RetiredPagesPendingStatus": 0},
+        {"TotalEccErrors": 2},
+        {"RemappedRows": (0, 0, 1, 0)},
+        {"RemappedRows": (0, 0, 1, 1)},
+        {"RetiredPagesPendingStatus": 1},
+        {"CurrentClocksThrottleReasons": 0x48},
+        {"CurrentClocksThrottleReasons": 0x20},
+        {"CurrentClocksThrottleReasons": 0x80},
+        {"CurrentClocksThrottleReasons": 0x1 | 0x2 | 0x4 | 0x10 | 0x100},  # idle, or limits that somebody set
+        {"HandleByIndex": lost},
+        {"TotalEccErrors": lost},
+        {"TotalEccErrors": unknown, "RemappedRows": unknown, "CurrentClocksThrottleReasons": unknown},  # without ECC
+    )
+    found, error = observe.describe_gpus(10.0)
     assert found is not None
     assert error is None
     assert found[0] == health.Gpu(
-        name="Tesla T4", bus="00000000:00:00.0", ecc_uncorrected=0, retired_pending=False, throttled=()
+        name="Tesla T4", bus="00000000:00:1E.0", ecc_uncorrected=0, retired_pending=False, throttled=()
     )
     assert [health.judge_gpu(gpu) for gpu in found] == [
         [],
@@ -311,20 +279,25 @@ def test_nodes_are_looked_at_over_ssh(monkeypatch: pytest.MonkeyPatch, tmp_path:
 
 
 @pytest.mark.parametrize("vendors", [["0x8086", "0x10de"], ["0x8086"]])
-def test_a_driver_that_has_no_gpu_is_no_fault(library: Path, tmp_path: Path, vendors: list[str]) -> None:
+def test_a_driver_that_has_no_gpu_is_no_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, vendors: list[str]
+) -> None:
     """As on a CPU type with a Deep Learning AMI, which has the driver's library."""
+
+    def fail() -> None:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
+
     for number, vendor in enumerate(vendors):
         (tmp_path / str(number)).mkdir()
         (tmp_path / str(number) / "vendor").write_text(f"{vendor}\n")
-    code = f"from node.setup import health_report as health; health.DEVICES = '{tmp_path}/*/vendor'; health.main()"
-    found = decode(run_python(code, fake_environment(library, [], init=9)), health.Report)
-    assert (found.gpus, found.driver_error) == (None, "Driver Not Loaded" if "0x10de" in vendors else None)
+    monkeypatch.setattr(observe, "DEVICES", f"{tmp_path}/*/vendor")
+    fake_nvml(monkeypatch, init=fail)
+    assert observe.describe_gpus(10.0) == (None, "Driver Not Loaded" if "0x10de" in vendors else None)
 
 
-def test_the_program_ends_when_the_driver_hangs(library: Path) -> None:
-    environment = fake_environment(library, [], init=-1)
-    code = "from node.setup import health_report as health; health.GPUS_TIMEOUT_S = 0.3; health.main()"
-    assert json.loads(run_python(code, environment))["driver_error"] == "did not answer within 0.3 s"
+def test_a_driver_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_nvml(monkeypatch, init=lambda: time.sleep(5))
+    assert observe.describe_gpus(0.1) == (None, "did not answer within 0.1 s")
 
 
 @pytest.mark.parametrize(

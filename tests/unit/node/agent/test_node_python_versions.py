@@ -1,7 +1,6 @@
 """Python versions on nodes: 3.10 in the runtime; older for programs that run without it, or in users' Pythons."""
 
 import ast
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +11,6 @@ import pytest
 from bootstrap.runtime.code import CODE
 from node import protocol, wire
 from project import REPOSITORY
-from real_mxnet import VERSIONS, find_python
 
 IMPORTED = [path for path in sorted((REPOSITORY / "mxnet_cluster").glob("*.py")) if path.stem != "__init__"]
 SETUP = REPOSITORY / "node" / "setup"
@@ -30,20 +28,6 @@ OF_RUNTIME = sorted(
 )
 OTHER_PACKAGES = ("msgspec", "obstore", "psutil", "pynvml", "mxnet", "numpy", "torch", "dmlc_tracker")
 ENVIRONMENT = {*OTHER_PACKAGES, "networks", "train", "node", "foundation", "sitecustomize"}
-OTHERS = [version for version in VERSIONS if version != ".".join(map(str, sys.version_info[:2]))]
-# Reports all errors that an interpreter finds without running a file, and then those of importing it.
-LOAD = """
-import importlib, os, sys
-sys.path[:0] = {os.path.dirname(path) for path in sys.argv[1:]}
-for path in sys.argv[1:]:
-    with open(path, "rb") as stream:
-        compile(stream.read(), path, "exec")
-names = [os.path.basename(path)[:-3] for path in sys.argv[1:]]
-for name in names:
-    if name != "sitecustomize":  # itself
-        importlib.import_module(name)
-print(len(names))
-"""
 
 
 def imported_by(path: Path) -> set[str]:
@@ -106,20 +90,3 @@ def test_messages_can_be_decoded_by_python_3_10() -> None:
     fields = [(kind, name, of) for kind in kinds for name, of in getattr(kind, "__annotations__", {}).items()]
     assert len(fields) > 100
     assert [(kind, name) for kind, name, of in fields if has_quoted_part(of)] == []
-
-
-@pytest.mark.parametrize("version", OTHERS)
-def test_programs_outside_the_runtime_load(version: str) -> None:
-    interpreter = find_python(version)
-    if interpreter is None:
-        pytest.skip(f"there is no Python {version} here")
-    done = subprocess.run(
-        [interpreter, "-ESB", "-W", "error", "-c", LOAD, *map(str, BOOTSTRAP)],
-        env={"PATH": os.environ["PATH"]},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert int(done.stdout) == len(BOOTSTRAP)

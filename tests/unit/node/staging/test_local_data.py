@@ -1,6 +1,5 @@
 """Data that is brought to a node before a job, from S3 in the process, with network faults and kills."""
 
-import asyncio
 import os
 import random
 import shutil
@@ -16,14 +15,9 @@ from pathlib import Path
 import pytest
 
 from http_server import Asked, Faults, Refusal, judging_proxy
-from node.agent.data import JobData
 from node.staging import cache, local_data, s3
 from node.staging.local_data import DataError, LocalData, Stopped
-from node.tasks import Tasks
 from s3_server import REGION, S3Server, serve_s3_alone
-from train.job.config import DataConfig
-from train.job.reading import Reading, reading_environment
-from train.s3.environment import S3Access
 
 SIZES = (300_000, 4, 1_000_004, 40_000)
 SHARDS = {f"train/s-{number}.rec": random.Random(number).randbytes(size) for number, size in enumerate(SIZES)}
@@ -134,22 +128,6 @@ def test_empty_files_are_brought_and_markers_of_folders_are_not(server: S3Server
     for url in ("s3://data-2/t/", "s3://data-2/"):
         _, files, _ = bring(server.url, disk, url, CLUSTER_DATA_URL="s3://data-2/")
         assert files == {"t/a": b"", "t/b": b"1", "t/sub/c": b""}
-
-
-def test_the_data_of_a_url_with_a_space(server: S3Server, disk: Path) -> None:
-    async def bring_all() -> None:
-        data = JobData("20261128-120000-abcdef", Tasks(asyncio.get_running_loop(), print))
-        assert await data.bring(env, print) is None
-        assert list(data.paths) == ["s3://data/large", env["CLUSTER_DATA_URL"]]
-        assert os.listdir(data.folder) == ["x"]
-        await data.close()
-
-    server.put("spaces", {"my data/x": b"1"})
-    settings = DataConfig(url="s3://spaces/my data/", mode="stage")
-    reading, access = Reading(mode="stage", why=""), S3Access(env={}, secrets={})
-    staged = reading_environment(reading, settings, access, staged=["s3://data/large", str(settings.url)])
-    env = make_env(server.url, disk, CLUSTER_DATA_URL=str(settings.url)) | staged
-    asyncio.run(bring_all())
 
 
 def test_missing_data_is_an_error_below_url_alone(server: S3Server, disk: Path) -> None:

@@ -69,18 +69,6 @@ def test_endpoint_of_the_environment(env: dict[str, str], bucket: str, place: st
     assert signed.partition("?")[0] == f"{place}/a%20b"
 
 
-@pytest.mark.parametrize(
-    ("env", "verified"),
-    [
-        ({"S3_VERIFY_SSL": "0", "S3_ENDPOINT": "10.0.0.1:5000"}, False),
-        ({"S3_ENDPOINT": "10.0.0.1:5000"}, True),
-        ({"S3_VERIFY_SSL": "0"}, True),  # Amazon's own certificates are always verified
-    ],
-)
-def test_certificates_are_verified_except_of_a_private_endpoint(env: dict[str, str], verified: object) -> None:
-    assert s3.Store({**KEYS, **env})._verified is verified
-
-
 def test_missing_credentials_are_an_error() -> None:
     with pytest.raises(s3.StoreError, match="no AWS credentials"):
         s3.Store({"S3_REGION": REGION})
