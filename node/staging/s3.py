@@ -11,11 +11,9 @@ S3 verifies the SHA-256 of uploads. Ignores any proxy in the environment.
 from __future__ import annotations
 
 import os
-import random
 import re
 import ssl
 import threading
-import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
@@ -32,9 +30,7 @@ if TYPE_CHECKING:
     from obstore.store import ClientConfig, S3Credential, S3Store
 
 Result = TypeVar("Result")
-ATTEMPTS = 6
-FIRST_PAUSE_S = 0.3  # before the second attempt; doubled before each further one, times a random number up to 1
-MAX_PAUSE_S = 8.0
+RETRIES = 6  # by obstore; with its pauses, about six seconds
 CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S = 10, 120  # a request moves at most 16 MiB or ONE_PUT_BYTES
 # Larger files are sent in parts. `cluster data put` and `cluster down` remove parts that a killed program leaves.
 ONE_PUT_BYTES = 64 << 20
@@ -49,7 +45,6 @@ _HINTS = {
     "RequestTimeTooSkewed": ": the node's clock is wrong; cluster verify compares the clocks",
     "NoSuchBucket": ": cluster data ls shows your buckets",
 }
-_RETRIED_CODES = ("InternalError", "RequestTimeout", "ServiceUnavailable", "SlowDown", "OperationAborted")
 _AWS_HOST = re.compile(r"s3[a-z0-9.-]*\.amazonaws\.com(\.cn)?")
 _STATUS = re.compile(r"status code: (\d{3}) ")
 
@@ -85,7 +80,7 @@ class NotFound(StoreError):
 class Store:
     """The S3 endpoint and credentials of a job's environment. Thread-safe.
 
-    Methods retry requests that may succeed later. They raise StoreError (also NotFound), OSError for files on this
+    obstore retries requests that may succeed later. Methods raise StoreError (also NotFound), OSError for files on this
     machine, and ValueError for a URL that is not an object's.
     """
 
@@ -128,7 +123,7 @@ class Store:
                 return done["e_tag"] or ""
 
         try:
-            return self._try(url, put, may_retry=lambda: not changed.is_set())
+            return self._try(url, put)
         except Exception:
             if changed.is_set():
                 raise Changed(path, code="Changed") from None
@@ -146,8 +141,6 @@ class Store:
             for piece in obstore.get(store, key, options=options).stream(PIECE_BYTES):  # type: ignore[arg-type]
                 take(at, memoryview(piece))
                 at += len(piece)
-            if at != begin + length:
-                raise _Broken(f"{at - begin} of {length} bytes arrived")
 
         self._try(entry.url, read)
 
@@ -210,37 +203,19 @@ class Store:
                     "allow_invalid_certificates": not self._verified,
                 },
                 in_host=in_host,
-                max_retries=0,  # _try retries, also when the connection breaks in the middle of an answer
+                max_retries=RETRIES,
             )
         return self._stores[bucket]
 
-    def _try(
-        self,
-        url: str,
-        attempt: Callable[[S3Store, str], Result],
-        *,
-        names_object: bool = True,
-        may_retry: Callable[[], bool] = lambda: True,
-    ) -> Result:
-        """Calls `attempt` until it succeeds, at most ATTEMPTS times. Raises StoreError."""
+    def _try(self, url: str, attempt: Callable[[S3Store, str], Result], *, names_object: bool = True) -> Result:
+        """Calls `attempt`. Raises StoreError."""
         bucket, key = split_object_url(url) if names_object else split_url(url)
-        number = 0
-        while True:
-            number += 1
-            try:
-                return attempt(self._open(bucket), key)
-            except (BaseError, _Broken, FileNotFoundError) as error:
-                if getattr(error, "errno", None) is not None:  # a file on this machine
-                    raise
-                explained, is_passing = explain(error, url, host=self._host, region=self.region)
-                if number == ATTEMPTS or not is_passing or not may_retry():
-                    raise explained from None
-            pause_s = min(MAX_PAUSE_S, FIRST_PAUSE_S * 2 ** (number - 1))
-            time.sleep(pause_s * random.random())  # noqa: S311 - jitter: the nodes do not all retry at once
-
-
-class _Broken(Exception):
-    """The answer was incomplete."""
+        try:
+            return attempt(self._open(bucket), key)
+        except (BaseError, FileNotFoundError) as error:
+            if getattr(error, "errno", None) is not None:  # a file on this machine
+                raise
+            raise explain(error, url, host=self._host, region=self.region) from None
 
 
 def find_instance_keys() -> S3Credential:
@@ -295,29 +270,27 @@ def _entry(bucket: str, item: ObjectMeta) -> Entry:
     return Entry(f"s3://{bucket}/{item['path']}", item["size"], item["e_tag"] or "", item["last_modified"].timestamp())
 
 
-def explain(error: Exception, url: str, *, host: str, region: str) -> tuple[StoreError, bool]:
-    """Returns the StoreError for an error of obstore, and whether a retry may succeed."""
+def explain(error: Exception, url: str, *, host: str, region: str) -> StoreError:
+    """Returns the StoreError for an error of obstore."""
     words = str(error).partition("\n\nDebug source")[0]
     status = int(found[1]) if (found := _STATUS.search(words)) else 0
     code = _find("Code", words) or {403: "AccessDenied", 404: "NoSuchKey"}.get(status, str(status))
     if "External AWS credential provider" in words:
-        return StoreError(words.partition("Error: ")[2], code="NoCredentials"), False
+        return StoreError(words.partition("Error: ")[2], code="NoCredentials")
     if "redirect without LOCATION" in words:
         status, code = 301, "PermanentRedirect"
     if "invalid list response" in words:
-        return StoreError(f"{url}: what answers is not S3: {words.rpartition(': ')[0]}", code="Malformed"), False
+        return StoreError(f"{url}: what answers is not S3: {words.rpartition(': ')[0]}", code="Malformed")
     if not status:
-        why = find_reason(str(error)) or words
-        return StoreError(f"{url}: {host} cannot be used: {why}", code="Broken"), "certificate" not in why
+        return StoreError(f"{url}: {host} cannot be used: {find_reason(str(error)) or words}", code="Broken")
     bucket_region = _find("Region", words)
     if bucket_region and bucket_region != region:
         text = f"the bucket is in {bucket_region}, not in {region}: [provision] region in cluster.toml"
-        return StoreError(f"{url}: {text} (S3: {status} {code})", code=code), False
+        return StoreError(f"{url}: {text} (S3: {status} {code})", code=code)
     message = (_find("Message", words) or words.rpartition(f"{status} ")[2].partition(":")[0]).strip()
     kind = NotFound if status == 404 else StoreError
     hint = _HINTS.get(code, "").format(region=region)
-    may_retry = status in (408, 429) or status >= 500 or code in _RETRIED_CODES
-    return kind(f"{url}: S3 refuses: {status} {code}, {message}{hint}", code=code), may_retry
+    return kind(f"{url}: S3 refuses: {status} {code}, {message}{hint}", code=code)
 
 
 def _find(tag: str, text: str) -> str:

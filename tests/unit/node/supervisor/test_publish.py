@@ -19,8 +19,7 @@ SECRETS = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing"}
 
 
 @pytest.fixture(autouse=True)
-def bucket(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(s3, "FIRST_PAUSE_S", 0.001)
+def bucket(server: S3Server) -> None:
     server.put(BUCKET, {})
 
 
