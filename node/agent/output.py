@@ -21,8 +21,7 @@ MOST_ROWS = 32  # that may be redrawn; with more, the first becomes a line
 MOST_BARS = 8  # rows of them are shown
 BAR_EVERY_S = 0.5
 SETTLE_S = 0.1  # a bar that has changed is first shown after this time: a line may be printed in several parts
-HOLD_S = 0.3  # for the cursor to come back; longer if it did so later before
-LONGEST_HOLD_S = 30.0
+HOLD_S = 0.5  # for the cursor to come back
 # What a row is split at. CSI codes (ECMA-48) other than colours, which stay in the text.
 _CONTROL = re.compile(r"[\n\r]|\x08+|\x1b\[([0-9;?]{0,16})([A-Za-ln-z])")
 _REDRAW = re.compile(r"\x1b\[[0-9;?]{0,16}[A-Za-ln-z]")
@@ -63,7 +62,6 @@ class OutputLines:
         self._held = ""  # the beginning of a control sequence
         self._rows = [_Row()]
         self._cursor = 0
-        self._return_s = 0.0  # the longest time until the cursor came back to a row
         self._left_at = 0.0  # when the last row became a line
         self._bar = ""  # the one that was passed on last
         self._bar_at = float("-inf")
@@ -106,7 +104,7 @@ class OutputLines:
         if self._changed_at is not None:
             times.append(self._find_bar_time(self._changed_at))
         if self._cursor:
-            times.append(self._rows[0].at + self._hold_s)
+            times.append(self._rows[0].at + HOLD_S)
         return min(times, default=None)
 
     # -- the rows --------------------------------------------------------------------------------------------------
@@ -114,10 +112,6 @@ class OutputLines:
     @property
     def _is_drawing(self) -> bool:
         return len(self._rows) > 1 or self._rows[0].is_drawn
-
-    @property
-    def _hold_s(self) -> float:
-        return min(max(HOLD_S, 2 * self._return_s), LONGEST_HOLD_S)
 
     def _write(self, text: str, now: float) -> None:
         is_plain = "\r" not in text and "\x08" not in text and ("\x1b" not in text or _REDRAW.search(text) is None)
@@ -186,7 +180,7 @@ class OutputLines:
 
     def _leave_rows(self, now: float) -> None:
         """Turns the first rows into lines if the cursor does not come back to them."""
-        while self._cursor and now >= self._rows[0].at + self._hold_s:
+        while self._cursor and now >= self._rows[0].at + HOLD_S:
             self._left_at = self._rows[0].at
             self._put(self._rows.pop(0))
             self._cursor -= 1
@@ -212,7 +206,6 @@ class OutputLines:
         self._rows[:0] = [_Row(self._left_at, is_drawn=True) for _ in range(missing)]
         self._cursor += missing - count
         row = self._rows[self._cursor]
-        self._return_s = max(self._return_s, now - row.at)
         row.at = now
         self._start_row()
         self._limit_rows(now)

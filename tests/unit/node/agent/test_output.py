@@ -131,15 +131,3 @@ def test_an_incomplete_line_is_current() -> None:
     assert wait(output, 2.0) == [Item("loading ...", is_bar=True)]
     assert feed(output, " done\n", 3.0) == [Item("loading ... done")]
     assert wait(output, 4.0) == [Item("", is_bar=True)]
-
-
-def test_lines_between_slow_redraws_are_not_repeated() -> None:
-    """A display of two rows, drawn every 5 s: only the first time is it not known that it will be drawn again."""
-    output, items = OutputLines(), []
-    for step in range(10):
-        items += wait(output, step * 5.0) + feed(
-            output, ("\x1b[2A" if step else "") + f"a {step}\nb {step}\n", step * 5.0
-        )
-    assert lines_of(items) == ["a 0", "b 0"]
-    assert bar_of(items + wait(output, 46.0)) == "a 9\nb 9"
-    assert lines_of(wait(output, 100.0)) == ["a 9", "b 9"]
