@@ -3,13 +3,11 @@
 import json
 import struct
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import boto3
 import pytest
 
-from ec2_sandbox import control
 from job_steps import ec2_of
 from project import Project
 
@@ -55,13 +53,6 @@ def record(ec2: "EC2Client") -> "Iterator[S3Client]":
         s3.delete_bucket(Bucket=BUCKET)
 
 
-@pytest.fixture
-def second(two_nodes: Project) -> str:
-    """The instance id of node-1."""
-    nodes = json.loads(two_nodes.run("status", "--json").stdout)["nodes"]
-    return str(next(node["instance_id"] for node in nodes if node["name"] == "node-1"))
-
-
 def verified(project: Project, code: int = 0) -> tuple[list[dict[str, Any]], str]:
     """Runs `cluster verify`; returns all checks, and stderr."""
     done = project.run("verify", "--json", code=code)
@@ -86,47 +77,6 @@ def test_healthy_nodes_pass_every_check(two_nodes: Project) -> None:
     read = [check for check in checks if check["check"] == "s3"]
     assert {check["subject"] for check in read} == {f"s3://{BUCKET}/{KEY}"}
     assert {check["result"] for check in read} == {"read by MXNet, a record of 5 bytes"}
-
-
-@pytest.mark.slow
-def test_missing_data_is_a_warning_and_a_full_disk_a_failure(
-    two_nodes: Project, record: "S3Client", second: str
-) -> None:
-    record.delete_object(Bucket=BUCKET, Key=KEY)
-    others = [item["Key"] for item in record.list_objects_v2(Bucket=BUCKET, Prefix=f"{FOLDER}/").get("Contents", [])]
-    assert not others
-    control.cause_fault(two_nodes.directory, f"full-disk instance={second}")
-    try:
-        checks, message = verified(two_nodes, code=1)
-    finally:
-        control.cause_fault(two_nodes.directory, f"free-disk instance={second}")
-    assert checks[0]["check"] == "s3"
-    assert checks[0]["status"] == "warning"
-    assert f"cluster data put FOLDER s3://{BUCKET}/{FOLDER}/" in message
-    assert failures(checks) == [("node-1", "disk")]
-    assert "0.0 MiB free" in message
-    assert "cluster exec --node node-1" in message
-
-
-@contextmanager
-def denied(project: Project, action: str) -> Iterator[None]:
-    """In the block, S3 denies an action to all."""
-    control.cause_fault(project.directory, f"unauthorized service=s3 action={action}")
-    try:
-        yield
-    finally:
-        control.disarm_faults(project.directory, "all")
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("record")
-def test_a_denied_read_quotes_s3(two_nodes: Project) -> None:
-    with denied(two_nodes, "GetObject"):
-        checks, message = verified(two_nodes, code=1)
-    assert failures(checks) == [("node-0", "s3"), ("node-1", "s3")]
-    assert "2 of 12 checks failed" in message
-    assert "node-0, node-1: s3" in message
-    assert "not authorized to perform: s3:GetObject" in message
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ import pytest
 from node import job_folder, wire
 from node.engines import ENGINES
 from node.programs import shim_words
-from node.setup import process_tree, setup_env
+from node.setup import process_tree
 from node.staging.outputs import GIVE_UP_S
 from node.wire import Announced, Booted, Closed, Copying, End, Exited, Refuse, Started
 from node_agent import NodeAgent, end_from_outside, home, run_agent
@@ -83,19 +83,6 @@ def test_a_blocked_port_is_an_error() -> None:
         exited = agent.read_until(Exited)
     assert exited.exit_code == 1
     assert "the scheduler's port 9091 on unknown.invalid cannot be reached from here" in str(exited.why)
-
-
-def test_a_process_does_not_get_the_agents_own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in set(os.environ) & set(setup_env.of_login(os.environ)) - {"PATH", "HOME", "USER", "LANG"}:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("SLURM_JOB_ID", "7")
-    with run_agent() as agent:
-        agent.start("/usr/bin/env")
-        assert agent.read_until(Exited).exit_code == 0
-    names = {line.partition("=")[0] for line in agent.lines()}
-    ours = {"CLUSTER_JOB_ID", "CLUSTER_PROCESS", "CLUSTER_HOST", "CLUSTER_OUTPUT_DIR", "CLUSTER_NOTICE_FILE"}
-    assert names <= {"HOME", "USER", "LOGNAME", "SHELL", "PATH", "LANG", "TZ", "TMPDIR", "X", *ours}
-    assert names >= ours
 
 
 def test_the_open_file_limit() -> None:
@@ -211,17 +198,6 @@ def start_launcher(agent: NodeAgent, **env: str) -> int:
     values = " ".join(f"{name}={value}" for name, value in env.items())
     agent.start("/bin/sh", "-c", f"{values} sh -c 'echo $$; exec {shim}'; exit $?", role="launcher")
     return int(agent.read_line())
-
-
-def test_a_stopped_agent_is_ended_from_outside() -> None:
-    """Its processes get SIGTERM first."""
-    with run_agent() as agent:
-        agent.start("/bin/sh", "-c", "trap 'touch told; exit' TERM; echo ready; while :; do sleep 0.05; done")
-        assert agent.read_line() == "ready"
-        agent.process.send_signal(signal.SIGSTOP)
-        assert end_from_outside(agent.job) == []
-        assert agent.process.wait(timeout=30) in (0, -signal.SIGKILL)
-        assert os.path.exists(job_folder.path(agent.job, "work", "told"))
 
 
 def test_the_process_of_a_killed_shim_is_ended() -> None:

@@ -12,15 +12,6 @@ from node.agent.nccl_ras import ask, find_troubles
 
 SUMMARY = """\
 NCCL version 2.28.9+cuda12.9 compiled with CUDA 12.9
-CUDA runtime version 12090, driver version 13000
-
-Job summary
-===========
-
-  Nodes  Processes         GPUs  Processes     GPUs
-(total)   per node  per process    (total)  (total)
-      4          8            1         32       32
-
 Communicators... (0.00s)
 =============
 

@@ -56,7 +56,6 @@ def read(store: s3.Store, url: str) -> bytes:
     [
         ({}, "results", "https://results.s3.eu-west-1.amazonaws.com"),
         ({}, "with.dots", "https://s3.eu-west-1.amazonaws.com/with.dots"),
-        ({"S3_REGION": "cn-north-1"}, "results", "https://results.s3.cn-north-1.amazonaws.com.cn"),
         ({"S3_ENDPOINT": "s3.eu-west-1.amazonaws.com"}, "results", "https://results.s3.eu-west-1.amazonaws.com"),
         ({"S3_ENDPOINT": "10.0.0.1:5000"}, "results", "https://10.0.0.1:5000/results"),
         ({"AWS_ENDPOINT_URL": "http://store.example"}, "results", "http://store.example/results"),
@@ -103,13 +102,6 @@ def test_missing_objects(server: S3Server) -> None:
     with pytest.raises(s3.NotFound, match=r"NoSuchBucket.*cluster data ls"):
         list(store.list("s3://no-such-bucket/a"))
     assert list(store.list("s3://results/")) == []
-
-
-def test_session_token_and_other_variable_names(server: S3Server) -> None:
-    env = {"S3_ACCESS_KEY_ID": "a", "S3_SECRET_ACCESS_KEY": "b", "S3_SESSION_TOKEN": "c"}
-    store = s3.Store({**env, "AWS_ENDPOINT_URL": server.url})
-    put(store, b"1", "s3://results/a")
-    assert server.read(BUCKET) == {"a": b"1"}
 
 
 @pytest.mark.parametrize(
@@ -183,7 +175,6 @@ def test_temporary_errors_are_retried() -> None:
     ("status", "headers", "body", "message"),
     [
         (403, {}, refusal("AccessDenied"), "403 AccessDenied.*what the job's credentials allow"),
-        (403, {}, b"", "403 AccessDenied"),
         (301, {"x-amz-bucket-region": "eu-central-1"}, b"", "in another region than eu-west-1"),
         (301, {}, refusal("PermanentRedirect"), "in another region than eu-west-1"),
         (400, {}, refusal("AuthorizationHeaderMalformed", "<Region>us-west-2</Region>"), "in us-west-2"),
