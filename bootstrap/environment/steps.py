@@ -18,6 +18,7 @@ from bootstrap.ssh.node_program import read_program
 from bootstrap.transfer.tree import Tree
 from foundation.errors import ClusterError
 from node.engines.engine import Framework
+from node.setup.apt import STOP_UPDATES
 from provision.oracle.tables import show
 
 STEPS_SILENCE_S = 900
@@ -26,8 +27,6 @@ SETUP_SILENCE_S = 1800
 """How long set-up commands may print nothing, in seconds, before they are killed."""
 SETUP_NOTICE_S = 60
 """After how many seconds without output the last line of set-up commands is shown."""
-APT_TIMEOUT_S = 300
-"""How long to wait for other package installations on the node, in seconds."""
 SETUP_FOLDER = "setup/$(uname -n)"
 """Of the results of set-up commands, as the shell writes it: hosts may share the home folder, but not these."""
 APT = 'apt="$as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300"'
@@ -363,7 +362,7 @@ def render_script(steps: Sequence[Step], *, python: str) -> str:
     lines = ["set -eu", "umask 077", 'cd "$HOME/.cluster"']
     if any(isinstance(step, InstallPackages | RunSetup) for step in steps):
         # Even steps that fail may change the facts that facts.sh has cached.
-        lines += ["rm -f known", *_free_apt(python)]
+        lines += ["rm -f known", *_free_apt()]
     for step in steps:
         lines += step.render(python)
     return "\n".join([*lines, ""])
@@ -377,11 +376,11 @@ def _run_program(python: str, name: str, *arguments: str) -> str:
     return shlex.join([python, "-c", read_program(name), *arguments])
 
 
-def _free_apt(python: str) -> list[str]:
-    """The lines that wait for other package installations, and define `$as_root` for the rest of the script."""
+def _free_apt() -> list[str]:
+    """The lines that stop automatic updates, and define `$as_root` for the rest of the script."""
     return [
         'as_root=; [ "$(id -u)" = 0 ] || as_root="sudo -n"',
         "if command -v apt-get >/dev/null && $as_root true 2>/dev/null; then",
-        f"    $as_root {_run_program(python, 'apt_lock.py', str(APT_TIMEOUT_S))}",
+        f"    $as_root sh -c {shlex.quote(STOP_UPDATES)}",
         "fi",
     ]

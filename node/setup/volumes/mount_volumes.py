@@ -26,13 +26,13 @@ from typing import Any
 
 from node.agent import volumes
 from node.job_folder import write_whole
+from node.setup.apt import STOP_UPDATES
 from node.setup.messages import send_message, stay_alive
 from node.setup.volumes import volume_probe
 from node.setup.volumes.volume_probe import DISKS, NOTES, RUN
 
 LOCK = os.path.join(RUN, "lock")
 NFS_EXPORTS = "/etc/exports.d/cluster-volumes.exports"
-APT_LOCK = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "apt_lock.py")
 COMMANDS = ("mount.nfs4", "s3fs", "exportfs")
 SBIN = "/usr/local/sbin:/usr/sbin:/sbin:/usr/local/bin:/usr/bin:/bin"
 BLANK_BYTES = 1 << 20
@@ -127,7 +127,7 @@ def note(mount: str, entry: Mapping[str, Any] | None) -> None:
 
 def install(packages: Sequence[str]) -> None:
     """Installs packages of Debian or Ubuntu."""
-    run([sys.executable, APT_LOCK, "300"], LONG_S)  # `update` does not wait for the lock of the lists
+    call(["sh", "-c", STOP_UPDATES], LONG_S)  # `update` does not wait for the lock of the lists
     apt = ["apt-get", "-qq", "-o", "DPkg::Lock::Timeout=300"]
     run([*apt, "update"], LONG_S)
     run([*apt, "install", "-y", "--no-install-recommends", *packages], LONG_S)

@@ -187,7 +187,7 @@ def test_missing_packages_are_installed(
     """The package tools are fakes, so the test installs nothing on this machine."""
     log = 'echo "$@" >>"$HOME/calls"'
     bodies = {"sudo": f'{log}; shift; "$@"', "env": 'shift; exec "$@"', "id": "echo 1000", "apt_get": log, **changes}
-    bodies["python3"] = "exit 0"  # apt_lock.py has its own tests
+    bodies["python3"] = "exit 0"
     programs = make_programs(tmp_path / "bin", **{name: body for name, body in bodies.items() if body is not None})
     for name in ("mkdir", "rm", "sh"):
         (programs / name).symlink_to(f"/usr/bin/{name}")
@@ -201,4 +201,4 @@ def test_missing_packages_are_installed(
     if code == 0:
         calls = (tmp_path / "calls").read_text()
         assert "install -y --no-install-recommends libone-dev libtwo-dev\n" in calls
-        assert "apt-daily.timer" in calls  # sudo runs apt_lock.py
+        assert "apt-daily.timer" in calls

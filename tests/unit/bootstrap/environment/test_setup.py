@@ -1,6 +1,5 @@
-"""The user's set-up commands in a real login shell, and apt's locks while real processes hold them."""
+"""The user's set-up commands in a real login shell."""
 
-import fcntl
 import os
 import subprocess
 import sys
@@ -119,29 +118,3 @@ def test_the_first_failing_command_ends_the_set_up(
     assert not (tmp_path / "reached").exists()
     assert not list((tmp_path / ".cluster" / "setup" / os.uname().nodename).glob("*.done"))
     assert not list((tmp_path / ".cluster" / "setup" / os.uname().nodename).glob(".run-*"))
-
-
-HOLD = (
-    "import fcntl, sys; f = open(sys.argv[1], 'r+'); fcntl.lockf(f, fcntl.LOCK_EX); print(flush=True); sys.stdin.read()"
-)
-
-
-def wait_for(lock: Path, timeout_s: str) -> "subprocess.Popen[str]":
-    words = [sys.executable, str(NODE_PROGRAMS / "apt_lock.py"), timeout_s, str(lock), f"{lock}-not-there"]
-    return subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
-
-
-def test_a_held_apt_lock_is_awaited_and_stays_free(tmp_path: Path) -> None:
-    lock = tmp_path / "lock-frontend"
-    lock.touch()
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(lock)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as other:
-        other.stdout.readline()
-        with wait_for(lock, "0.1") as late:
-            assert f"{lock} is still locked after 0.1 s" in late.communicate()[1]
-        with wait_for(lock, "60") as waiting:
-            other.stdin.close()
-            assert waiting.wait() == 0
-    with lock.open("r+") as stream:
-        fcntl.lockf(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
