@@ -15,9 +15,6 @@ NO_GPU_SUPPORT = (
     "this MXNet has no GPU support: remove `--gpus`, or choose an mxnet-cuNNN wheel with `[bootstrap] mxnet`"
 )
 OTHER_REGION = "the bucket is in another region: set `[provision] region` to the bucket's"
-S3_UNKNOWN = (
-    "S3's name cannot be resolved on the node: its subnet needs a way to S3 (a gateway endpoint, or the internet)"
-)
 NO_RECORDS = (
     "a file is not a complete .rec file: it is cut short (`cluster data info FOLDER`), or it is another kind of file, "
     "such as an .idx: MXNet reads every file in a folder"
@@ -168,11 +165,10 @@ S3 = (
         "MXNet has no credentials for s3://: a job gets some if `[data] url`, `[data] results`, its arguments or its "
         "variables contain an S3 URL, as in `cluster train --env MORE=s3://BUCKET/`; `cluster verify` checks them",
     ),
-    Mistake(" Could not resolve host: ", S3_UNKNOWN, pattern=r"CURLE_OK: (?:Error: )?Could not resolve host: "),
     Mistake(
-        "Failed to connect to ",
+        "CURLE_OK: ",
         "S3 cannot be reached from the node: its subnet needs a way to S3 (a gateway endpoint, or the internet)",
-        pattern=r"CURLE_OK: (?:Error: )?Failed to connect to ",
+        pattern=r"CURLE_OK: (?:Error: )?(?:Could not resolve host|Failed to connect to)",
     ),
     Mistake("Invalid RecordIO F", NO_RECORDS),
     Mistake("RecordIOWriter", NO_RECORDS, pattern=r"Check failed: (?:p|header)\[0\] == RecordIOWriter: ?:kMagic"),
@@ -187,13 +183,6 @@ RESOURCES = (
     Mistake("DefaultCPUAllocator: ", MEMORY, pattern=r"DefaultCPUAllocator: (?:can't allocate|not enough) memory"),
     Mistake("MemoryError", MEMORY, pattern=r"^(?:\w+\.)*MemoryError\b|_ArrayMemoryError"),
     Mistake(
-        "bind failed",
-        "the scheduler's port on the head is in use: `cluster stop` ends what a job left; `cluster exec --node node-0 "
-        "-- ss -tlnp` shows which process uses it",
-        # up to 1.7: "(my_node_.port) != (-1) bind failed", since 1.8: "my_node_.port != -1 (-1 vs. -1) : bind failed"
-        pattern=r"Check failed: \(?my_node_\.port\)? != .*bind failed",
-    ),
-    Mistake(
         "Address already in use",
         "another process on this node uses that port: `cluster stop` ends what a job left; `cluster exec -- ss -tlnp` "
         "shows the process",
@@ -206,19 +195,10 @@ RESOURCES = (
     ),
     Mistake("Too many open files", "too many files are open: raise `[train] open_files`, or use fewer data threads"),
     Mistake(
-        "Resource temporarily unavailable",
-        "the node's thread limit is reached: lower OMP_NUM_THREADS (`--env`), or use fewer processes per node",
-        pattern=r"pthread_create.*Resource temporarily unavailable",
-    ),
-    Mistake(
         "CERTIFICATE_VERIFY_FAILED",
         "the node does not know who signed the server's certificate: install the authority in `[bootstrap] setup`, and "
         "name its file with `--env SSL_CERT_FILE=FILE --env REQUESTS_CA_BUNDLE=FILE`",
         pattern=r"SSL: CERTIFICATE_VERIFY_FAILED\]",
-    ),
-    Mistake(
-        "Segmentation fault: 11",
-        "MXNet crashed: `--env DMLC_LOG_STACK_TRACE_DEPTH=20 --env MXNET_ENGINE_TYPE=NaiveEngine` shows where",
     ),
     Mistake(
         "[Errno -",  # from getaddrinfo, below Python's urllib and requests; MXNet's gluon.utils.download uses requests

@@ -21,7 +21,7 @@ def find_entry(needle: str) -> Mistake:
 
 
 OF_OTHER_VERSIONS = [
-    ("bind failed", "MXNetError: Check failed: my_node_.port != -1 (-1 vs. -1) : bind failed"),  # 1.8 and 1.9
+    ("CURLE_OK: ", "Error: Check failed: curl_easy_perform(curl) == CURLE_OK: Failed to connect to 127.0.0.1 port 1"),
     ("[Errno -", "socket.gaierror: [Errno -3] Temporary failure in name resolution"),
     ("[Errno -", "urllib.error.URLError: <urlopen error [Errno -2] Name or service not known>"),
 ]
