@@ -241,11 +241,9 @@ def find_folder(env: Mapping[str, str], mounts: str = "/proc/mounts") -> str:
     given = env.get("CLUSTER_DATA_CACHE_DIR")
     if given:
         return _make_folder(os.path.expanduser(given))
-    for mount in find_instance_stores(mounts):
-        try:
+    for mount in find_instance_stores(mounts)[:1]:
+        with contextlib.suppress(OSError):  # the root volume always works
             return _make_folder(os.path.join(mount, FOLDER))
-        except OSError:
-            continue  # try the next one, and last the root volume, which always works
     return _make_folder(os.path.join(os.path.expanduser("~"), ".cluster", "data"))
 
 

@@ -141,17 +141,10 @@ def find_device(volume_id: str, device: str) -> str | None:
 
     https://docs.aws.amazon.com/ebs/latest/userguide/identify-nvme-ebs-device.html
     """
-    serial = volume_id.replace("-", "")
-    names = [f"/dev/disk/by-id/nvme-Amazon_Elastic_Block_Store_{serial}"]
+    names = [f"/dev/disk/by-id/nvme-Amazon_Elastic_Block_Store_{volume_id.replace('-', '')}"]
     if device:  # Xen's names, on instance types without NVMe
         names += [device, device.replace("/dev/sd", "/dev/xvd")]
-    for name in names:
-        if os.path.exists(name):
-            return os.path.realpath(name)
-    for path in glob.glob("/sys/block/nvme*/device/serial"):  # for systems without udev's links
-        if _read(path).strip() == serial:
-            return f"/dev/{path.split('/')[3]}"
-    return None
+    return next((os.path.realpath(name) for name in names if os.path.exists(name)), None)
 
 
 def disk(volume_id: str, device: str, path: str, *, read_only: bool, wait_s: float) -> bool:

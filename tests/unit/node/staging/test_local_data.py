@@ -199,21 +199,6 @@ def test_saved_objects_are_files_of_their_own(proxy: str, server: S3Server, faul
     assert [one.name for one in (disk.parent / "job").iterdir()] == ["output"]
 
 
-def test_data_that_another_job_removes_meanwhile_is_fetched_again(
-    server: S3Server, disk: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bring(server.url, disk, "s3://data/large")
-    link = os.link
-
-    def remove(path: str, to: str) -> None:
-        monkeypatch.setattr(os, "link", link)
-        os.unlink(path)
-        link(path, to)
-
-    monkeypatch.setattr(os, "link", remove)
-    assert bring(server.url, disk, "s3://data/large")[1] == {"large": LARGE}
-
-
 def test_old_data_makes_room(server: S3Server, disk: Path) -> None:
     """Unless a job uses it."""
     room = {"CLUSTER_DATA_CACHE_GIB": repr(1_310_000 / (1 << 30))}
