@@ -26,8 +26,6 @@ from node.wire import AgentOrder, RoleOrder
 
 ENGINE_ENDS_S = 3.0  # from the end of a container's processes to the end of the engine's; less than end_processes waits
 REMOVE_TIMEOUT_S = 20.0
-KEEPER_GONE_S = 1.0  # from the end of a container's keeper process to that of a program that outlives it
-CLIENT_GONE_S = 10.0  # and to that of a client that waits for it in vain
 SIGNALLED = 128  # plus the number of the signal: the exit code of a client whose container was killed
 # The variables with the paths of certificate files and folders.
 CERTIFICATES = ("AWS_CA_BUNDLE", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
@@ -178,9 +176,6 @@ class Contained:
         self.name = f"{name}-{label}"
         self.spare = EnginesLast(self.find_inside)
         self._was_seen = False
-        self._program: process_tree.Process | None = None
-        self._keeper: process_tree.Process | None = None  # conmon, or containerd's shim: the program's parent
-        self._gone_since: float | None = None
 
     def start(self, command: Sequence[str], env: Mapping[str, str], mark: str) -> "subprocess.Popen[bytes]":
         """Starts the engine's client. mark: the name of a variable that the engine's own processes get, too.
@@ -203,19 +198,7 @@ class Contained:
     def find_program(self) -> int | None:
         """Returns the pid of the program; None until it exists."""
         inside = self.find_inside()
-        if not inside:
-            return None
-        self._program = min(inside, key=lambda one: (one[1], one[0]))  # which was started first
-        self._keeper = process_tree.find_parent(self._program[0])
-        return self._program[0]
-
-    def has_lost_keeper(self) -> bool:
-        """Whether the program's keeper process was killed: its client would wait forever."""
-        if self._keeper is None or self._program is None or process_tree.is_alive(self._keeper):
-            return False
-        now = time.monotonic()
-        self._gone_since = self._gone_since or now
-        return now > self._gone_since + (KEEPER_GONE_S if process_tree.is_alive(self._program) else CLIENT_GONE_S)
+        return min(inside, key=lambda one: (one[1], one[0]))[0] if inside else None  # which was started first
 
     # -- its end -------------------------------------------------------------------------------------------------
 
@@ -223,8 +206,6 @@ class Contained:
         """Returns (exit code, signal or None, message or None) for the client's exit code; negative: a signal."""
         name = os.path.basename(self._container.engine[-1])
         if code < 0:
-            if self._gone_since is not None and self._keeper is not None:
-                name = os.path.basename(self._keeper[2].partition(" ")[0])
             return SIGNALLED - code, -code, f"{name}, which runs its container, was killed"
         ended_by = code - SIGNALLED
         if ended_by in {one.value for one in signal.Signals}:

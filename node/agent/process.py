@@ -29,7 +29,6 @@ PIPE_GRACE_S = 0.5  # after the process's end, for a pipe that is held by a proc
 FEW_BYTES = 1 << 12  # larger pieces need no collecting
 NOT_STARTED = 125  # the exit code of an engine that cannot start a container
 LOOK_FOR_PROGRAM_S = 0.05  # in a container that starts
-LOOK_FOR_KEEPER_S = 1.0
 
 
 class JobProcess:
@@ -172,20 +171,10 @@ class JobProcess:
     # -- containers ----------------------------------------------------------------------------------------------
 
     async def _look_for_program(self, contained: Contained) -> None:
-        """Reports the start of a program in a container, which is later than that of the engine's client.
-
-        Then watches the engine: one that can no longer notice its container's end fails the command.
-        """
-        while not self._has_started:
-            pid = contained.find_program()
-            if pid is not None:
-                self._note_start(pid)
-            else:
-                await asyncio.sleep(LOOK_FOR_PROGRAM_S)
-        while not contained.has_lost_keeper():  # noqa: ASYNC110 - the kernel does not tell
-            await asyncio.sleep(LOOK_FOR_KEEPER_S / 2)
-        if self._child is not None:
-            process_tree.send(self._child.pid, signal.SIGKILL)
+        """Reports the start of a program in a container, which is later than that of the engine's client."""
+        while (pid := contained.find_program()) is None:  # noqa: ASYNC110 - the kernel does not tell
+            await asyncio.sleep(LOOK_FOR_PROGRAM_S)
+        self._note_start(pid)
 
     def _read_code(self, contained: Contained, ended: int) -> tuple[int, int | None]:
         """Returns _run_one's result once the command's processes in the container have ended."""

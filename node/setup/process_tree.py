@@ -187,12 +187,6 @@ def send(pid: int, number: int) -> None:
         pass
 
 
-def find_parent(pid: int) -> Process | None:
-    """The parent of a process, in the form of `find`; None if one of them is gone."""
-    fields = stat(pid)
-    return next(iter(_describe([int(fields[1])])), None) if fields is not None else None
-
-
 def start_time(pid: int) -> int | None:
     """The start time of a process, in clock ticks since boot; None if it is gone or dead."""
     fields = stat(pid)

@@ -72,7 +72,6 @@ EXPECTED = {
     "ssh": ({1}, "node-1.* was lost: ssh to it failed: "),
     "sshd": ({1}, "{host}.* was lost: ssh to it failed: "),
     "podman": ({125, 137}, RANK + " (was killed by signal 9|.* podman)"),
-    "conmon": ({137, 255}, RANK + ".* (podman|conmon|Error: timed out waiting for file)"),  # 255: podman's own
 }
 
 
@@ -105,7 +104,6 @@ def programs(job: Running) -> dict[str, list[int]]:
             found["orted"].append(pid)  # the shell of mpirun's command
         elif is_marked and above_kind in {"agent", "conmon", "orted"}:
             found["rank"].append(pid)
-            found["conmon"] += [above] if above_kind == "conmon" else []  # a job does not need its container's own
         if kind == "agent" and above_kind.startswith("sshd"):
             found["sshd"].append(above)
     return found
@@ -153,7 +151,7 @@ def test_jobs_with_one_random_kill(shared: ContainerNodes, record_property: Tell
         launcher = chance.choice([*ENGINES])
         in_container = launcher != "mpi" and chance.random() < 0.5
         values, _, more = ENGINES[launcher]
-        kind = chance.choice([*ALWAYS, *more, *(("podman", "conmon") if in_container else ())])
+        kind = chance.choice([*ALWAYS, *more, *(("podman",) if in_container else ())])
         what = f"{launcher}{' in containers' if in_container else ''}: {kind}"
         try:
             with shared.configured(image if in_container else "", **values), borrowed(shared.project) as project:
