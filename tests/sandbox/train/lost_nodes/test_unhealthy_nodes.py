@@ -13,7 +13,10 @@ from waits import until
 
 pytestmark = pytest.mark.sandbox
 
-SHORT = "printf 'MemTotal: 3000000 kB\\n' >/tmp/meminfo && sudo mount --bind /tmp/meminfo /proc/meminfo"
+SHORT = (
+    "sed 's/^MemTotal:.*/MemTotal: 3000000 kB/' /proc/meminfo >/tmp/meminfo && "
+    "sudo mount --bind /tmp/meminfo /proc/meminfo"
+)
 READ_ONLY = "sudo mount --bind ~ ~ && sudo mount -o remount,bind,ro ~"
 REPAIRS = "cd / && sudo umount -l ~"
 HOME = "/home/ubuntu cannot be written to: mounted read-only"
