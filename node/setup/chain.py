@@ -143,28 +143,20 @@ class Taker(object):
 
     def take(self, arriving):
         """Takes one file to its end. Raises Stuck, DiskFailed, and Damaged if it arrives damaged."""
-        while not arriving.whole:
-            had = arriving.have
-            why, gone = [], []
-            for peer in list(self._peers):
-                try:
-                    self._take_from(peer, arriving)
-                except Refused as error:
-                    self._hang_up()
-                    why.append("%s: %s" % (peer[0], error))
-                except OSError as error:
-                    self._hang_up()
-                    message = "nothing was heard from it" if isinstance(error, socket.timeout) else str(error)
-                    why.append("%s: %s" % (peer[0], message))
-                    # From now on, the nodes before it are asked first; it is asked again when all of them fail.
-                    self._peers.remove(peer)
-                    self._peers.append(peer)
-                    gone.append(peer)
-                else:
-                    return
-            if arriving.have == had:
-                self._peers = [peer for peer in self._peers if peer not in gone]  # the next file does not wait for them
-                raise Stuck(why)
+        why = []
+        for peer in list(self._peers):
+            try:
+                self._take_from(peer, arriving)
+            except Refused as error:
+                why.append("%s: %s" % (peer[0], error))
+            except OSError as error:
+                message = "nothing was heard from it" if isinstance(error, socket.timeout) else str(error)
+                why.append("%s: %s" % (peer[0], message))
+                self._peers.remove(peer)  # the next file does not wait for it
+            else:
+                return
+            self._hang_up()
+        raise Stuck(why)
 
     def _take_from(self, peer, arriving):
         connection = self._connect(peer)
