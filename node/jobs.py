@@ -14,7 +14,7 @@
 Answers are lines of JSON on stdout, with the exit code 0:
     continue as submit, without --follow
     submit   wire.Submitted; {"refused": ...} when another job runs and the order does not queue, {"unrunnable":
-             why} when its command cannot run; with --follow it continues as `follow ID 0`
+             why} when the scheduler's queue does not allow it; with --follow it continues as `follow ID 0`
     check    wire.Submitted
     follow   the job's log from byte OFFSET on, and every 2 s {"alive": true}, which is not part of the log; ends after
              the result, or with --no-wait at the current end of the log; with --start, first a protocol.LogStart
@@ -31,8 +31,6 @@ or {"error": text}. Every verb except check also ends the processes of killed su
 
 import contextlib
 import os
-import pwd
-import re
 import shutil
 import signal
 import subprocess
@@ -63,8 +61,6 @@ from node.wire import Message, News, Replace, Stop, StopAnswer, Submitted, TakeS
 SUBMIT_TIMEOUT_S = 60.0  # the longest wait for another submission
 STOP_TIMEOUT_S = 30.0
 LIST_BYTES = MAX_LINE_BYTES // 2  # of a list of jobs; beyond that, it has no processes of ended ones
-LINGER = "/var/lib/systemd/linger"
-FILES_ARE_SENT = "[bootstrap] sync sends files"
 
 
 def main() -> int:
@@ -98,19 +94,12 @@ def find_job(job: str) -> Record | None:
 
 
 def submit_job(words: Sequence[str]) -> None:
-    """Submits the order from stdin. This program starts before the order is known, and may never receive one.
-
-    So does the supervisor: starting Python and its imports takes longer than the rest.
-    """
-    supervisor = None if find_scope("") else start_supervisor([])
-    try:
+    """Submits the order from stdin. This program starts before the order is known, and may never receive one."""
+    with start_supervisor() as supervisor:
         line = sys.stdin.buffer.readline()
         if not line:
             return
-        reply = submit(decode(line, Order), supervisor=supervisor)
-    finally:
-        if supervisor is not None:
-            end_unused(supervisor)
+        reply = submit(decode(line, Order), supervisor)
     answer(reply)
     if reply.job is not None and "--follow" in words:
         follow.Follower(reply.job, 0, 1).run(wait=True)
@@ -120,31 +109,29 @@ def continue_job(_words: Sequence[str]) -> None:
     """Continues a job that another head started."""
     order = decode(sys.stdin.buffer.readline(), Order)
     os.makedirs(job_folder.root(), mode=0o700, exist_ok=True)
-    with tempfile.TemporaryFile(dir=job_folder.root()) as log:  # other submissions do not wait while it arrives
-        shutil.copyfileobj(sys.stdin.buffer, log)
+    with start_supervisor() as supervisor, tempfile.TemporaryFile(dir=job_folder.root()) as log:
+        shutil.copyfileobj(sys.stdin.buffer, log)  # other submissions do not wait while it arrives
         log.seek(0)
-        answer(submit(order, log))
+        answer(submit(order, supervisor, log))
 
 
 def check_job(_words: Sequence[str]) -> None:
     """Checks the order on stdin as `submit` does, and answers with the script for the batch scheduler."""
     order = decode(sys.stdin.buffer.readline(), Order)
-    unrunnable = find_unrunnable(order)
+    unrunnable = find_exceeded(order)
     script = None
     if unrunnable is None and order.spec.scheduler is not None and order.request is not None:
         script = SCHEDULERS[order.spec.scheduler].render_script(order.request)
     answer(Submitted(script=script, unrunnable=unrunnable))
 
 
-def submit(
-    order: Order, log: IO[bytes] | None = None, *, supervisor: "subprocess.Popen[bytes] | None" = None
-) -> Submitted:
+def submit(order: Order, supervisor: "subprocess.Popen[bytes]", log: IO[bytes] | None = None) -> Submitted:
     """Starts or queues the job of an order; returns the answer. Raises OSError.
 
-    log: that of earlier attempts. supervisor: one that waits for an order.
+    supervisor: one that waits for an order. log: that of earlier attempts.
     """
     job = order.spec.id
-    unrunnable = find_unrunnable(order)
+    unrunnable = find_exceeded(order)
     if unrunnable is not None:
         return Submitted(unrunnable=unrunnable)
     with recovery.jobs_lock() as held:
@@ -192,11 +179,6 @@ def find_places(hosts: Sequence[JobHost]) -> set[str]:
     return {host.name for host in hosts if host.workers}
 
 
-def find_unrunnable(order: Order) -> str | None:
-    """Returns why the order cannot run, because of its command or the scheduler's limits; None if it can."""
-    return find_exceeded(order) or find_unknown(order)
-
-
 def find_exceeded(order: Order) -> str | None:
     """Returns why the batch scheduler's queue does not allow the order; None if it does. Completes the request."""
     if order.spec.scheduler is None or order.request is None:
@@ -213,50 +195,14 @@ def find_exceeded(order: Order) -> str | None:
     return None
 
 
-def find_unknown(order: Order) -> str | None:
-    """Returns why the order's command cannot run on this node; None if it can, or if set-up commands may change that.
+def start_supervisor() -> "subprocess.Popen[bytes]":
+    """Starts a supervisor, which waits for its order: starting Python and its imports takes longer than the rest.
 
-    Programs in a container's image are unknown here, so they are not checked.
+    At the end of a `with`, it has left this process, or it has not received an order and ends. Raises OSError.
     """
-    if order.spec.setup or order.train.setup or not order.spec.command or order.containers:
-        return None
-    word = order.spec.command[0]
-    if "/" in word:
-        path = find_file(order, word)
-        if not os.path.exists(path):
-            return f"{word}: no such file on the nodes ({FILES_ARE_SENT})"
-        if not os.access(path, os.X_OK) or os.path.isdir(path):
-            return f"{word}: not executable (chmod +x {word})"
-    elif shutil.which(word, path=order.env.get("PATH")) is None:
-        return f"{word}: no such program on the nodes ([bootstrap] packages and setup install programs)"
-    if re.fullmatch(r"python[0-9.]*", os.path.basename(word)):
-        script = next((other for other in order.spec.command[1:] if not other.startswith("-")), "")
-        is_first = order.spec.command[1:2] == (script,) or order.spec.command[1:3] == ("-u", script)
-        if is_first and script.endswith(".py") and not os.path.exists(find_file(order, script)):
-            return f"{script}: no such file on the nodes ({FILES_ARE_SENT})"
-    return None
-
-
-def find_file(order: Order, path: str) -> str:
-    """Returns where a file is on this node: in the job's files, or in [train] sync_dst_dir, where others are kept."""
-    placed = order.find_placed(path)
-    return placed if os.path.exists(placed) else os.path.join(order.spec.cwd, order.train.subfolder, path)
-
-
-def find_scope(job: str) -> list[str]:
-    """Returns the words that run a command by the user's own systemd, if that outlives logouts; else []."""
-    user = pwd.getpwuid(os.getuid())
-    if not os.path.exists(os.path.join(LINGER, user.pw_name)):  # loginctl enable-linger
-        return []
-    words = ["env", f"XDG_RUNTIME_DIR=/run/user/{user.pw_uid}", "systemd-run", "--user", "--quiet", "--scope"]
-    return [*words, "--collect", "--unit=cluster-job-" + job]
-
-
-def start_supervisor(prefix: Sequence[str]) -> "subprocess.Popen[bytes]":
-    """Starts a supervisor, which waits for its order. prefix: the words of `find_scope`. Raises OSError."""
     kept = {key: os.environ[key] for key in ("CLUSTER_SSH",) if key in os.environ}
     return subprocess.Popen(
-        [*prefix, *program_words("supervise")],
+        program_words("supervise"),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -267,31 +213,8 @@ def start_supervisor(prefix: Sequence[str]) -> "subprocess.Popen[bytes]":
     )
 
 
-def end_unused(supervisor: "subprocess.Popen[bytes]") -> None:
-    """Ends a supervisor that has not received an order; one that runs its job has left this process."""
-    for pipe in (supervisor.stdin, supervisor.stdout, supervisor.stderr):
-        assert pipe is not None
-        pipe.close()
-    supervisor.wait()
-
-
-def hand_over(order: Order, supervisor: "subprocess.Popen[bytes] | None") -> None:
-    """Gives the order to a supervisor, if possible in a scope of systemd that survives a logout. Raises OSError."""
-    scope = find_scope(order.spec.id)
-    errors = []
-    for prefix in [scope, []] if scope else [[]]:
-        started = supervisor or start_supervisor(prefix)
-        error = try_supervisor(started, order)
-        if supervisor is None:
-            end_unused(started)
-        if error is None:
-            return
-        errors.append(error)
-    raise OSError("the supervisor did not start: " + "; ".join(errors))
-
-
-def try_supervisor(supervisor: "subprocess.Popen[bytes]", order: Order) -> str | None:
-    """Sends a supervisor the order. Returns None if it is ready, else its error."""
+def hand_over(order: Order, supervisor: "subprocess.Popen[bytes]") -> None:
+    """Gives the order to a supervisor. Raises OSError if that does not start the job."""
     assert supervisor.stdin is not None
     assert supervisor.stdout is not None
     assert supervisor.stderr is not None
@@ -300,10 +223,10 @@ def try_supervisor(supervisor: "subprocess.Popen[bytes]", order: Order) -> str |
     except BrokenPipeError:
         pass  # its output reports why
     reply = supervisor.stdout.readline().decode("utf-8", "replace").strip()
-    if reply == "ready":
-        return None
-    complained = supervisor.stderr.read().decode("utf-8", "replace").strip()
-    return reply or complained.rpartition("\n")[2] or "it printed no error"
+    if reply != "ready":
+        complained = supervisor.stderr.read().decode("utf-8", "replace").strip()
+        error = reply or complained.rpartition("\n")[2] or "it printed no error"
+        raise OSError(f"the supervisor did not start: {error}")
 
 
 # -- follow, list, stop ------------------------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ ValueError says what is wrong. Keys of a newer version are ignored.
 Pure.
 """
 
-import posixpath
 import re
 from typing import Annotated, Literal
 
@@ -257,13 +256,6 @@ class Order(Struct, kw_only=True):
     def train(self) -> TrainSettings:
         """[train], as in the spec."""
         return self.spec.train
-
-    def find_placed(self, path: str) -> str:
-        """Where a file of the job is on the head before it starts. path: as its processes would open it. Pure."""
-        cwd = self.spec.cwd
-        whole = posixpath.normpath(posixpath.join(cwd, self.train.subfolder, path))
-        below = whole.removeprefix(f"{cwd}/")
-        return whole if self.tree is None or below == whole else posixpath.join(self.tree, below)
 
 
 # -- record and log ----------------------------------------------------------------------------------------------------

@@ -351,7 +351,8 @@ class Reply(Struct, kw_only=True, omit_defaults=True):
 class Submitted(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """jobs.py's answer to an order. refused: the running job because of which this one is refused.
 
-    unrunnable: why its command cannot run. script: of an order that is only checked, the batch scheduler's.
+    unrunnable: why the batch scheduler's queue does not allow it. script: the scheduler's, of an order that is only
+    checked.
     """
 
     job: JobId | None = None

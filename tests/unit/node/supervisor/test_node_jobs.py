@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-import pwd
 import shutil
 import signal
 import subprocess
@@ -14,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from job_channels import make_order
 from job_forms import nest_record
 from job_host import LocalHead, job_host, job_id, lines_of
 from node import job_folder, jobs
@@ -36,32 +34,6 @@ def test_no_job_has_ever_run(job_host: LocalHead) -> None:
     (answer,) = job_host.ask("submit", order=alone(job_host, "true", job="../x"))
     assert answer["error"].startswith("invalid input: ")
     assert "$.spec.id" in answer["error"]
-
-
-@pytest.mark.parametrize(
-    ("command", "why"),
-    [
-        (("no-such-program", "x"), "no-such-program: no such program on the nodes ("),
-        (("./gone.sh",), "./gone.sh: no such file on the nodes ("),
-        (("./plain.sh",), "./plain.sh: not executable (chmod +x ./plain.sh)"),
-        (("python3", "gone.py"), "gone.py: no such file on the nodes ("),
-        (("python3", "-u", "gone.py"), "gone.py: no such file on the nodes ("),
-        (("python3", "there.py"), ""),
-        (("python3", "-W", "ignore.py"), ""),
-        (("python3", "-m", "json.tool"), ""),
-        (("sh", "-c", "no-such-program"), ""),
-    ],
-)
-def test_a_command_that_cannot_run(tmp_path: Path, command: tuple[str, ...], why: str) -> None:
-    (tmp_path / "plain.sh").touch()
-    (tmp_path / "there.py").touch()
-    given: dict[str, Any] = {"command": command, "cwd": str(tmp_path)}
-    found = jobs.find_unknown(make_order(**given)) or ""
-    assert found.startswith(why)
-    assert bool(found) == bool(why)
-    assert jobs.find_unknown(make_order(**given, job_setup=("true",))) is None
-    (tmp_path / "tree").mkdir()  # in [train] sync_dst_dir, files besides the job's are kept
-    assert (jobs.find_unknown(make_order(**given, tree=str(tmp_path / "tree"))) or "") == found
 
 
 def test_a_job_of_one_worker_and_its_record(job_host: LocalHead) -> None:
@@ -264,15 +236,6 @@ def test_old_jobs_are_removed(job_host: LocalHead) -> None:
     left = {path.name for path in jobs.iterdir() if path.is_dir()}
     assert "old-1" not in left
     assert {"old-0", "old-2", job_id(1)} <= left
-
-
-def test_a_scope_of_a_systemd_that_lingers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jobs, "LINGER", str(tmp_path))
-    assert jobs.find_scope("j") == []
-    (tmp_path / pwd.getpwuid(os.getuid()).pw_name).touch()
-    words = jobs.find_scope("j")
-    assert words[2:5] == ["systemd-run", "--user", "--quiet"]
-    assert f"XDG_RUNTIME_DIR=/run/user/{os.getuid()}" in words
 
 
 def test_a_damaged_record_does_not_affect_other_jobs(job_host: LocalHead) -> None:
