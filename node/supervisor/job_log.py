@@ -7,8 +7,7 @@ bounded: see Share.
 import os
 import shutil
 import time
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import IO, Any
 
 from msgspec import to_builtins
@@ -21,58 +20,43 @@ from node.protocol import JobResult, LogLine
 RESERVE_BYTES = 1 << 18
 LIMIT_BYTES = 256 << 20  # of the log, for each process
 MORE_BYTES_PER_S = 1 << 10  # beyond that, for each second that it runs
-KEPT_BYTES = 1 << 16  # of its newest lines, while it prints more
+BURST_BYTES = 1 << 16  # beyond that, the least room for its next lines
 TIME_BYTES = len('"t": 1764273815.123, ')  # which `write` adds to each line
-LIMIT_SAID = (
-    f"... this process has filled its {LIMIT_BYTES >> 20} MiB of the log: from here on, the log has only its newest "
-    f"lines, up to {KEPT_BYTES >> 10} KiB about every {KEPT_BYTES // MORE_BYTES_PER_S} s and at its end ..."
-)
 
 
 class Share:
     """What one process may write to the log: LIMIT_BYTES, and MORE_BYTES_PER_S while it runs.
 
-    Once it has written that, only its newest lines are kept, in memory, until there is room for all of them or it ends.
-    So the log shows how the process goes on, and the end of its output is never lost.
+    Once it has written that, its lines are left out until there is room for BURST_BYTES. So the log shows how the
+    process goes on; at its end, its last lines are written in any case.
     """
 
     def __init__(self, number: int, now: float) -> None:
         self._number = number
         self._began_at = now
-        self._written = self._kept_bytes = self._left_out = 0
-        self._kept: deque[bytes] = deque()
-        self._is_said = False
+        self._written = self._left_out = 0
 
-    def put(self, line: bytes, now: float) -> list[bytes]:
-        """Adds a line. Returns the lines to write, also kept ones: if no process has any, nobody calls `write`."""
+    def put(self, text: str, now: float) -> list[bytes]:
+        """Adds a line. Returns the lines to write."""
+        line = wire.encode({"p": self._number, "line": text})
+        room = LIMIT_BYTES + (now - self._began_at) * MORE_BYTES_PER_S - self._written
         size = len(line) + TIME_BYTES
-        if not self._kept and self._has_room(size, now):
-            self._written += size
-            return [line]
-        self._kept.append(line)
-        self._kept_bytes += size
-        while self._kept_bytes > KEPT_BYTES and len(self._kept) > 1:
-            self._kept_bytes -= len(self._kept.popleft()) + TIME_BYTES
+        if room < (max(size, BURST_BYTES) if self._left_out else size):
             self._left_out += 1
-        was_said, self._is_said = self._is_said, True
-        return [*([] if was_said else [self._encode(LIMIT_SAID)]), *self.take(now)]
-
-    def take(self, now: float, *, has_ended: bool = False) -> list[bytes]:
-        """Returns the kept lines if there is room for all of them, or the process has ended."""
-        if not self._kept or not (has_ended or self._has_room(self._kept_bytes, now)):
             return []
-        gap = [self._encode(f"... {self._left_out} lines left out ...")] if self._left_out else []
-        lines = [*gap, *self._kept]
-        self._written += self._kept_bytes
-        self._kept.clear()
-        self._kept_bytes = self._left_out = 0
-        return lines
+        self._written += size
+        return [*self._take_gap(self._left_out), line]
 
-    def _has_room(self, size: int, now: float) -> bool:
-        return self._written + size <= LIMIT_BYTES + (now - self._began_at) * MORE_BYTES_PER_S
+    def end(self, last_lines: Sequence[str]) -> list[bytes]:
+        """Returns those of the last lines that are left out, at the end of the process."""
+        texts = list(last_lines)[-self._left_out :] if self._left_out else []
+        gap = self._take_gap(self._left_out - len(texts))
+        return [*gap, *(wire.encode({"p": self._number, "line": text}) for text in texts)]
 
-    def _encode(self, text: str) -> bytes:
-        return wire.encode({"p": self._number, "line": text})
+    def _take_gap(self, count: int) -> list[bytes]:
+        self._left_out = 0
+        why = f"this process has filled its {LIMIT_BYTES >> 20} MiB of the log"
+        return [wire.encode({"p": self._number, "line": f"... {count} lines left out: {why} ..."})] if count else []
 
 
 class Log:
@@ -110,7 +94,7 @@ class Log:
             return
         now = time.monotonic()
         share = self._shares.get(number) or self._shares.setdefault(number, Share(number, now))
-        for line in share.put(wire.encode({"p": number, "line": text}), now):
+        for line in share.put(text, now):
             self._put(line)
 
     def _put(self, line: bytes) -> None:
@@ -120,23 +104,14 @@ class Log:
             self._wake()
         self._pending.append(self._time + line[1:])
 
-    def end_output(self, number: int) -> None:
-        """Appends the last lines of a process, which has ended."""
+    def end_output(self, number: int, last_lines: Sequence[str] = ()) -> None:
+        """Appends the last lines of a process, which has ended, if they were left out."""
         share = self._shares.pop(number, None)
-        for line in share.take(time.monotonic(), has_ended=True) if share is not None else ():
+        for line in share.end(last_lines) if share is not None else ():
             self._put(line)
-
-    def end_all_output(self) -> None:
-        """Appends the last lines of all processes."""
-        for number in list(self._shares):
-            self.end_output(number)
 
     def write(self) -> None:
         """Writes all new lines. Raises OSError once; after that, drops all lines until `make_room`."""
-        now = time.monotonic()
-        for share in self._shares.values():
-            for line in share.take(now):
-                self._put(line)
         lines, self._pending, self._time = self._pending, [], None
         if self._failed:
             return

@@ -287,7 +287,6 @@ class Supervisor:
         self.done = attempt.done or attempt.resumed or self.done
         self.ran_s += (attempt.ended_at or 0.0) - (attempt.started_at or 0.0)
         self.record.stall, self.record.stacks = None, ()
-        self.log.end_all_output()
 
     async def start_again(self) -> None:
         """Waits for the replacement of lost nodes, if there are any, and starts the next attempt. Raises OSError."""
@@ -469,7 +468,6 @@ class Supervisor:
         result = record.result
         launching.clean_up(self.job)
         self.log.make_room()
-        self.log.end_all_output()
         self.log.put(state=state)
         self.log.put(result=result, files=self.find_files())
         self.report_end()

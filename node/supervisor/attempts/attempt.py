@@ -180,7 +180,7 @@ class RunningAttempt:
         """Writes the end of a process's output to the log: with its bar, if it is lost and could not end its line."""
         for row in self._job.clients.end_bar(process.number):
             self._job.log.put_line(process.number, row)
-        self._job.log.end_output(process.number)
+        self._job.log.end_output(process.number, process.last_lines)
 
     def end_outputs(self) -> None:
         """Writes the end of the output of all processes."""
