@@ -31,7 +31,7 @@ class Head(Struct, frozen=True):
     """The resources that the supervisor prepares on the head for a launch.
 
     hostfile, mpi_ssh: paths of the hostfile and of the stand-in for mpirun's ssh. role_words: the command line that a
-    launcher on the head starts in place of each process. port: the port reserved for the job; 0 for none.
+    launcher on the head starts in place of each process. port: the job's port; 0 for none.
     """
 
     hostfile: str
@@ -116,7 +116,7 @@ class Engine(ABC):
     rank_variable = RANK
     """The variable with the rank of a process, if the launcher decides on the ranks."""
     ports: range | None = None
-    """The ports of which each job reserves one; None if it needs none."""
+    """The ports of which each job gets one; None if it needs none."""
     idle_cpu_share = 0.002
     """The most CPU that a process uses while it waits for others, as a share of a core. MXNet's processes use none."""
     is_on_head = False

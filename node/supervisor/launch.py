@@ -5,7 +5,7 @@
 PYTHON is that of the training environment, which has launch.py; this program's own Python runs it.
 
 It makes two corrections: the scheduler listens on the head's private address, not on that of the host name, and on a
-port that no other job gets. It also restores Thread.isAlive, which launch.py calls.
+port that is free. It also restores Thread.isAlive, which launch.py calls.
 """
 
 import getopt
@@ -95,7 +95,7 @@ def main() -> None:
     thread.isAlive = thread.is_alive
     from dmlc_tracker import tracker  # noqa: PLC0415 - it uses the functions that are replaced above
 
-    port, claim = ports.claim(PORTS)
+    port = ports.choose(PORTS)
 
     class PSTracker(tracker.PSTracker):  # type: ignore[misc]
         def __init__(self, **given: Any) -> None:
@@ -108,11 +108,10 @@ def main() -> None:
     packages = os.path.dirname(os.path.dirname(os.path.abspath(tracker.__file__)))
     path = os.path.join(packages, "mxnet", "tools", "launch.py")
     sys.argv = [path, *sys.argv[3:]]
-    with claim:
-        try:
-            runpy.run_path(path, run_name="__main__")
-        except SystemExit as end:
-            if end.code not in (None, 0):
-                raise
-        for caller in _callers - {threading.current_thread()}:  # launch.py waits only for the scheduler
-            caller.join()
+    try:
+        runpy.run_path(path, run_name="__main__")
+    except SystemExit as end:
+        if end.code not in (None, 0):
+            raise
+    for caller in _callers - {threading.current_thread()}:  # launch.py waits only for the scheduler
+        caller.join()

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import socket
 
 from node import instance_credentials, job_folder, ports
 from node.engines import ENGINES
@@ -12,13 +11,13 @@ from node.protocol import Order
 from node.setup import process_tree, setup_env
 
 
-def prepare(order: Order) -> tuple[Head, socket.socket | None]:
-    """Writes the hostfile and the stand-in for mpirun's ssh, and reserves the job's port. Raises OSError.
+def prepare(order: Order) -> Head:
+    """Writes the hostfile and the stand-in for mpirun's ssh, and chooses the job's port. Raises OSError.
 
-    Returns what the engine's launches need, and the socket that reserves the port.
+    Returns what the engine's launches need.
     """
     engine = ENGINES[order.train.launcher]
-    port, claim = (0, None) if engine.ports is None else ports.claim(engine.ports)
+    port = 0 if engine.ports is None else ports.choose(engine.ports)
     folder = job_folder.path(order.spec.id, "bin")
     os.makedirs(folder, mode=0o700, exist_ok=True)
     mpi_ssh = os.path.join(folder, "mpi-ssh")
@@ -29,7 +28,7 @@ def prepare(order: Order) -> tuple[Head, socket.socket | None]:
     with open(hostfile, "w") as stream:
         stream.write("".join(line + "\n" for line in engine.render_hostfile(order)))
     role_words = tuple(shim_words(engine.variables, python=order.spec.python))
-    return Head(hostfile=hostfile, mpi_ssh=mpi_ssh, role_words=role_words, port=port), claim
+    return Head(hostfile=hostfile, mpi_ssh=mpi_ssh, role_words=role_words, port=port)
 
 
 def environment(order: Order) -> dict[str, str]:

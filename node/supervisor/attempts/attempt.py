@@ -4,7 +4,6 @@ It ends when `outcome` has decided how. The supervisor then decides whether anot
 """
 
 import asyncio
-import socket
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -77,7 +76,6 @@ class RunningAttempt:
         self.stacks = StackRequests(self.processes)
         self.interruption = Interruption(order, hosts, tasks, job.message, self.outcome.interrupt)
         self._programs: dict[int, tuple[str, asyncio.Future[int]]] = {}  # mpirun's daemons: (host, exit code)
-        self._claim: socket.socket | None = None  # reserves the job's port
         self.started_at: float | None = None
         self.ended_at: float | None = None
         self.lost: tuple[str, ...] = ()
@@ -111,7 +109,7 @@ class RunningAttempt:
     def launch(self) -> None:
         """Starts the engine's launcher, or the processes themselves. Raises OSError."""
         order = self.order
-        head, self._claim = launching.prepare(order)
+        head = launching.prepare(order)
         for launch in self.processes.engine.plan_launches(order, head):
             if isinstance(launch, HostLaunch):
                 self.start_process(self.processes.add(launch.role, launch.address), dict(launch.launched))
@@ -367,8 +365,6 @@ class RunningAttempt:
             process.has_ended.set()
         for _, ended in self._programs.values():
             ended.cancel()
-        if self._claim is not None:
-            self._claim.close()
         rebooted = [name for name, boot in boots.items() if self.processes.has_rebooted(name, boot)]
         self.lost = restarts.find_lost(self.ending, suspects, left, rebooted)
         self.ended_at = time.time()
