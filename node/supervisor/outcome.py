@@ -9,7 +9,6 @@ from foundation.durations import render_duration
 from node.causes.cause import is_of_peer
 from node.protocol import Order
 from node.supervisor.agents import HostAgent
-from node.supervisor.attempts import kv_store
 from node.supervisor.attempts.restarts import AttemptEnd
 from node.supervisor.processes import JobProcess, Processes
 from node.tasks import Tasks
@@ -21,8 +20,6 @@ GATHER_S = 0.3  # for others that fail at the same time as the first, and for th
 REAP_GRACE_S = 10.0  # for servers and scheduler, after all workers are done
 ENDED_GRACE_S = 2.0  # for the cause to be reported, after one that only follows from it
 EARLY_GRACE_S = 5.0  # for workers to report, after launch.py, the scheduler or a server has succeeded
-PROBE_AFTER_S = 5.0
-PROBE_S = 4.5  # more than the agent takes
 STOPPED, OVERTIME = 130, 124
 CRASHES = (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 """No process is ended by these because another one has ended."""
@@ -48,12 +45,10 @@ class Outcome:
         self._tasks, self._message, self._warn = tasks, message, warn
         self._failed: list[JobProcess] = []
         self.culprit: JobProcess | None = None  # the process whose failure has ended the attempt
-        self._has_trained = False  # a worker has reported progress
         self.decided: AttemptEnd | None = None
         self.is_decided = asyncio.Event()
         self._start_limit: asyncio.TimerHandle | None = None
         self._early: asyncio.TimerHandle | None = None
-        self._joining: asyncio.Task[None] | None = None
         # The hosts to which the connection was lost, and those of them that send no messages any longer.
         self.suspects: set[str] = set()
         self.silent_hosts: set[str] = set()
@@ -160,71 +155,10 @@ class Outcome:
         is_loss = self._order.train.on_stall == "requeue"
         self.decide(AttemptEnd("failed", OVERTIME, error, "stalled" if is_loss else "error"))
 
-    # -- connections between ps-lite's processes -------------------------------------------------------------------
-
-    def check_joined(self) -> None:
-        """Checks whether processes wait for others, after one has bound its port or joined the others."""
-        if self._processes.uses_kv_store():
-            self._warn("kv-store", None)
-        if self._processes.unjoined():
-            self._joining = self._joining or self._tasks.begin(self._watch_joining())
-        elif self._joining is not None:
-            self._joining.cancel()
-            self._joining = None
-
-    async def _watch_joining(self) -> None:
-        """Has the processes, which all wait for each other, try each other's ports."""
-        start_timeout_s = self._order.train.start_timeout_s
-        await asyncio.sleep(min(PROBE_AFTER_S, start_timeout_s))
-        self._processes.have_them_reach(self._processes.of("server") + self._processes.of("worker"))
-        await asyncio.sleep(PROBE_S)
-        blocked = self._processes.describe_unreachable()
-        if blocked:
-            advice = "does the security group allow all traffic between its members?"
-            self.fail(f"the job's processes cannot find each other: {blocked}; {advice}")
-        await asyncio.sleep(start_timeout_s)
-        names = ", ".join(process.name for process in self._processes.unjoined())
-        self.fail(f"started, but not joined within {start_timeout_s:g} s: {names}")
-
-    # -- use of the kv-store -------------------------------------------------------------------------------------
-
-    def awaits_kv_store(self) -> bool:
-        """Whether several workers should share a kv-store, but none has created one."""
-        order = self._order
-        return order.spec.servers > 0 and order.spec.workers > 1 and not self._processes.uses_kv_store()
-
     @property
     def has_failed(self) -> bool:
         """Whether one of the job's processes has failed."""
         return bool(self._failed)
-
-    def note_progress(self, text: str) -> None:
-        """Looks in a worker's line or bar for progress of its training while none has created a kv-store."""
-        if not self.awaits_kv_store():
-            return
-        from node.reports import parse_report  # noqa: PLC0415 - its patterns would delay each job
-
-        report = parse_report(text)
-        if report is None:
-            return
-        if report.epoch is not None or report.metrics or not report.is_bar:  # another bar may be that of a download
-            self._has_trained = True
-            if self._is_unused():
-                self._warn_of_unused()
-
-    def _is_unused(self) -> bool:
-        """Whether certainly no worker has created a kv-store: it would have printed its port, as a server has."""
-        has_servers_port = any(server.bound for server in self._processes.of("server"))
-        return has_servers_port and self.awaits_kv_store() and kv_store.is_reported(self._order)
-
-    def _warn_of_unused(self) -> None:
-        self._warn("kv-store", kv_store.render_unused(self._order, has_trained=self._has_trained))
-
-    def _end_without_servers(self) -> None:
-        """Ends the attempt: all workers are done, but none has told the servers to stop."""
-        if self.awaits_kv_store():
-            self._warn_of_unused()
-        self.decide(AttemptEnd("done", 0, None, "done"))
 
     # -- ends ----------------------------------------------------------------------------------------------------
 
@@ -232,8 +166,6 @@ class Outcome:
         """Handles the end of a process."""
         workers = self._processes.of("worker")
         is_done = sum(1 for one in workers if one.succeeded) == self._order.spec.workers
-        if self._are_dismissed():  # so workers have used the kv-store, regardless of their output
-            self._warn("kv-store", None)
         if process.failed and is_done:
             self._message(self._processes.describe_exit(process) + ", after all workers had finished")
         elif process.failed:
@@ -262,7 +194,19 @@ class Outcome:
         elif is_done:
             if self._early is not None:
                 self._early.cancel()
-            self._early = self._tasks.later(0.0 if self._is_unused() else REAP_GRACE_S, self._end_without_servers)
+            self._early = self._tasks.later(REAP_GRACE_S, self._end_without_servers)
+
+    def _end_without_servers(self) -> None:
+        """Ends the attempt: all workers are done, but none has told the servers to stop."""
+        spec, count = self._order.spec, self._order.spec.workers
+        if spec.servers > 0 and count > 1 and not self._processes.uses_kv_store():
+            self._warn(
+                "kv-store",
+                f"{count} workers trained {count} separate models: the script did not use a dist kv-store. "
+                f"Pass --kv-store {self._order.train.kv_store} (some scripts call it --kvstore), which it must give to "
+                "mx.kv.create or its trainer",
+            )
+        self.decide(AttemptEnd("done", 0, None, "done"))
 
     def _are_dismissed(self) -> bool:
         """Whether the workers have freed their kv-stores, as at the end of a function that created one.

@@ -172,7 +172,6 @@ class RunningAttempt:
         self._job.clients.put_bar(process.number, text)
         if process.role == "worker" and text:
             self.stalls.on_bar(process, text)
-            self.outcome.note_progress(text)
 
     def end_output(self, process: JobProcess) -> None:
         """Writes the end of a process's output to the log: with its bar, if it is lost and could not end its line."""
@@ -192,7 +191,6 @@ class RunningAttempt:
             self.resumed = restarts.parse_resumed(text)
             if self.resumed is not None:
                 self._job.save_soon()  # the record of the previous attempt contains the number of lost batches
-        self.outcome.note_progress(text)
 
     def announce(self, agent: HostAgent, message: Announced) -> None:
         """Starts a process that a launcher on a host has announced, if the job has one more there."""
@@ -290,7 +288,6 @@ class RunningAttempt:
             self._job.log.put(p=process.number, rank=message.rank)
             self._job.save_soon()
         process.bound = message.bound or process.bound
-        self.outcome.check_joined()
 
     def note_exit(self, process: JobProcess, message: Exited) -> None:
         """Handles the end of a process."""

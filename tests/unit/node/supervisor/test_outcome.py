@@ -173,26 +173,6 @@ def test_running_servers_at_the_end_mean_workers_without_a_kv_store(
     assert list(warned) == ["kv-store"] * is_warned_of
 
 
-@pytest.mark.parametrize(
-    ("line", "is_progress"),
-    [
-        ("INFO:root:Epoch[3] Time cost=1.234", True),
-        ("Iter[0] Batch [20]\tSpeed: 120.5 samples/sec\taccuracy=0.5", True),
-        ("Batch [20]\tSpeed: 120.5 samples/sec", True),
-        ("Epoch data 3 of 7", False),
-        ("Generating train split: 100%|###| 60000/60000 [00:04<00:00, 9999.1 examples/s]", False),
-    ],
-)
-def test_training_before_there_is_a_kv_store_is_warned_of(
-    job: Job, monkeypatch: pytest.MonkeyPatch, line: str, *, is_progress: bool
-) -> None:
-    warned: dict[str, str] = {}
-    monkeypatch.setattr(job.outcome, "_warn", warned.__setitem__)
-    job._add("server", "node-1", 3).bound = ("10.0.0.5", 5)
-    job.outcome.note_progress(line)
-    assert list(warned) == ["kv-store"] * is_progress
-
-
 def test_the_end_waits_for_a_process_that_is_announced_late(job: Job) -> None:
     """The engine's launcher may start the last one when a short program has already ended in the others."""
     job.outcome._warn = lambda *_: None
@@ -217,13 +197,10 @@ def test_a_server_that_fails_after_the_workers_is_only_reported(job: Job) -> Non
 
 def test_workers_may_continue_without_their_kv_stores(job: Job) -> None:
     """MXNet stops the servers and the scheduler when a kv-store is freed, at the end of the script or of a function."""
-    warned: list[tuple[str, str | None]] = []
-    job.outcome._warn = lambda *given: warned.append(given)
     for process in (job._add("server", "node-1", 3), job.scheduler):
         job.ends(process, 0)
     job.wait(10 * outcome.EARLY_GRACE_S)
     assert job.error is None
-    assert ("kv-store", None) in warned  # a warning is withdrawn, though the workers' output hides their kv-store
 
 
 def test_a_server_that_ends_early_ends_the_job(job: Job) -> None:
