@@ -38,9 +38,7 @@ XIDS = {
     140: "unrecovered ECC error",
     143: "failed to initialize",
 }
-RECOVERY_XID = 154
 _XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+),\s*(.*)")
-_RECOVERY = re.compile(r"changed from .* to 0x([0-9a-fA-F]+) \(([^)]*)\)")
 
 
 class Gpu(Struct, frozen=True, kw_only=True):
@@ -124,19 +122,9 @@ def parse_xids(log: str | None) -> tuple[tuple[str, int, str], ...] | None:
 
 
 def judge_xids(xids: Iterable[tuple[str, int, str]]) -> list[str]:
-    """The faults that a kernel log reports, each once for each GPU. Pure.
-
-    For a required recovery, the last message counts.
-    """
-    found: dict[tuple[str, int], str | None] = {}
-    for bus, number, text in xids:
-        if number in XIDS:
-            found[bus, number] = f"Xid {number}{_shown(bus)}: {XIDS[number]}"
-        action = _RECOVERY.search(text) if number == RECOVERY_XID else None
-        if action is not None:
-            needed = int(action[1], 16) != 0
-            found[bus, number] = f"Xid {number}{_shown(bus)}: needs {action[2]}" if needed else None
-    return [words for words in found.values() if words is not None]
+    """The faults that a kernel log reports, each once for each GPU. Pure."""
+    known = dict.fromkeys((bus, number) for bus, number, _ in xids if number in XIDS)
+    return [f"Xid {number}{_shown(bus)}: {XIDS[number]}" for bus, number in known]
 
 
 def _shown(bus: str) -> str:

@@ -6,7 +6,7 @@ They come from the instance metadata service: first the role's name, then its ke
 
 import json
 import time
-from datetime import datetime, timedelta, timezone
+from datetime import datetime
 
 import msgspec
 
@@ -17,7 +17,6 @@ from node.metadata import ADDRESS
 ROLES = "/latest/meta-data/iam/security-credentials/"
 PATIENCE_S = 6.0  # for an instance that has just started; less than the user's machine waits for an answer
 PAUSE_S = 0.5
-WARN_BELOW = timedelta(hours=6)  # AWS's maximum
 
 
 class CredentialsError(OSError):
@@ -68,16 +67,6 @@ def read(address: str) -> Keys:
         raise CredentialsError(f"the instance metadata service gives no credentials: {error}") from None
     reason = f"{found.get('Code')} {found.get('Message', '')}"
     raise CredentialsError(f"AWS gives this instance no credentials for the role {role}: {reason}")
-
-
-def render_expiry(expiration: datetime, now: datetime | None = None) -> list[str]:
-    """Returns a list with a warning if the credentials expire soon, else an empty list."""
-    left = expiration - (now or datetime.now(timezone.utc))
-    if left >= WARN_BELOW:
-        return []
-    hours, minutes = divmod(int(left.total_seconds()) // 60, 60)
-    ends_at = f"in {hours} h {minutes} min, at {expiration:%Y-%m-%dT%H:%M:%SZ}"
-    return [f"the job's AWS credentials expire {ends_at}: MXNet's s3:// reader cannot renew them"]
 
 
 def _get(address: str, path: str) -> str:

@@ -1,7 +1,6 @@
 """Manages the jobs of this cluster: runs on the head for the user's machine, over ssh.
 
-    jobs submit [--follow]           reads the order, one line, from stdin
-    jobs continue                    reads the order of a job whose head was lost, and after that line its log so far
+    jobs submit [--follow]           reads the order, one line, from stdin; for a job whose head was lost, then its log
     jobs check                       reads the order, and only checks it
     jobs follow ID OFFSET [--no-wait] [--start WANTED]   WANTED: protocol.LogWanted
     jobs list
@@ -12,7 +11,6 @@
     jobs stacks ID [RANK [native]]   RANK: of this one alone, with its whole stacks; native: with the frames of C
     jobs samples ID SINCE            SINCE: seconds since the epoch, 0 for all; negative: before now
 Answers are lines of JSON on stdout, with the exit code 0:
-    continue as submit, without --follow
     submit   wire.Submitted; {"refused": ...} when another job runs and the order does not queue, {"unrunnable":
              why} when the scheduler's queue does not allow it; with --follow it continues as `follow ID 0`
     check    wire.Submitted
@@ -99,20 +97,16 @@ def submit_job(words: Sequence[str]) -> None:
         line = sys.stdin.buffer.readline()
         if not line:
             return
-        reply = submit(decode(line, Order), supervisor)
+        order = decode(line, Order)
+        os.makedirs(job_folder.root(), mode=0o700, exist_ok=True)
+        with tempfile.TemporaryFile(dir=job_folder.root()) as log:
+            if order.submitted_at is not None:
+                shutil.copyfileobj(sys.stdin.buffer, log)  # other submissions do not wait while it arrives
+                log.seek(0)
+            reply = submit(order, supervisor, log)
     answer(reply)
     if reply.job is not None and "--follow" in words:
         follow.Follower(reply.job, 0, 1).run(wait=True)
-
-
-def continue_job(_words: Sequence[str]) -> None:
-    """Continues a job that another head started."""
-    order = decode(sys.stdin.buffer.readline(), Order)
-    os.makedirs(job_folder.root(), mode=0o700, exist_ok=True)
-    with start_supervisor() as supervisor, tempfile.TemporaryFile(dir=job_folder.root()) as log:
-        shutil.copyfileobj(sys.stdin.buffer, log)  # other submissions do not wait while it arrives
-        log.seek(0)
-        answer(submit(order, supervisor, log))
 
 
 def check_job(_words: Sequence[str]) -> None:
@@ -125,10 +119,10 @@ def check_job(_words: Sequence[str]) -> None:
     answer(Submitted(script=script, unrunnable=unrunnable))
 
 
-def submit(order: Order, supervisor: "subprocess.Popen[bytes]", log: IO[bytes] | None = None) -> Submitted:
+def submit(order: Order, supervisor: "subprocess.Popen[bytes]", log: IO[bytes]) -> Submitted:
     """Starts or queues the job of an order; returns the answer. Raises OSError.
 
-    supervisor: one that waits for an order. log: that of earlier attempts.
+    supervisor: one that waits for an order. log: that of earlier attempts, on another head.
     """
     job = order.spec.id
     unrunnable = find_exceeded(order)
@@ -162,7 +156,7 @@ def submit(order: Order, supervisor: "subprocess.Popen[bytes]", log: IO[bytes] |
         try:
             with FileLock(job_folder.path(job, "starting")) as starting:
                 starting.take_now()
-                if log is not None:
+                if order.submitted_at is not None:
                     job_log.restore(job, log)
                 job_folder.write_record(record)
                 hand_over(order, supervisor)
@@ -393,7 +387,6 @@ def list_samples(words: Sequence[str]) -> None:
 
 VERBS = {
     "submit": submit_job,
-    "continue": continue_job,
     "check": check_job,
     "follow": follow_job,
     "list": list_jobs,

@@ -46,15 +46,8 @@ def clean_up(job: str) -> None:
     job_folder.remove(job_folder.path(job, "hosts"))
 
 
-def take_credentials(order: Order) -> list[str]:
-    """Sets the instance's credentials in the job's secrets if it uses them. Returns messages for the user.
-
-    Raises CredentialsError.
-    """
-    if not order.spec.nodes_credentials:
-        return []
-    keys = instance_credentials.wait_for()
-    others = {name: value for name, value in order.secrets.items() if not name.startswith("AWS_")}
-    order.secrets = others | keys.variables
-    is_staged = order.env.get("CLUSTER_DATA_MODE") == "stage"  # its processes do not use them
-    return [] if is_staged else instance_credentials.render_expiry(keys.expiration)
+def take_credentials(order: Order) -> None:
+    """Sets the instance's credentials in the job's secrets if it uses them. Raises CredentialsError."""
+    if order.spec.nodes_credentials:
+        others = {name: value for name, value in order.secrets.items() if not name.startswith("AWS_")}
+        order.secrets = others | instance_credentials.wait_for().variables

@@ -238,8 +238,7 @@ class Supervisor:
         """Starts the current attempt. Raises OSError."""
         attempt, order = self.attempt, self.order
         self.record.held_at = self.record.held_at or time.time()
-        for line in launching.take_credentials(order):
-            self.message(line)
+        launching.take_credentials(order)
         attempt.order.secrets = order.secrets
         if self.copying is None:
             self.start_copying()
@@ -402,7 +401,6 @@ class Supervisor:
             self.record.attempts = tuple(self.ended)
         self.record.files = self.find_files()
         self.record.cost_usd = find_cost(self.record, time.time())
-        self.record.attempts = restarts.shorten(self.record.attempts)
 
     def find_files(self) -> tuple[NewFiles, ...]:
         """Returns the job's new files, as the hosts' agents have counted them at their end."""

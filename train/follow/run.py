@@ -74,7 +74,7 @@ def submit(
 
 def continue_job(head: Head, order: Order, log: bytes) -> JobState:
     """Continues a job whose head was lost, on a new head. log: of its attempts so far. Raises as submit."""
-    with closing(head.open("continue")) as program:
+    with closing(head.open("submit")) as program:
         return _hand_over(program, order, never, head=head.name, silence_s=SUBMIT_TIMEOUT_S, log=log)
 
 

@@ -15,7 +15,6 @@ from msgspec.structs import replace
 from node.protocol import LOSSES, Attempt, EndReason, JobHost, JobState, Left, Order
 
 ATTEMPT, RESUME = "CLUSTER_ATTEMPT", "CLUSTER_RESUME"
-WITH_NODES = 10
 MOST_BATCHES = 1 << 31  # protocol.Count
 # The lines that this project's scripts print when they resume, as with CLUSTER_RESUME=1, and without a checkpoint.
 RESUMED = re.compile(r"Resumed from epoch (\d{1,9}) batch (\d{1,9})")
@@ -90,12 +89,6 @@ def explain_end(lost: Sequence[str], before: Iterable[Attempt]) -> str:
     """Returns the addition to the error of a job that ends because it has lost nodes. before: the earlier attempts."""
     restarts = sum(attempt.reason in LOSSES for attempt in before)
     return f"{join(lost)} lost" + (f", after {count(restarts, 'restart')}" if restarts else "")
-
-
-def shorten(attempts: tuple[Attempt, ...]) -> tuple[Attempt, ...]:
-    """Returns the attempts for a record, whose length is limited: only the newest ones include their nodes."""
-    old = tuple(replace(attempt, nodes=(), instances={}) for attempt in attempts[:-WITH_NODES])
-    return old + attempts[-WITH_NODES:]
 
 
 def next_order(order: Order, number: int) -> Order:

@@ -173,14 +173,6 @@ def test_the_numbers_of_faults() -> None:
     assert len(health.judge(report(xids=health.parse_xids(log)))) == len(faults)
 
 
-def test_a_recovery_counts_until_it_is_done() -> None:
-    line = "NVRM: Xid (PCI:0000:5d:00): 154, GPU recovery action changed from {} to {}\n"
-    needed = line.format("0x0 (None)", "0x1 (GPU Reset Required)")
-    done = line.format("0x1 (GPU Reset Required)", "0x0 (None)")
-    assert health.judge(report(xids=health.parse_xids(needed))) == ["Xid 154 (0000:5d:00): needs GPU Reset Required"]
-    assert health.judge(report(xids=health.parse_xids(needed + done))) == []
-
-
 def test_the_ways_to_the_kernel_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     make_programs(tmp_path, dmesg="echo 'dmesg: read kernel buffer failed: Operation not permitted' >&2; exit 1")

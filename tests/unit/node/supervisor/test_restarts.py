@@ -195,13 +195,6 @@ def test_a_later_notice_does_not_extend_the_time_for_a_checkpoint(timers: Timers
     assert ended == [("node-0", "node-1")]
 
 
-def test_only_the_newest_attempts_of_a_record_have_their_nodes() -> None:
-    errors: list[EndReason] = ["error"] * 12
-    shown = restarts.shorten(tuple(before(*errors)))
-    assert [bool(attempt.nodes) for attempt in shown] == [False] * 2 + [True] * 10
-    assert [attempt.number for attempt in shown] == list(range(1, 13))
-
-
 def test_the_error_of_a_job_that_may_not_start_again() -> None:
     assert restarts.explain_end(("node-1",), before()) == "node-1 lost"
     assert restarts.explain_end(("node-1", "node-2"), before("lost", "error", "notice")) == (
