@@ -54,7 +54,7 @@ from node.protocol import (
 )
 from node.setup import process_tree, setup_env
 from node.supervisor import follow, job_log, recovery
-from node.wire import Message, News, Replace, Stop, StopAnswer, Submitted, TakeStacks, Watch
+from node.wire import Message, Replace, Stop, StopAnswer, Submitted, TakeStacks, Watch
 
 SUBMIT_TIMEOUT_S = 60.0  # the longest wait for another submission
 STOP_TIMEOUT_S = 30.0
@@ -283,10 +283,8 @@ def ask_to_stop(job: str) -> JobResult | None:
             plug.settimeout(STOP_TIMEOUT_S)
             try:
                 plug.sendall(wire.encode(Watch()) + wire.encode(Stop()))
-                results = (decode(line, News).result for line in plug.makefile("rb"))
-                result = next(filter(None, results), None)
-                if result is not None:
-                    return result
+                while plug.recv(1 << 16):  # until the job's end
+                    pass
             except OSError:
                 pass  # the supervisor has just ended, or is stopped
     record = job_folder.read_record(job)

@@ -377,15 +377,14 @@ class Stacks(Struct, kw_only=True, omit_defaults=True):
     error: str | None = None
 
 
-class News(Struct, kw_only=True, omit_defaults=True):
+class News(Struct, kw_only=True):
     """The supervisor's messages to those that `Watch`.
 
     bars: all current progress bars, by the process's number, after a change, and when each was printed, about, in
-    seconds since the epoch. result: at the job's end.
+    seconds since the epoch.
     """
 
-    bars: dict[int, tuple[str, float]] | None = None
-    result: JobResult | None = None
+    bars: dict[int, tuple[str, float]]
 
 
 def encode(message: Any) -> bytes:

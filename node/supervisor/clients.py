@@ -1,7 +1,7 @@
 """The programs on a job's socket: engines' launchers, jobs.py, and those who follow the job and so get its news.
 
-The news are the result, and the current progress bars of the job's processes. The job's log has only the last state of
-each bar, as a line.
+The news are the current progress bars of the job's processes; the job's log has only the last state of each, as a line.
+The end of the connection is that of the job.
 """
 
 import asyncio
@@ -12,7 +12,6 @@ from typing import Any
 from foundation.decode import decode
 from node import wire
 from node.job_folder import short_path
-from node.protocol import JobResult
 from node.supervisor.agents import wait_for
 from node.wire import News, Request, Watch
 
@@ -101,10 +100,9 @@ class Clients:
                 bars[number] = bar
         return News(bars=bars)
 
-    async def finish(self, result: JobResult) -> None:
-        """Sends the job's result to those who follow it, in limited time."""
+    async def finish(self) -> None:
+        """Ends the connections of those who follow the job, in limited time."""
         watchers = list(self._watchers)
         for watcher in watchers:
-            watcher.write(wire.encode(News(result=result)))
             watcher.close()
         await wait_for([asyncio.ensure_future(watcher.wait_closed()) for watcher in watchers], WATCHERS_END_S)

@@ -32,7 +32,6 @@ class Follower:
         self.events: int | None = None
         self.offset = offset
         self.last: bytes | None = None  # the result line, once read
-        self.result: JobResult | None = None  # from the supervisor
         self.supervisor: socket.socket | None = None
         self.supervisor_lines = wire.LineBuffer(limit=1 << 20)
         # By the processes' numbers: their bars, and when the supervisor got them, since later lines may be in the log.
@@ -121,13 +120,13 @@ class Follower:
         """Returns the result line for a log without one, such as after a full disk."""
         record = job_folder.read_record(self.job)
         unknown = JobResult(state="failed", exit_code=1, error="its record cannot be read")
-        result = self.result or (record.result if record else unknown)
-        return LogLine(t=round(time.time(), 3), result=result, files=record.files if record else ())
+        result, files = (record.result, record.files) if record else (unknown, ())
+        return LogLine(t=round(time.time(), 3), result=result, files=files)
 
     # -- the supervisor ------------------------------------------------------------------------------------------
 
     def find_supervisor(self) -> None:
-        """Connects to the supervisor, which reports the job's end; if it is dead, recovers the job. Raises OSError."""
+        """Connects to the supervisor; if it has ended, or is dead, completes the job. Raises OSError."""
         if self.supervisor is not None:
             return
         plug = connect(self.job)
@@ -144,17 +143,13 @@ class Follower:
             self.is_complete = record is None or record.has_ended  # otherwise, another process still completes it
 
     def read_supervisor(self, supervisor: socket.socket) -> None:
-        """Reads the supervisor's messages, which have arrived: the progress bars, and the result, at the job's end."""
+        """Reads the supervisor's messages, which have arrived, or the end of the connection at the job's end."""
         data = b""
         with contextlib.suppress(ConnectionError):  # its end
             data = supervisor.recv(READ_BYTES)
         for line in self.supervisor_lines.feed(data):
             news = decode(line, News)
-            if news.bars is not None:
-                self.bars = news.bars
-            if news.result is not None:
-                self.result = news.result
-                self.is_complete = True
+            self.bars = news.bars
         if not data:
             supervisor.close()
             self.supervisor = None

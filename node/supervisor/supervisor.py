@@ -445,7 +445,7 @@ class Supervisor:
         attempt.unhealthy = restarts.find_replaceable(order, found)
 
     async def conclude(self, left: Left) -> None:
-        """Gives nodes back, writes the result to disk and S3, and sends it to all clients that wait for it."""
+        """Gives nodes back, writes the result to disk and S3, and tells the clients that wait for it."""
         ending = self.attempt.ending  # read before `watch_allocation` sees that the nodes are given back
         refusal = await self.allocation.cancel() if self.allocation is not None else None
         if refusal is not None:
@@ -474,7 +474,7 @@ class Supervisor:
         is_copied = self.copying is None or await asyncio.to_thread(self.copying.finish, COPY_S)
         job_folder.remove(job_folder.path(self.job, "socket"))
         self.turn.release()
-        await self.clients.finish(result)  # later clients read the record
+        await self.clients.finish()
         await self.note_unsent()
         if self.copying is not None and not is_copied:
             await asyncio.to_thread(self.copying.finish, LAST_COPY_S)
