@@ -12,7 +12,6 @@ from node.supervisor.agents import HostAgent
 from node.supervisor.attempts.restarts import AttemptEnd
 from node.supervisor.processes import JobProcess, Processes
 from node.tasks import Tasks
-from node.wire import Exited
 
 SILENCE_EVERY_S = 1.0
 UNSTARTED_S = 1.0  # for a process to report an error, after launch.py's command for it has failed
@@ -164,6 +163,8 @@ class Outcome:
 
     def note_exit(self, process: JobProcess) -> None:
         """Handles the end of a process."""
+        if process.is_daemon and not process.failed:
+            return
         workers = self._processes.of("worker")
         is_done = sum(1 for one in workers if one.succeeded) == self._order.spec.workers
         if process.failed and is_done:
@@ -171,7 +172,8 @@ class Outcome:
         elif process.failed:
             self._failed.append(process)
             have_ended = bool(workers) and all(one.exit_code is not None for one in workers)
-            delay_s = 0.0 if have_ended else ENDED_GRACE_S if is_of_peer(process.last_lines) else GATHER_S
+            is_consequence = is_of_peer(process.last_lines) or (process.is_daemon and process.signal not in CRASHES)
+            delay_s = 0.0 if have_ended else ENDED_GRACE_S if is_consequence else GATHER_S
             self._tasks.later(delay_s, self._fail_with_all)
         elif process.was_ended and not is_done:  # launch.py goes on when its mpirun fails
             error = f"{process.name} was ended by the program that started it"
@@ -219,16 +221,6 @@ class Outcome:
             if process.exit_code == 0
         ]
         return ended.count("server") == self._order.spec.servers > 0 and "scheduler" in ended
-
-    def note_daemon(self, host: str, message: Exited) -> None:
-        """Handles the end of one of mpirun's daemons, without which launch.py would wait for its processes."""
-        if message.exit_code == 0 or message.ended:
-            return
-        code = message.exit_code
-        is_crash = code - 128 in CRASHES  # of it, or of the program of its shell
-        how = f"was killed by signal {code - 128}" if is_crash else f"ended with exit code {code}"
-        ending = AttemptEnd("failed", code, f"mpirun's daemon (orted) on {host} {how}", "error")
-        self._tasks.later(GATHER_S if is_crash else ENDED_GRACE_S, lambda: self.decide(ending))
 
     def note_lost(self, agent: HostAgent, why: str) -> None:
         """Handles an agent whose connection has ended before the attempt."""

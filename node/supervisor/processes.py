@@ -25,6 +25,7 @@ LONGEST_LINE = 200  # characters of a line of output in a message
 MOST_PAIRS = 4  # the most pairs of hosts that cannot reach each other in a message
 IDENTITY = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE")  # whose AWS credentials
 SETUP = 'cd "$2" && PATH=$3:$PATH && eval "$1"'  # a login shell's PATH lacks the job's Python
+DAEMON = "mpirun's daemon (orted)"  # launch.py would wait for its processes if it fails
 JOB_ROLES = ("scheduler", "server", "worker")  # without the roles that start them
 
 
@@ -80,6 +81,11 @@ class JobProcess:
         return self.name.partition(" (")[0]
 
     @property
+    def is_daemon(self) -> bool:
+        """Whether it is one of mpirun's daemons, which may leave processes and end."""
+        return self.title == DAEMON
+
+    @property
     def failed(self) -> bool:
         """Whether it failed by itself."""
         return self.exit_code not in (None, 0) and not self.was_ended
@@ -131,9 +137,9 @@ class Processes:
 
     # -- lists ---------------------------------------------------------------------------------------------------
 
-    def add(self, role: str, host: str) -> JobProcess:
-        """Adds a process and returns it. host: its address or name."""
-        title = self.engine.program if role == "launcher" else ""
+    def add(self, role: str, host: str, *, title: str = "") -> JobProcess:
+        """Adds a process and returns it. host: its address or name. title: as in JobProcess."""
+        title = title or (self.engine.program if role == "launcher" else "")
         name = self._names.get(host, host)
         process = JobProcess(self.first + len(self.all), role, name, self._agents[name], title=title)
         self.all.append(process)

@@ -21,7 +21,7 @@ from node.supervisor.attempts.interruption import Interruption
 from node.supervisor.attempts.restarts import AttemptEnd
 from node.supervisor.attempts.stacks import StackRequests
 from node.supervisor.outcome import Outcome
-from node.supervisor.processes import JobProcess, Processes
+from node.supervisor.processes import DAEMON, JobProcess, Processes
 from node.supervisor.stalls import Stalls
 from node.tasks import Tasks
 from node.wire import (
@@ -53,7 +53,6 @@ if TYPE_CHECKING:
 AGENTS_END_S = 5.0
 LAST_OUTPUT_S = 2.0  # from the end of a job's processes on a host to the end of the connection
 STOP_COPY_S = 15.0  # of the job's files to S3: less than `cluster stop` waits
-FIRST_PROGRAM = 1 << 20  # the number of the first of mpirun's daemons; those of processes are smaller
 ProcessReport = Started | Bar | Joined | Exited | Used | Placed | Blocked
 
 
@@ -75,7 +74,6 @@ class RunningAttempt:
         )
         self.stacks = StackRequests(self.processes)
         self.interruption = Interruption(order, hosts, tasks, job.message, self.outcome.interrupt)
-        self._programs: dict[int, tuple[str, asyncio.Future[int]]] = {}  # mpirun's daemons: (host, exit code)
         self.started_at: float | None = None
         self.ended_at: float | None = None
         self.lost: tuple[str, ...] = ()
@@ -156,8 +154,8 @@ class RunningAttempt:
     def on_output(self, message: Output) -> None:
         """Handles lines of a process's output."""
         process = self.processes.by_number(message.p)
-        if process is None:  # one of mpirun's daemons
-            process = next(iter(self.processes.of("launcher")))
+        if process is None:
+            return
         if process.role == "launcher" and (self.is_over or self.outcome.has_failed):
             return  # such as torchrun's own traceback: the user already sees the reason
         for text in message.lines:
@@ -215,11 +213,11 @@ class RunningAttempt:
         host = self.processes.find_host(message.host)
         if self.is_over or host is None:
             return None
-        number = FIRST_PROGRAM + len(self._programs)
-        ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._programs[number] = host.name, ended
-        self.agents.by_host[host.name].put(Start(number, self.processes.order_of_program(message.text), keep=True))
-        return await ended
+        process = self.processes.add("launcher", host.name, title=DAEMON)
+        self.register(process)
+        process.agent.put(Start(process.number, self.processes.order_of_program(message.text), keep=True))
+        await process.has_ended.wait()
+        return process.exit_code
 
     def register(self, process: JobProcess) -> None:
         """Adds a new process to the log and the record."""
@@ -235,10 +233,6 @@ class RunningAttempt:
         """Handles a report about a process."""
         process = self.processes.by_number(message.p)
         if process is None:
-            if isinstance(message, Exited) and message.p in self._programs:
-                host, ended = self._programs[message.p]
-                ended.set_result(message.exit_code)
-                self.outcome.note_daemon(host, message)
             return
         if isinstance(message, Started):
             self.note_start(process, message.pid)
@@ -360,8 +354,6 @@ class RunningAttempt:
         await self.agents.end()
         for process in self.processes.all:  # for the launchers that wait for them
             process.has_ended.set()
-        for _, ended in self._programs.values():
-            ended.cancel()
         rebooted = [name for name, boot in boots.items() if self.processes.has_rebooted(name, boot)]
         self.lost = restarts.find_lost(self.ending, suspects, left, rebooted)
         self.ended_at = time.time()
