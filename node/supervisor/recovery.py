@@ -89,12 +89,8 @@ async def _complete(job: str, record: Record) -> Record:
     if result is None:
         left = await end_job(record, find_hosts(record))
         error = f"the supervisor on {record.nodes[0].name} was killed"
-        if record.state == "queued":
-            error += ", while the job was queued"
         if record.nodes[0].name in record.waiting_for:
             error = f"{record.nodes[0].name} was shut down"
-        elif record.waiting_for:
-            error += f", while the job waited for {' and '.join(record.waiting_for)}"
         result = JobResult(state="failed", exit_code=1, error=error, left=left)
         writer = job_log.Log(job)
         writer.make_room()

@@ -82,23 +82,6 @@ def test_without_a_terminal_a_job_is_left_running_and_it_is_said_how_to_stop_it(
     assert nodes.run("logs", "-f", job, code=130).stdout.startswith("[worker 0 node-0] here\n")
 
 
-def test_logs_end_with_the_reader_of_their_output(nodes: Project) -> None:
-    """It exits with 0, and reads no more of the log."""
-    job = nodes.run(
-        "train", "--detach", *ONE_WORKER, *python("import time\nwhile True: print('line', flush=True); time.sleep(0.1)")
-    ).stdout.strip()
-    piped = f"set -o pipefail; {CLUSTER} logs -f --plain --tail 5 {job} | head -1"
-    done = subprocess.run(
-        ["bash", "-c", piped],
-        check=False,
-        cwd=nodes.directory,
-        env=nodes.environment(),
-        capture_output=True,
-        timeout=TIMEOUT_S,
-    )
-    assert (done.returncode, done.stderr) == (0, b"")
-
-
 @contextmanager
 def at_terminal(project: Project, *words: str) -> Iterator[tuple[Terminal, subprocess.Popen[bytes]]]:
     """Runs `cluster WORDS...` in a terminal until the block ends."""

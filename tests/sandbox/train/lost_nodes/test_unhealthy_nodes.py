@@ -9,7 +9,6 @@ import pytest
 
 from job_steps import hosts_of, records
 from project import Project
-from waits import until
 
 pytestmark = pytest.mark.sandbox
 
@@ -76,23 +75,3 @@ def test_a_job_that_fails_says_which_node_is_unhealthy(nodes: Project) -> None:
     assert unhealthy(nodes) == {"node-0": [], "node-1": [HOME]}
     nodes.run("train", "--kv-store", "none", "--launcher", "env", "--", "true")
     assert unhealthy(nodes) == {"node-0": [], "node-1": []}
-
-
-# In the first attempt, makes the home of node-1 read-only and fails there.
-BREAKS = f'[ "$CLUSTER_ATTEMPT" = 1 ] || exit 0; [ "$CLUSTER_HOST" = node-1 ] || sleep 60; ({READ_ONLY}); exit 5'
-
-
-@pytest.mark.slow
-def test_unhealthy_nodes_are_replaced(project: Project) -> None:
-    project.run("up")
-    before = hosts_of(project)
-    project.run("train", "--detach", "--kv-store", "none", "--launcher", "env", "--", "sh", "-c", BREAKS)
-    until(lambda: records(project)[0]["state"] == "waiting", "the job waits", timeout_s=60)
-    waiting = records(project)[0]
-    assert waiting["waiting_for"] == ["node-1"]
-    assert (waiting["attempts"][0]["reason"], waiting["attempts"][0]["exit_code"]) == ("unhealthy", 5)
-    assert f"job {waiting['id']} continues" in project.run("up").stderr
-    until(lambda: records(project)[0]["state"] == "done", "the job ends", timeout_s=60)
-    after = hosts_of(project, again=True)
-    assert after["node-0"] == before["node-0"]
-    assert after["node-1"].instance_id != before["node-1"].instance_id

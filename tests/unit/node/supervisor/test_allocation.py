@@ -196,17 +196,6 @@ def test_a_failed_cancellation_is_reported_unless_the_job_has_ended(world: World
     assert world.do(client.cancel("12")) is None
 
 
-def test_a_scheduler_that_hangs_is_not_asked_for_the_state_of_a_cancelled_job(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """`cluster stop` waits for less time than these questions would take."""
-    monkeypatch.setattr(allocation, "CANCEL_TIMEOUT_S", 0.1)
-    (world.slurm.programs / "scancel").write_text("#!/bin/sh\nexec sleep 60\n")
-    world.slurm.set_job("COMPLETED")
-    error = "Slurm job 12 could not be cancelled: scancel did not end within 0.1 s"
-    assert world.do(Client(SLURM).cancel("12")) == error
-
-
 @pytest.mark.parametrize(
     "node",
     [

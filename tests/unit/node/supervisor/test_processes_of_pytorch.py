@@ -60,12 +60,3 @@ def test_arguments_may_name_the_rank(job_host: LocalHead) -> None:
     assert [words[0] for words in messages] == ["--dist-url"] * 2
     assert [words[2:] for words in messages] == [["--rank=0", "2", "$HOME"], ["--rank=1", "2", "$HOME"]]
     assert {words[1].rpartition(":")[0] for words in messages} == {"tcp://127.0.0.1"}
-
-
-def test_the_first_failure_ends_the_job_with_its_exit_code(job_host: LocalHead) -> None:
-    program = 'if [ "$RANK" = 1 ]; then echo broken; exit 7; fi; sleep 600'
-    result, log = job_host.run(order(job_host, "torchrun", program))
-    assert (result["state"], result["exit_code"], result["left"]) == ("failed", 7, {})
-    assert result["error"].startswith("worker 1 on node-1 (process ")
-    assert result["error"].endswith("ended with exit code 7; its last line: broken")
-    assert "broken" in lines_of(log, "worker")

@@ -1,4 +1,4 @@
-"""Stopped processes and a silent job, with real processes. test_stalls.py has what follows from them."""
+"""Stopped processes are found. test_stalls.py has what follows from them."""
 
 import os
 import signal
@@ -8,10 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from job_host import LocalHead, job_host, lines_of
 from node.setup import process_tree
-
-__all__ = ["job_host"]
 
 
 @pytest.fixture
@@ -37,15 +34,3 @@ def test_stopped_processes_are_found_but_not_those_of_a_debugger(sleeper: "subpr
         held = sleeper.pid not in stopped()
         debugger.kill()
     assert held
-
-
-HANGS = {"WORKER": "echo here; sleep 100", "SERVER": "sleep 100"}
-
-
-def test_a_silent_job_is_ended_with_the_cause(job_host: LocalHead) -> None:
-    result, log = job_host.run(job_host.order(env=HANGS, stall_timeout=3))
-    assert (result["state"], result["exit_code"], result["left"]) == ("failed", 124, {})
-    found = "none of its processes is stopped, and its nodes can reach each other"
-    assert result["error"].startswith(f"no worker made progress for 3 s (stall_timeout): {found}")
-    assert job_host.record()["stall"] is None
-    assert lines_of(log, "worker").count("here") == 2

@@ -19,25 +19,6 @@ __all__ = ["timers"]
 MIN = 60.0
 
 
-@pytest.mark.parametrize(
-    ("found", "pace_s", "limit_s", "seconds"),
-    [
-        ("blocked", 2 * MIN, None, 6 * MIN),
-        (None, 0, None, 30 * MIN),
-        ("blocked", 20 * MIN, 10 * MIN, 5 * MIN),
-        ("apart", 20 * MIN, None, 60 * MIN),
-        ("ended", 20 * MIN, None, 40),
-        ("ended", 0, MIN, 30),
-    ],
-)
-def test_the_user_is_told_later_for_slow_jobs_and_unknown_causes(
-    found: str | None, pace_s: float, limit_s: float | None, seconds: float
-) -> None:
-    assert stalls.patience_s(found, pace_s, limit_s) == seconds
-
-
-# -- hours of a job, simulated ---------------------------------------------------------------------------------------
-
 ADDRESSES = {"node-0": "10.0.0.4", "node-1": "10.0.0.5", "node-2": "10.0.0.6"}
 
 
