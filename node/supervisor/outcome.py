@@ -159,6 +159,35 @@ class Outcome:
         """Whether one of the job's processes has failed."""
         return bool(self._failed)
 
+    # -- use of the kv-store -------------------------------------------------------------------------------------
+
+    def note_line(self, text: str) -> None:
+        """Warns of a worker that trains while none has created a kv-store: it would have printed its port first."""
+        if not self._lacks_kv_store() or not any(server.bound for server in self._processes.of("server")):
+            return
+        from node.reports import parse_report  # noqa: PLC0415 - its patterns would delay each job
+
+        if parse_report(text) is not None:
+            self._warn_of_kv_store()
+
+    def note_joined(self) -> None:
+        """Withdraws the warning, such as of a program that first trains without the kv-store."""
+        if self._processes.uses_kv_store():
+            self._warn("kv-store", None)
+
+    def _lacks_kv_store(self) -> bool:
+        spec = self._order.spec
+        return spec.servers > 0 and spec.workers > 1 and not self._processes.uses_kv_store()
+
+    def _warn_of_kv_store(self) -> None:
+        count = self._order.spec.workers
+        self._warn(
+            "kv-store",
+            f"{count} workers trained {count} separate models: the script did not use a dist kv-store. "
+            f"Pass --kv-store {self._order.train.kv_store} (some scripts call it --kvstore), which it must give to "
+            "mx.kv.create or its trainer",
+        )
+
     # -- ends ----------------------------------------------------------------------------------------------------
 
     def note_exit(self, process: JobProcess) -> None:
@@ -200,14 +229,8 @@ class Outcome:
 
     def _end_without_servers(self) -> None:
         """Ends the attempt: all workers are done, but none has told the servers to stop."""
-        spec, count = self._order.spec, self._order.spec.workers
-        if spec.servers > 0 and count > 1 and not self._processes.uses_kv_store():
-            self._warn(
-                "kv-store",
-                f"{count} workers trained {count} separate models: the script did not use a dist kv-store. "
-                f"Pass --kv-store {self._order.train.kv_store} (some scripts call it --kvstore), which it must give to "
-                "mx.kv.create or its trainer",
-            )
+        if self._lacks_kv_store():
+            self._warn_of_kv_store()
         self.decide(AttemptEnd("done", 0, None, "done"))
 
     def _are_dismissed(self) -> bool:

@@ -189,6 +189,7 @@ class RunningAttempt:
             self.resumed = restarts.parse_resumed(text)
             if self.resumed is not None:
                 self._job.save_soon()  # the record of the previous attempt contains the number of lost batches
+        self.outcome.note_line(text)
 
     def announce(self, agent: HostAgent, message: Announced) -> None:
         """Starts a process that a launcher on a host has announced, if the job has one more there."""
@@ -282,6 +283,7 @@ class RunningAttempt:
             self._job.log.put(p=process.number, rank=message.rank)
             self._job.save_soon()
         process.bound = message.bound or process.bound
+        self.outcome.note_joined()
 
     def note_exit(self, process: JobProcess, message: Exited) -> None:
         """Handles the end of a process."""

@@ -173,6 +173,21 @@ def test_running_servers_at_the_end_mean_workers_without_a_kv_store(
     assert list(warned) == ["kv-store"] * is_warned_of
 
 
+def test_training_before_there_is_a_kv_store_is_warned_of(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program may also make its kv-store later."""
+    warned: list[str | None] = []
+    monkeypatch.setattr(job.outcome, "_warn", lambda _, text: warned.append(text))
+    job._add("server", "node-1", 3).bound = ("10.0.0.5", 5)
+    job.outcome.note_line("Epoch data 3 of 7")
+    assert not warned
+    job.outcome.note_line("INFO:root:Epoch[3] Time cost=1.234")
+    assert str(warned.pop()).startswith("2 workers trained 2 separate models")
+    job.workers[0].bound = ("10.0.0.4", 6)
+    job.outcome.note_joined()
+    job.outcome.note_line("INFO:root:Epoch[4] Time cost=1.234")
+    assert warned == [None]
+
+
 def test_the_end_waits_for_a_process_that_is_announced_late(job: Job) -> None:
     """The engine's launcher may start the last one when a short program has already ended in the others."""
     job.outcome._warn = lambda *_: None
