@@ -13,7 +13,7 @@ from node.engines.scheduler import (
 from node.protocol import AllocationRequest
 
 NAME_LENGTH = 15  # of Torque and older versions of PBS
-_ENDED_JOBS = (153, 35)  # qstat's exit codes for a job that is unknown, or in OpenPBS's history
+_ENDED_JOBS = (153, 35)  # qstat's exit codes for a job that is unknown, or in OpenPBS's history alone
 # E: ending; its processes are being killed. In other states the job has ended: F and X (OpenPBS), C (Torque).
 _WAITING, _RUNNING, _SUSPENDED = "QHWT", "RBE", "SU"
 _SIGNAL = 256  # Exit_status of a job that a signal ended: 256 plus the signal's number
@@ -65,14 +65,6 @@ class PbsScheduler(Scheduler):
         return AllocationState(
             "ended", reason or "PBS ended the job", is_vague=not reason or reason.endswith(_OR_WALLTIME)
         )
-
-    def more_command(self, number: str, found: AllocationState) -> tuple[str, ...]:
-        """The command that reports how a job has ended, from OpenPBS's history, if the server keeps it."""
-        return ("qstat", "-x", "-f", number) if found.is_vague else ()
-
-    def parse_more(self, answer: Response, found: AllocationState) -> AllocationState:
-        """The state with its reason. Torque's answer is XML, and Slurm's wrapper has no -x."""
-        return self.parse_state(answer, "") if "job_state = " in answer.stdout else found
 
 
 def _explain_end(status: str, comment: str) -> str:

@@ -26,12 +26,6 @@ _LONGEST_REASON = 200
 VAGUE = "Grid Engine ended it (qdel, a limit, or a failed node)"
 """The reason until the accounting file contains the job, up to 15 seconds later."""
 
-_NOT_OF_THE_JOB = re.compile(
-    r"There are no messages available|queue instance .* dropped because it is full"
-    r"|cannot run in queue .* because it is not contained in its hard queue list.*|"
-)
-"""What qstat says without a reason, of queues that were full in the scheduler's last round, and of other queues."""
-
 
 class SgeScheduler(Scheduler):
     """Allocates nodes through a parallel environment of the queue; whole nodes unless slots_per_node is set."""
@@ -144,9 +138,8 @@ class SgeScheduler(Scheduler):
         error = re.search(r"^error reason[^:]*:\s*(.*)$", joined, re.MULTILINE)
         if error is not None:
             return add_reason(found, error[1].strip())
-        scheduling = joined.partition("scheduling info:")[2].split("\n")
-        lines = [line.strip() for line in scheduling if not _NOT_OF_THE_JOB.fullmatch(line.strip())]
-        return add_reason(found, "; ".join(lines)[:_LONGEST_REASON])
+        lines = joined.partition("scheduling info:")[2].split("\n")
+        return add_reason(found, "; ".join(filter(None, map(str.strip, lines)))[:_LONGEST_REASON])
 
 
 def _explain_end(fields: dict[str, str]) -> str:

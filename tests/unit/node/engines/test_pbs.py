@@ -59,13 +59,6 @@ def test_resources_of_the_users_own() -> None:
         assert [line for line in made.splitlines() if " -l " in line] == [f"#PBS {option}"]
 
 
-def test_the_history_says_how_a_job_has_ended() -> None:
-    found = PBS.parse_state(Response("", "qstat: 17.head Job has finished\n", 35), "17.head")
-    assert PBS.more_command("17.head", found) == ("qstat", "-x", "-f", "17.head")
-    assert PBS.parse_more(of_openpbs("F", -29), found).reason == "it reached its walltime"
-    assert PBS.parse_more(Response("<Data/>"), found) == found
-
-
 @pytest.mark.parametrize(
     ("answer", "state", "reason"),
     [

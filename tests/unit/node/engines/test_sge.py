@@ -45,11 +45,9 @@ REASONS = """\
 job_number:                 2
 script_file:                h.sh
 parallel environment:  two range: 4
-scheduling info:            queue instance "all.q@ip-10-208-0-4.ec2.internal" dropped because it is full
-                            cannot run in queue "short" because it is not contained in its hard queue list (-q)
-                            cannot run in PE "two" because it only offers 2 slots
+scheduling info:            cannot run in PE "two" because it only offers 2 slots
+                            cannot run in PE "one"
 """
-DROPPED = 'queue instance "all.q@ip-10-208-0-4.ec2.internal" dropped because it is'
 ACCOUNT = "=========\nqname        short\njobnumber    5\nfailed       {failed}\nexit_status  {code}\ncpu     0.008s\n"
 
 
@@ -184,12 +182,12 @@ def test_a_task_of_an_array() -> None:
 @pytest.mark.parametrize(
     ("state", "answer", "reason"),
     [
-        ("pending", Response(REASONS), 'cannot run in PE "two" because it only offers 2 slots'),
-        # A job that the scheduler has not looked at: these queues were full for the job before.
-        ("pending", Response(REASONS.partition("    cannot")[0]), "before"),
-        ("pending", Response(REASONS.replace("full", "disabled").partition("    cannot")[0]), f"{DROPPED} disabled"),
+        (
+            "pending",
+            Response(REASONS),
+            'cannot run in PE "two" because it only offers 2 slots; cannot run in PE "one"',
+        ),
         ("pending", Response("", "no", 1), "before"),
-        ("pending", Response("scheduling info:            There are no messages available\n"), "before"),
         ("ended", account("37  : qmaster enforced h_rt, h_cpu, or h_vmem limit"), "it reached its walltime (h_rt)"),
         (
             "ended",

@@ -3,7 +3,6 @@
 import json
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -16,7 +15,6 @@ from node.supervisor.launching import take_credentials
 from s3_server import REGION, serve_s3_alone
 
 KEYS = {"AccessKeyId": "ASIA1", "SecretAccessKey": "s", "Token": "t", "Expiration": "2000-01-01T00:00:00Z"}
-KEYS_END = datetime(2000, 1, 1, tzinfo=UTC)
 ROLES = instance_credentials.ROLES
 
 

@@ -163,24 +163,6 @@ def test_a_supervisor_that_does_not_answer_is_killed(job_host: LocalHead) -> Non
     assert not job_host.processes()
 
 
-def test_a_reader_waits_for_another_that_completes_the_record(
-    job_host: LocalHead, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A job whose supervisor was killed has no result before."""
-    job_host.ask("submit", order=alone(job_host, "sleep 100"))
-    job_host.wait_for('"state": "running"')
-    job_host.kill_supervisor()
-    monkeypatch.setattr(recovery, "RECOVERY_TIMEOUT_S", 0.1)
-    hold = "import fcntl, sys, time; lock = open(sys.argv[1], 'w'); fcntl.flock(lock, fcntl.LOCK_EX); print(flush=True)"
-    words = [sys.executable, "-c", f"{hold}; time.sleep(1)", str(job_host.folder() / "recovery")]
-    with subprocess.Popen(words, stdout=subprocess.PIPE) as other:
-        other.stdout.readline()
-        (stopped,) = job_host.ask("stop", job_id(1))
-        result = job_host.result()
-    assert stopped == {"error": f"job {job_id(1)} is still running: another command is ending it"}
-    assert (result["state"], result["error"]) == ("failed", "the supervisor on node-0 was killed")
-
-
 def test_a_job_ends_when_its_supervisor_was_killed_not_when_that_is_noticed(job_host: LocalHead) -> None:
     """Its nodes cost nothing in between."""
     job_host.ask("submit", order=alone(job_host, "echo here; sleep 100"))

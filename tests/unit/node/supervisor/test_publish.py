@@ -1,6 +1,5 @@
 """The copy of a job's record and log in S3, against moto's S3 over HTTP."""
 
-import json
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -66,18 +65,6 @@ def test_the_record_is_copied_first_and_last(server: S3Server, folder: Path, put
     assert copying.finish(60.0)
     assert server.read(BUCKET) == {"runs/job-1/record.json": b'{"state": "done"}', "runs/job-1/events": b'{"t": 1}\n'}
     assert put[0] == put[-1] == "s3://results/runs/job-1/record.json"
-    assert messages == []
-
-
-def test_samples_and_event_files_are_copied(server: S3Server, folder: Path) -> None:
-    (folder / "samples").write_text("{}\n")
-    lines = ({"p": 0, "role": "worker", "host": "node-0"}, {"p": 0, "line": "Epoch[0] Batch [20] accuracy=0.5"})
-    (folder / "events").write_text("".join(json.dumps({"t": 1764273817.5, **line}) + "\n" for line in lines))
-    messages: list[str] = []
-    assert start(server.url, messages).finish(60.0)
-    found = server.read(BUCKET)
-    assert found["runs/job-1/samples"] == b"{}\n"
-    assert b"accuracy" in found["runs/job-1/tensorboard/worker-0/events.out.tfevents.1764273817.cluster"]
     assert messages == []
 
 

@@ -361,13 +361,6 @@ def test_on_stall_report_ends_nothing(timers: Timers) -> None:
     assert len(job.told) > 1
 
 
-def test_connections_to_a_new_node_are_no_progress(job: Job) -> None:
-    """It has replaced a lost one while the attempt waited to start."""
-    job.order.hosts = (*job.order.hosts[:2], JobHost(name="node-2", ip="10.0.0.77"))
-    job.run(30)
-    assert job.known_hosts == ("10.0.0.4", "10.0.0.5", "10.0.0.77")
-
-
 def test_stall_timeout_none_turns_it_off(timers: Timers) -> None:
     job = Job(timers, "none")
     job.stop(job.worker(0))
