@@ -1,7 +1,6 @@
 """The options of `cluster train` and of a job file reach the processes of a job, on the nodes that they name."""
 
 import json
-import re
 from collections import Counter
 from typing import Any
 
@@ -69,17 +68,6 @@ env_worker = { MY_C = "worker" }
         assert (env["cwd"], env["path"]) == ("/home/ubuntu/the job", "/home/ubuntu/the job/show.py")
         assert (env["prepared"], env["output"], env["INTERFACE"]) == (True, True, "eth0")
         assert env["files"] == 1000 or env["ROLE"] == "scheduler"
-
-
-def test_a_job_with_a_store_of_its_own_runs_on_the_node_that_is_named(two_nodes: Project) -> None:
-    """launch.py's form, without --. The command opens a file of its folder, which its words do not name as one."""
-    (two_nodes.directory / "hosts").write_text("# the other one\nnode-1\n")
-    (two_nodes.directory / "sub").mkdir(exist_ok=True)
-    (two_nodes.directory / "sub" / "text").write_text("TEXT\n")
-    words = ("--kv-store", "local", "-H", "hosts", "--cwd", "sub", "sh", "-c", "echo $CLUSTER_HOST; cat <text")
-    done = two_nodes.run("train", *words)
-    assert done.stdout == "[worker 0 node-1] node-1\n[worker 0 node-1] TEXT\n"
-    assert re.search(rf"files for the job: \d+ files? \(.*\) of {re.escape(str(two_nodes.directory))}\n", done.stderr)
 
 
 @pytest.mark.slow

@@ -1,6 +1,5 @@
 """`cluster train`: the input of a job's command, how it ends, and what it reports and leaves behind."""
 
-import json
 import re
 
 import pytest
@@ -12,14 +11,6 @@ from project import Project, processes_of
 pytestmark = pytest.mark.sandbox
 
 
-def test_what_cannot_run_begins_no_job(two_nodes: Project) -> None:
-    before = json.loads(two_nodes.run("jobs", "--json").stdout)
-    done = two_nodes.run("train", "no-such-script.py", code=2)
-    assert "no-such-script.py: there is no such script in " in done.stderr
-    assert json.loads(two_nodes.run("jobs", "--json").stdout) == before
-
-
-# Besides CHECK: a child in its own session, with the pipe still open, does not delay the end and does not survive it.
 PROGRAM = f"""
 {CHECK}
 import subprocess

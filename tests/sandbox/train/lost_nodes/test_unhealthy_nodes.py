@@ -54,12 +54,6 @@ def test_a_node_that_lacks_memory(nodes: Project) -> None:
         assert "the job needs 2 nodes, and the cluster has 1" in refused.stderr
 
 
-def test_a_head_whose_disk_becomes_read_only(nodes: Project) -> None:
-    with fault(nodes, "node-0", READ_ONLY, REPAIRS):
-        refused = nodes.run("train", "--kv-store", "none", "--launcher", "env", "--", "true", code=1)
-        assert f"node-0, the head, is unhealthy: {HOME}" in refused.stderr
-
-
 def test_a_job_that_fails_says_which_node_is_unhealthy(nodes: Project) -> None:
     """The job's own process makes the node's home read-only, and fails."""
     program = f'[ "$CLUSTER_HOST" = node-1 ] || sleep 60; ({READ_ONLY}); exit 5'

@@ -40,7 +40,6 @@ class HostsAgent:
         assert process.host == self._host
         if isinstance(message, Inspect):
             self._job.looks += 1
-            self._job.known_hosts = message.hosts
             self._job.stalls.on_use(process, self._job.uses[process.name])
         elif isinstance(message, TakeStack):
             self._job.asked_nccl |= {process.name} if message.nccl else set()
@@ -71,7 +70,6 @@ class Job:
         self.spins: set[str] = set()  # the workers whose frames of C show that they wait
         self.kept: list[tuple[str, ...]] = []
         self.asked_nccl: set[str] = set()
-        self.known_hosts: tuple[str, ...] = ()  # whose connections are no progress
         self.stalls = stalls.Stalls(order, self.processes, self.timers, self.report, self.end, keep=self.kept.append)
         others = [(role, host) for role in ("server", "worker") for host in ("node-1", "node-2")]
         for role, host in [("scheduler", "node-0"), *others]:
