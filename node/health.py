@@ -1,13 +1,12 @@
-"""Judges the health of nodes by the reports of node/setup/health_report.py. Pure, except `read_kept` and `keep`."""
+"""Judges the health of nodes by the reports of node/setup/health_report.py. Pure, except `read_kept`."""
 
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from msgspec import Struct, json
+from msgspec import Struct
 
 from foundation.decode import decode
-from node import job_folder
 from node.protocol import Unhealthy
 
 GPUS_TIMEOUT_S = 10.0
@@ -62,7 +61,7 @@ class Report(Struct, frozen=True, kw_only=True):
 
     read_only: (path, reason) of the folders that a job writes to and that are not writable. gpus: None without NVIDIA's
     driver. driver_error: why the driver does not work. xids: (bus id, number, text) of the kernel log since the boot;
-    None if the user may not read it. kept: the unhealthy nodes that `keep` has stored on the head, by name.
+    None if the user may not read it. kept: what `read_kept` returns on the head.
     """
 
     now: float
@@ -167,13 +166,8 @@ def render_clock_offset(ahead_s: float) -> str:
 
 
 def read_kept() -> dict[str, Unhealthy]:
-    """Returns the unhealthy nodes that `keep` has stored on this host; {} without a readable file."""
+    """Returns the unhealthy nodes that unhealthy_nodes.py has stored on this host; {} without a readable file."""
     try:
         return decode((Path.home() / KEPT).read_bytes(), dict[str, Unhealthy])
     except (OSError, ValueError):
         return {}
-
-
-def keep(found: Mapping[str, Unhealthy]) -> None:
-    """Stores the unhealthy nodes on this host, the head. Raises OSError."""
-    job_folder.write_whole(str(Path.home() / KEPT), json.encode(found))

@@ -14,7 +14,6 @@ from node.engines import ENGINES
 from node.engines.engine import HeadLaunch
 from node.programs import CODE_DIR, PYTHON_OPTIONS, shim_words
 from node.protocol import SAVED_AT, STAGED, Container, HostSettings, JobHost, Order, Process, printable
-from node.setup import process_tree
 from node.supervisor.agents import HostAgent
 from node.wire import Exited, Reach, RoleOrder
 
@@ -212,15 +211,6 @@ class Processes:
         running = (one for one in self.all if one.host == host and one.exit_code is None)
         first = next((one for one in running if one.role != "launcher"), None)
         return host if first is None else first.name
-
-    def has_rebooted(self, host: str, boot: str) -> bool:
-        """Whether a host has booted since its agent started. boot: its current boot."""
-        agent = self._agents.get(host)
-        return agent is not None and agent.boot is not None and process_tree.is_other_boot(agent.boot, boot)
-
-    def find_unclean(self) -> list[JobHost]:
-        """Returns the hosts where processes may remain: those whose agents have not closed."""
-        return [host for host in self.hosts if host.name in self._agents and self._agents[host.name].closed is None]
 
     def uses_kv_store(self) -> bool:
         """Whether a worker has created a dist kv-store: it has bound a port or has a rank."""

@@ -307,26 +307,13 @@ class Supervisor:
             await self.leave()
         if self.copying is not None:
             self.copying.hurry()  # if this node is lost next, only the record is left
-        replacement = self.replacement = Replacement(
-            self.order,
-            self.record.waiting_for,
-            self.tasks,
-            self.message,
-            ask=lambda: self.log.put(state="waiting"),
-            note_change=self.note_waiting_for,
-        )
+        self.replacement = Replacement(self)
         try:
-            await replacement.wait()
+            await self.replacement.wait()
         finally:
             self.replacement = None
         self.record.nodes = self.order.hosts
         self.attempt.use(self.order)
-
-    def note_waiting_for(self) -> None:
-        """Records for which nodes the job still waits."""
-        if self.replacement is not None:
-            self.record.waiting_for = self.replacement.waiting_for
-            self.save_soon()
 
     async def answer(self, message: Any) -> bytes | None:
         """Carries out a client's request. Returns the answer; b"" for none; None to refuse it."""

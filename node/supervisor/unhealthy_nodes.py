@@ -3,10 +3,13 @@
 import asyncio
 import time
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+
+from msgspec import json
 
 from foundation.decode import decode
 from foundation.remote_command import run_program
-from node import health, ssh
+from node import health, job_folder, ssh
 from node.children import run
 from node.protocol import JobHost, Unhealthy
 
@@ -59,7 +62,7 @@ def keep(hosts: Sequence[JobHost], unhealthy: Mapping[str, Sequence[str]]) -> No
         }
     )
     if kept != before:
-        health.keep(kept)
+        job_folder.write_whole(str(Path.home() / health.KEPT), json.encode(kept))
 
 
 def render(unhealthy: Mapping[str, Sequence[str]]) -> str:

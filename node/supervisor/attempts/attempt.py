@@ -14,6 +14,7 @@ from node.causes.cause import LONGEST, find_cause
 from node.engines.engine import HostLaunch
 from node.job.cost import cost_of
 from node.protocol import Left, Order
+from node.setup import process_tree
 from node.supervisor import launching, remains
 from node.supervisor.agents import Agents, HostAgent, wait_for
 from node.supervisor.attempts import restarts
@@ -226,8 +227,6 @@ class RunningAttempt:
         log.put(p=process.number, role=process.role, host=process.host)
         if process.rank is not None:
             log.put(p=process.number, rank=process.rank)
-        if process.pid is not None:
-            log.put(p=process.number, pid=process.pid)
         self._job.save_soon()
 
     def on_report(self, message: ProcessReport) -> None:
@@ -342,7 +341,7 @@ class RunningAttempt:
         suspects = self.outcome.suspects | {one.host for one in self.processes.all if one.failed}
         if self.number == 1:  # a host that has never answered is not lost, but set up incorrectly
             suspects &= {one.host.name for one in agents if one.boot is not None}
-        unclean = self.processes.find_unclean() if self.started_at is not None else []
+        unclean = [one.host for one in agents if one.closed is None]
         # A node that goes down may report that its processes have failed.
         if self.order.train.on_node_loss == "requeue":
             unclean += [host for host in self.order.hosts if host.name in suspects and host not in unclean]
@@ -356,7 +355,8 @@ class RunningAttempt:
         await self.agents.end()
         for process in self.processes.all:  # for the launchers that wait for them
             process.has_ended.set()
-        rebooted = [name for name, boot in boots.items() if self.processes.has_rebooted(name, boot)]
+        before = {one.host.name: one.boot for one in agents}
+        rebooted = [name for name, boot in boots.items() if process_tree.is_other_boot(before.get(name) or "", boot)]
         self.lost = restarts.find_lost(self.ending, suspects, left, rebooted)
         self.ended_at = time.time()
         return left

@@ -6,56 +6,47 @@ train` calls.
 
 import asyncio
 import subprocess
-from collections.abc import Callable
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from node import children, job_folder, wire
-from node.protocol import JobHost, Order
+from node.protocol import JobHost
 from node.setup import process_tree
 from node.supervisor import launching
 from node.supervisor.attempts import restarts
-from node.tasks import Tasks
 from node.wire import Reply
+
+if TYPE_CHECKING:
+    from node.supervisor.supervisor import Supervisor
 
 
 class Replacement:
-    """The nodes that a job waits for. order: the job's, in which it replaces hosts.
+    """The wait for the nodes that the job's record names in waiting_for, which it replaces in the job's order."""
 
-    tasks: the job's. ask: tells an attached `cluster train` to replace them after all. note_change: called when the
-    job waits for other nodes than before.
-    """
-
-    def __init__(
-        self,
-        order: Order,
-        waiting_for: tuple[str, ...],
-        tasks: Tasks,
-        message: Callable[[str], None],
-        *,
-        ask: Callable[[], None],
-        note_change: Callable[[], None],
-    ) -> None:
-        self._order, self._tasks, self._message, self._ask, self._note_change = order, tasks, message, ask, note_change
-        self.waiting_for = waiting_for
+    def __init__(self, job: "Supervisor") -> None:
+        self._job, self._order, self._message = job, job.order, job.message
         self._child: subprocess.Popen[bytes] | None = None
         self._is_complete = asyncio.Event()
 
+    @property
+    def _waiting_for(self) -> tuple[str, ...]:
+        return self._job.record.waiting_for
+
     async def wait(self) -> None:
         """Has the nodes replaced, or tells the user what will replace them. Returns once none is missing."""
-        names = restarts.join(self.waiting_for)
-        if self._order.replace_command and self._head not in self.waiting_for:
+        names = restarts.join(self._waiting_for)
+        if self._order.replace_command and self._head not in self._waiting_for:
             self._message(f"waiting for {names}: the head replaces {'it' if self._is_one else 'them'}")
-            self._tasks.begin(self._run_command())
+            self._job.tasks.begin(self._run_command())
         else:
             self._report_missing()
         try:
             await self._is_complete.wait()
         finally:
-            if self.waiting_for and self._child is not None:  # the command continues if it has replaced the nodes
+            if self._waiting_for and self._child is not None:  # the command continues if it has replaced the nodes
                 self._child.terminate()
 
     def _report_missing(self) -> None:
-        names = restarts.join(self.waiting_for)
+        names = restarts.join(self._waiting_for)
         them = "it" if self._is_one else "them"
         self._message(f"waiting for {names}: `cluster up` replaces {them}, or the `cluster train` that is attached")
 
@@ -65,27 +56,27 @@ class Replacement:
 
     @property
     def _is_one(self) -> bool:
-        return len(self.waiting_for) == 1
+        return len(self._waiting_for) == 1
 
     def take(self, hosts: tuple[JobHost, ...]) -> Reply:
         """Uses new hosts for nodes that the job waits for. An empty list means that a client begins to replace them."""
-        if self._head in self.waiting_for:  # nobody ends it while the job's record is copied to S3
+        if self._head in self._waiting_for:  # nobody ends it while the job's record is copied to S3
             end = f"the job waits for the end of its head, {self._head}"
             return Reply(error=f"{end}; then cluster up continues it on a new one (cluster stop ends the job)")
-        refusal = restarts.find_refused(hosts, self.waiting_for, [host.name for host in self._order.hosts[1:]])
+        refusal = restarts.find_refused(hosts, self._waiting_for, [host.name for host in self._order.hosts[1:]])
         if refusal is not None:
-            return Reply(error=refusal, waiting_for=self.waiting_for)
+            return Reply(error=refusal, waiting_for=self._waiting_for)
         if not hosts:
-            return Reply(waiting_for=self.waiting_for, by_head=self._child is not None)
+            return Reply(waiting_for=self._waiting_for, by_head=self._child is not None)
         restarts.replace_hosts(self._order, hosts)
         for host in hosts:
             self._message(f"{host.name} is there again: {host.instance_id or host.ip}")
         names = {host.name for host in hosts}
-        self.waiting_for = tuple(name for name in self.waiting_for if name not in names)
-        self._note_change()
-        if not self.waiting_for:
+        self._job.record.waiting_for = tuple(name for name in self._waiting_for if name not in names)
+        self._job.save_soon()
+        if not self._waiting_for:
             self._is_complete.set()
-        return Reply(waiting_for=self.waiting_for)
+        return Reply(waiting_for=self._waiting_for)
 
     # -- replace_command -----------------------------------------------------------------------------------------
 
@@ -93,18 +84,18 @@ class Replacement:
         order = self._order
         env = launching.environment(order)
         del env[process_tree.JOB_VARIABLE]  # it may still have work to do once the job continues
-        words = [*order.replace_command, order.spec.id, *self.waiting_for]
+        words = [*order.replace_command, order.spec.id, *self._waiting_for]
         self._child = process_tree.start(words, env, job_folder.path(order.spec.id))
         exited = children.watch(self._child)
         assert self._child.stdout is not None
-        saying = self._tasks.begin(self._report_lines(self._child.stdout))
+        saying = self._job.tasks.begin(self._report_lines(self._child.stdout))
         code = await exited
         await asyncio.wait([saying], timeout=children.KILLED_S)
         self._child = None
-        if self.waiting_for:
-            self._message(f"the head did not replace {restarts.join(self.waiting_for)} (exit code {code})")
+        if self._waiting_for:
+            self._message(f"the head did not replace {restarts.join(self._waiting_for)} (exit code {code})")
             self._report_missing()
-            self._ask()
+            self._job.log.put(state="waiting")  # an attached `cluster train` then replaces them
 
     async def _report_lines(self, stream: IO[bytes]) -> None:
         """Shows the user what the command prints."""
