@@ -68,42 +68,6 @@ for i in range(args.n + args.s):
     threading.Thread(target=subprocess.call, args=(prog,), kwargs={"shell": True}, daemon=True).start()
 sys.exit(0 if scheduler.wait() == 0 else 1)
 """
-# An agent like torchrun's: it starts processes, and ends the others when one fails. It waits for no other agent.
-TORCHRUN = r"""
-import argparse, os, subprocess, sys, time
-
-
-def main(given):
-    parser = argparse.ArgumentParser()
-    for name in ("nnodes", "node_rank", "nproc_per_node", "max_restarts", "master_port"):
-        parser.add_argument("--" + name, type=int)
-    parser.add_argument("--rdzv_backend")
-    parser.add_argument("--master_addr")
-    parser.add_argument("--no_python", action="store_true")
-    parser.add_argument("command", nargs=argparse.REMAINDER)
-    args = parser.parse_args(given)
-    env = dict(os.environ, MASTER_ADDR=args.master_addr, MASTER_PORT=str(args.master_port))
-    env.update(WORLD_SIZE=str(args.nnodes * args.nproc_per_node), LOCAL_WORLD_SIZE=str(args.nproc_per_node))
-    env.update(GROUP_RANK=str(args.node_rank), TORCHELASTIC_RUN_ID="none")
-    started = []
-    for local in range(args.nproc_per_node):
-        rank = str(args.node_rank * args.nproc_per_node + local)
-        started.append(subprocess.Popen(args.command, env=dict(env, RANK=rank, LOCAL_RANK=str(local))))
-    while any(process.poll() is None for process in started):
-        if any(process.poll() for process in started):
-            for process in started:
-                process.terminate()
-            sys.exit(1)
-        time.sleep(0.02)
-    sys.exit(any(process.returncode for process in started))
-"""
-# As in PyTorch 1.13 on Python 3.11.
-STD = """
-class Std:
-    @classmethod
-    def from_str(cls, words):
-        return None
-"""
 # Runs its last argument here, without the job's variable, which sshd would not pass on either. Hosts in the file
 # `refused` next to it do not answer. Like ssh, it fails without a message if the command is killed.
 SSH = """#!/bin/bash
@@ -370,9 +334,6 @@ def job_host(tmp_path: Path) -> Iterator[LocalHead]:
     (packages / "dmlc_tracker" / "__init__.py").touch()
     (packages / "dmlc_tracker" / "tracker.py").write_text(TRACKER)
     (packages / "mxnet" / "tools" / "launch.py").write_text(LAUNCH)
-    (packages / "torch" / "distributed" / "elastic").mkdir(parents=True)
-    (packages / "torch" / "distributed" / "run.py").write_text(TORCHRUN)
-    (packages / "torch" / "distributed" / "elastic" / "multiprocessing.py").write_text(STD)
     home = tmp_path / "a-home-with-a-path-that-is-longer-than-the-107-bytes-of-a-socket"
     environment = make_environment(tmp_path / "environment", packages)
     for path, text in (
