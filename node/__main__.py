@@ -13,7 +13,6 @@ PROGRAMS = {
     "jobs": "node.jobs",
     "supervise": "node.supervisor.supervise",
     "launch": "node.supervisor.launch",
-    "torchrun": "node.torchrun",
     "agent": "node.agent.agent",
     "send_files": "node.job.send_files",
     "results": "node.job.results",

@@ -11,17 +11,11 @@ SHIM = "/node/agent/shim.py"
 SHIM_OPTIONS = "-ESs"
 PYTHON_OPTIONS = "-Es"  # one word, which launch.py passes on in place; -s alone is launch.py's own option
 
-OF_ENVIRONMENT = ("torchrun",)
-"""The programs that run with the training environment's Python."""
 
-
-def program_words(name: str, *words: str, python: str = "", code_dir: str = CODE_DIR) -> list[str]:
-    """The command line of one of __main__.py's programs, on a host with the runtime in `code_dir`. Pure.
-
-    python: that of the training environment, for programs that import from it; the others use the runtime's.
-    """
-    own = sys.executable if code_dir == CODE_DIR else code_dir + "/bin/python"
-    return [python if name in OF_ENVIRONMENT else own, PYTHON_OPTIONS, code_dir + "/node", name, *words]
+def program_words(name: str, *words: str, code_dir: str = CODE_DIR) -> list[str]:
+    """The command line of one of __main__.py's programs, on a host with the runtime in `code_dir`. Pure."""
+    python = sys.executable if code_dir == CODE_DIR else code_dir + "/bin/python"
+    return [python, PYTHON_OPTIONS, code_dir + "/node", name, *words]
 
 
 def shim_words(variables: Sequence[str], *, python: str, code_dir: str = CODE_DIR) -> list[str]:

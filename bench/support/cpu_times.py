@@ -39,7 +39,7 @@ def read_cpu_times(sandbox: str, script: str) -> CpuTimes:
     found = CpuTimes(job={}, others={})
     for number, words, fields, namespace in processes:
         if namespace in nodes:
-            is_launcher = b"launch.py" in words or b"torchrun" in words
+            is_launcher = any(name in words for name in (b"launch.py", b"torchrun", b"torch.distributed.run"))
             kind = found.job if script.encode() in words and not is_launcher else found.others
             kind[number, fields[19]] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
     return found

@@ -20,7 +20,7 @@ from node.engines.engine import (
     hosts_by_rank,
     take_turns,
 )
-from node.programs import program_words
+from node.programs import PYTHON_OPTIONS
 from node.protocol import HostSettings, JobHost, Order
 
 PORTS, PROBE_PORT = range(29500, 29999), 29999
@@ -105,7 +105,7 @@ class TorchrunEngine(TorchEngine):
     ) -> tuple[str, ...]:
         """The command line of torchrun. PyTorch 1.13 accepts its options only with underscores."""
         return (
-            *program_words("torchrun", python=at.python, code_dir=at.code_dir),
+            *(at.python, PYTHON_OPTIONS, "-m", "torch.distributed.run"),
             *("--nnodes", launched["GROUP_WORLD_SIZE"], "--node_rank", launched["GROUP_RANK"]),
             *("--nproc_per_node", launched["LOCAL_WORLD_SIZE"], "--max_restarts", "0", "--rdzv_backend", "static"),
             *("--master_addr", launched["MASTER_ADDR"], "--master_port", launched["MASTER_PORT"]),

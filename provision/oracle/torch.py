@@ -88,7 +88,8 @@ _PYTHONS: tuple[tuple[Version, tuple[Version, Version]], ...] = (
     ((2, 9), ((3, 10), (3, 14))),
     ((2, 6), ((3, 9), (3, 13))),
     ((2, 2), ((3, 9), (3, 12))),
-    ((1, 13), ((3, 9), (3, 11))),
+    ((2, 0), ((3, 9), (3, 11))),
+    ((1, 13), ((3, 9), (3, 10))),  # with 3.11, its torchrun fails
 )
 # https://docs.nvidia.com/cuda/cuda-toolkit-release-notes: the oldest driver of a major version of CUDA
 _DRIVERS = {11: (450, 80), 12: (525, 60), 13: (580, 65)}

@@ -96,7 +96,7 @@ def programs(job: Running) -> dict[str, list[int]]:
         except OSError:
             continue  # it has ended
         above_kind = kinds.get(above, "")
-        if kind in {*NODE_PROGRAMS, "waiting shell", "orted"} or (kind, above_kind) == ("ssh", "supervise"):
+        if kind in {*NODE_PROGRAMS, "torchrun", "waiting shell", "orted"} or (kind, above_kind) == ("ssh", "supervise"):
             found[kind] += [pid] if kind != above_kind else []  # or it is about to become what it starts
         elif kind in CONTAINER_ENGINES:  # the one that keeps the user's namespace is not the job's
             found[kind] += [pid] if kind == "podman" and job.id in " ".join(lines[pid]) else []

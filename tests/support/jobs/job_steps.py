@@ -47,7 +47,7 @@ STARTS = ("--", "sh", "-c", f"(env -i setsid {' '.join(STRANGER)} &); echo waits
 environment."""
 SLEEPS = ("--", "sh", "-c", "sleep 599 & echo waits; wait")
 """The same with a child that has the job's environment: a killed agent's orphans are known by that alone."""
-NODE_PROGRAMS = ("supervise", "launch", "torchrun", "agent")
+NODE_PROGRAMS = ("supervise", "launch", "agent")
 
 
 def python(program: str) -> tuple[str, ...]:
@@ -209,7 +209,9 @@ class Running:
 
 
 def kind_of(words: Sequence[str]) -> str:
-    """What a process of a job is: one of the node programs, a shell that waits for a rank, or a rank."""
+    """What a process of a job is: one of the node programs, torchrun, a shell that waits for a rank, or a rank."""
+    if "torch.distributed.run" in words:
+        return "torchrun"
     program = next((after for word, after in pairwise(words) if re.search(r"/runtime/[0-9a-f]+/node$", word)), None)
     return program or ("waiting shell" if WAIT in words else words[0].rpartition("/")[2])
 

@@ -90,8 +90,8 @@ def test_a_torchrun_on_each_node_meets_at_the_first() -> None:
     words = [" ".join(ENGINES["torchrun"].launcher_words(PLACE, launch.launched, ["shim"])) for launch in hosts]
     common = "--max_restarts 0 --rdzv_backend static --master_addr 10.0.0.5 --master_port 29500 --no_python shim"
     assert words == [
-        f"/e/bin/python -Es /c/node torchrun --nnodes 2 --node_rank 0 --nproc_per_node 1 {common}",
-        f"/e/bin/python -Es /c/node torchrun --nnodes 2 --node_rank 1 --nproc_per_node 2 {common}",
+        f"/e/bin/python -Es -m torch.distributed.run --nnodes 2 --node_rank 0 --nproc_per_node 1 {common}",
+        f"/e/bin/python -Es -m torch.distributed.run --nnodes 2 --node_rank 1 --nproc_per_node 2 {common}",
     ]
 
 

@@ -85,7 +85,7 @@ def test_drivers_pythons_and_numpy_of_versions() -> None:
     assert explain_driver((13, 0), "570.133.20") is not None
     assert explain_driver((12, 8), "470.1") is not None
     assert find_pythons("torch==2.13.0") == ((3, 10), (3, 14))
-    assert find_pythons("torch==1.13.1") == ((3, 9), (3, 11))
+    assert find_pythons("torch==1.13.1") == ((3, 9), (3, 10))
     assert (choose_numpy("torch==2.2.2"), choose_numpy("torch==2.3.0")) == ("numpy<2", "numpy")
 
 
