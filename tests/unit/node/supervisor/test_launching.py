@@ -10,7 +10,6 @@ from foundation.decode import decode
 from job_channels import make_agents, make_order
 from node import ports
 from node.agent.shim import render_program
-from node.engines import ENGINES
 from node.protocol import Container, JobHost
 from node.supervisor import launching
 from node.supervisor.launch import parse_ssh
@@ -25,18 +24,6 @@ def make_processes(**more: Any) -> Processes:
     fields = {"hosts": HOSTS, "hostfile": ("10.0.0.4", "10.0.0.5"), "workers": 2, "servers": 1}
     order = make_order(**{**fields, **more})
     return Processes(order, make_agents(order))
-
-
-@pytest.mark.parametrize("has_environment", [False, True])
-def test_the_check_for_open_mpi_runs_with_the_hosts_path(*, has_environment: bool) -> None:
-    """The workers run with the PATH of the image, or of the mounted environment."""
-    there = {"node-0": Container(engine=("podman",), image="sha256:1", path="/img", has_environment=has_environment)}
-    env = {"PATH": "/e/bin:/img"} if has_environment else {}
-    known = make_processes(launcher="mpi", python="/e/bin/python", containers=there, env=env)
-    check = known.order_of(known.add("setup", "10.0.0.4"), {})
-    assert (check.commands, check.container) == ((ENGINES["mpi"].requirement,), None)
-    assert check.env["PATH"] == "/e/bin:/usr/local/bin:/usr/bin:/bin"
-    assert known.order_of(known.add("worker", "10.0.0.4"), {}).env.get("PATH") == env.get("PATH")
 
 
 @pytest.mark.parametrize("has_environment", [False, True])

@@ -110,11 +110,6 @@ def test_a_set_up_command_that_fails_ends_the_job_before_it_starts(job_host: Loc
     assert {event["role"] for event in log if "role" in event} == {"setup"}
 
 
-def test_mpi_without_open_mpi_says_what_is_missing(job_host: LocalHead) -> None:
-    result, _ = job_host.run(job_host.order(launcher="mpi", env={"PATH": "/nowhere"}))
-    assert ": mpi needs Open MPI 4" in result["error"]
-
-
 def test_roles_have_their_own_environment_and_gpus(job_host: LocalHead) -> None:
     """With the local launcher, all of them are on the head."""
     env = dict.fromkeys(("SERVER", "SCHEDULER"), "echo $A$SECRET; attend")
