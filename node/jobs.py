@@ -303,23 +303,16 @@ def kill_supervisor(record: Record) -> None:
 def end_left(record: Record, gone: Sequence[str]) -> Record:
     """Ends the processes that an ended job left on its hosts. Returns its record, with those that remain.
 
-    gone: the ids of instances that no longer run, where no process can remain. Of two simultaneous calls, the second
-    waits, and acts only if processes remain. The log stays unchanged: it records how the job ended. Raises OSError.
+    gone: the ids of instances that no longer run, where no process can remain. The log stays unchanged: it records how
+    the job ended. Raises OSError.
     """
-    if not record.left:
-        return record
-    job = record.id
-    with FileLock(job_folder.path(job, "recovery")) as ours:
-        if not ours.take(recovery.RECOVERY_TIMEOUT_S):
-            raise OSError(f"another `cluster stop` of job {job} does not end")
-        record = job_folder.read_record(job) or record
-        if record.left:
-            import asyncio  # noqa: PLC0415 - as above
+    if record.left:
+        import asyncio  # noqa: PLC0415 - as above
 
-            hosts = [host for host in record.nodes if host.instance_id not in gone]
-            record.left = asyncio.run(recovery.end_job(record, hosts))
-            job_folder.write_record(record, lasting=True)
-            recovery.publish(record)
+        hosts = [host for host in record.nodes if host.instance_id not in gone]
+        record.left = asyncio.run(recovery.end_job(record, hosts))
+        job_folder.write_record(record, lasting=True)
+        recovery.publish(record)
     return record
 
 

