@@ -10,7 +10,6 @@ from msgspec import Struct
 from foundation.remote_command import run_program
 
 KEEPALIVE_S = 15
-_SHELLS = re.compile(r"[^\w@%+=:,./~*?\[\]-]")  # what a shell changes, but for its patterns
 _SPEC = re.compile(r"(?:([A-Za-z_][A-Za-z0-9_.-]*)@)?([A-Za-z0-9][A-Za-z0-9._-]*)(?::([0-9]{1,5}))?")
 
 
@@ -145,21 +144,21 @@ def find_ssh_words(host: Host, *, options: Mapping[str, str]) -> tuple[tuple[str
 
 
 def render_scp_command(
-    host: Host, sources: Sequence[str], target: str, *, to_node: bool, options: Mapping[str, str], has_sftp: bool
+    host: Host, sources: Sequence[str], target: str, *, to_node: bool, options: Mapping[str, str]
 ) -> tuple[str, ...]:
     """The words of an scp command that copies files and folders to a node, or from it. Pure.
 
     sources, target: paths on this machine or on the node, as `to_node` says. options: as for render_ssh_command.
-    has_sftp: whether this scp has -s, for SFTP. Without it, the node's shell reads the paths.
+    It uses SFTP, since OpenSSH 8.7: no shell reads the paths.
     """
     own = parse_spec(host.spec)
     there = f"{host.user}@{host.address}:" if own is None else f"{own.words[-1]}:"
     remote, local = ([target], sources) if to_node else (sources, [target])
     ours = [*map(_local, local)]
-    theirs = [there + (path if has_sftp else _SHELLS.sub(r"\\\g<0>", path)) for path in remote]
+    theirs = [there + path for path in remote]
     port = ("-P", str(own.port)) if own is not None and own.port is not None else ()
     first = port if own is not None else ("-F", "none", *render_options(options))
-    return ("scp", *["-s"] * has_sftp, *first, "-r", "-p", "--", *(ours + theirs if to_node else theirs + ours))
+    return ("scp", "-s", *first, "-r", "-p", "--", *(ours + theirs if to_node else theirs + ours))
 
 
 def render_ssh_config(alias: str, host: Host, *, options: Mapping[str, str]) -> str:

@@ -2,7 +2,6 @@
 
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -103,16 +102,7 @@ def cp(app: App, *, sources: tuple[str, ...], target: str) -> None:
     [host] = find_hosts(app, [name])
     given, wanted = (sources, there[0]) if to_node else (there, target)
     options = find_options(app, host)
-    _run(app, render_scp_command(host, given, wanted, to_node=to_node, options=options, has_sftp=has_sftp()))
-
-
-def has_sftp() -> bool:
-    """Whether this machine's scp has the option -s, as since OpenSSH 8.7. Raises ClusterError."""
-    try:
-        usage = subprocess.run(["scp", "-s"], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-    except FileNotFoundError:
-        raise explain_missing("scp") from None
-    return "option -- " not in usage.stderr
+    _run(app, render_scp_command(host, given, wanted, to_node=to_node, options=options))
 
 
 def read_paths(sources: Sequence[str], target: str) -> tuple[str, tuple[str, ...], bool]:

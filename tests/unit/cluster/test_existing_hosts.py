@@ -192,7 +192,7 @@ def test_ssh_and_scp_use_the_users_own_configuration() -> None:
     )  # fmt: skip
     line = render_ssh_command(host, options={"IdentityFile": "x"}, is_terminal=False)
     assert line[:6] == ("ssh", "-p", "2222", "-T", "--", "bob@gpu2")
-    assert render_scp_command(host, ["a"], "b/", to_node=True, options={}, has_sftp=True) == (
+    assert render_scp_command(host, ["a"], "b/", to_node=True, options={}) == (
         "scp", "-s", "-P", "2222", "-r", "-p", "--", "./a", "bob@gpu2:b/"
     )  # fmt: skip
 

@@ -111,14 +111,8 @@ def test_a_node_is_named_as_in_the_list_of_hosts(node: str) -> None:
 
 
 def test_a_local_name_with_a_colon_is_not_a_host() -> None:
-    words = render_scp_command(HOST, ["a:b", "/c:d"], "x", to_node=True, options={}, has_sftp=True)
+    words = render_scp_command(HOST, ["a:b", "/c:d"], "x", to_node=True, options={})
     assert words[-3:] == ("./a:b", "/c:d", "ubuntu@198.18.0.2:x")
-    words = render_scp_command(HOST, ["x y"], "a:b", to_node=False, options={}, has_sftp=True)
+    words = render_scp_command(HOST, ["x y"], "a:b", to_node=False, options={})
     assert words[-2:] == ("ubuntu@198.18.0.2:x y", "./a:b")
     assert "-s" in words  # not the default before OpenSSH 9.0
-
-
-def test_an_old_scp_lets_the_nodes_shell_read_paths() -> None:
-    words = render_scp_command(HOST, ["~/it's *.png"], ".", to_node=False, options={}, has_sftp=False)
-    assert words[-2:] == (r"ubuntu@198.18.0.2:~/it\'s\ *.png", "./.")
-    assert "-s" not in words
