@@ -16,7 +16,7 @@ from cluster.views.examples import render_examples
 from cluster.views.terminal import print_bytes_unchanged, write
 from ec2_sandbox.sudo import become_caller
 from foundation.errors import ClusterError, Interrupted
-from foundation.user_folders import cache_folder, correct_home, state_folder
+from foundation.user_folders import cache_folder, state_folder
 from provision.aws.crt import skip_unused_crt
 
 INTERRUPTED = 130  # 128 + SIGINT, as in shells
@@ -78,7 +78,6 @@ def run() -> int:
     That is 0, 1 for a failure, 2 for an error of usage or configuration, 130 after an interrupt, or the code of the
     process that failed.
     """
-    correct_home()
     # SIGTERM ends a command as Ctrl-C does, so that cleanup runs in both cases.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     become_caller()

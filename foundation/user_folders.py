@@ -5,20 +5,16 @@ The specification says to ignore relative values: https://specifications.freedes
 
 import getpass
 import os
-import pwd
 from pathlib import Path
 
 from foundation.errors import ClusterError
 
 
 def home_folder() -> Path:
-    """$HOME, or the user database's entry if that is empty or relative. Raises ClusterError."""
-    given = Path(os.environ.get("HOME", ""))
-    if given.is_absolute():
-        return given
+    """$HOME, or the user database's entry if that is not set. Raises ClusterError."""
     try:
-        return Path(pwd.getpwuid(os.getuid()).pw_dir)
-    except KeyError:
+        return Path.home()
+    except RuntimeError:
         raise ClusterError(
             f"no home folder: HOME is not set, and the system has no user with the id {os.getuid()}",
             hint="export HOME=/a/folder/of/yours",
@@ -41,15 +37,6 @@ def find_user() -> str:
         return getpass.getuser()
     except (KeyError, OSError):  # the latter from Python 3.13 on
         return ""
-
-
-def correct_home() -> None:
-    """Sets HOME to home_folder() for libraries and child processes, which would read an empty HOME as `/`."""
-    if not Path(os.environ.get("HOME", "")).is_absolute():
-        try:
-            os.environ["HOME"] = str(home_folder())
-        except ClusterError:
-            os.environ.pop("HOME", None)  # reported when something needs it
 
 
 def _folder(variable: str, below_home: str) -> Path:
