@@ -10,9 +10,8 @@ import re
 import shlex
 import socket
 import subprocess
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from itertools import product
 from pathlib import Path
 
 import fabric
@@ -51,33 +50,20 @@ class Route(Struct, frozen=True, kw_only=True):
 
 
 class UnknownHostKey(paramiko.SSHException):  # type: ignore[misc] # paramiko has no types
-    """A host's key is not among the user's known hosts. hostname: the host's name in known_hosts.
+    """A host's key is not among the user's known hosts."""
 
-    is_kept: whether ssh keeps the keys that the user accepts.
-    """
-
-    def __init__(self, hostname: str, key: paramiko.PKey, *, is_kept: bool = True) -> None:
+    def __init__(self, hostname: str, key: paramiko.PKey) -> None:
         super().__init__(f"the host key of {hostname} is not known")
-        self.hostname = hostname
         self.key = key
-        self.is_kept = is_kept
 
 
 class RefuseUnknown(MissingHostKeyPolicy):  # type: ignore[misc] # paramiko has no types
-    """A policy of paramiko that refuses hosts whose key the user has not accepted, before anything is sent to them.
-
-    without_port: the keys of a host at another port than 22 that are known without a port, which ssh accepts, too.
-    """
-
-    def __init__(self, without_port: Collection[paramiko.PKey], *, is_kept: bool) -> None:
-        self._without_port = without_port
-        self._is_kept = is_kept
+    """A policy of paramiko that refuses hosts whose key the user has not accepted, before anything is sent to them."""
 
     def missing_host_key(self, client: SSHClient, hostname: str, key: paramiko.PKey) -> None:
         """Refuses the host: raises UnknownHostKey."""
         del client
-        if key not in self._without_port:
-            raise UnknownHostKey(hostname, key, is_kept=self._is_kept)
+        raise UnknownHostKey(hostname, key)
 
 
 class Agent(paramiko.agent.AgentSSH):  # type: ignore[misc] # paramiko has no types
@@ -173,15 +159,13 @@ def find_route(spec: Spec) -> Route:
     return Route(hostname=connection.host, user=connection.user, port=connection.port, proxied=bool(connection.gateway))
 
 
-def find_known_keys(paths: Iterable[Path], *names: str) -> tuple[paramiko.PKey, ...]:
-    """The keys that `ssh-keygen -F` finds for names, "host" or "[host]:port", without those revoked for any of them.
+def find_known_keys(paths: Iterable[Path], name: str) -> tuple[paramiko.PKey, ...]:
+    """The keys that `ssh-keygen -F` finds for a name, "host" or "[host]:port", without those that are revoked.
 
     paths: files of known hosts, of which some may not exist. Raises ClusterError.
     """
     found, revoked = [], set()
-    for path, name in product(paths, names):
-        if not path.is_file():
-            continue
+    for path in filter(Path.is_file, paths):
         for line in _run(["ssh-keygen", "-F", name, "-f", str(path)]).stdout.splitlines():
             words = line.split()
             is_revoked = words[:1] == ["@revoked"]
@@ -230,9 +214,7 @@ def _prepare(connection: fabric.Connection) -> None:
     files = "".join(f" {options.get(key, '')}" for key in ("userknownhostsfile", "globalknownhostsfile"))
     # `ssh -G` does not quote the paths, which are absolute and may contain blanks.
     paths, alias = [Path(path) for path in re.split(" +(?=/)", files)], options.get("hostkeyalias")
-    without_port = () if alias or connection.port == 22 else find_known_keys(paths, connection.host, name)
-    policy = RefuseUnknown(without_port, is_kept=options.get("userknownhostsfile") not in ("none", os.devnull))
-    connection.client.set_missing_host_key_policy(policy)  # Fabric's own policy adds unknown keys
+    connection.client.set_missing_host_key_policy(RefuseUnknown())  # Fabric's own policy adds unknown keys
     for key in find_known_keys(paths, alias or name):
         connection.client.get_host_keys().add(name, key.get_name(), key)
     connection.connect_timeout = CONNECT_TIMEOUT_S
@@ -270,11 +252,10 @@ def _cause(spec: Spec, host: Host, error: BaseException) -> tuple[str, str]:
     again = "then run the command again"
     match error:
         case UnknownHostKey():
-            keep = "" if error.is_kept else "remove UserKnownHostsFile /dev/null from your ssh_config; then "
             return (
                 "its host key is not in your known_hosts; nothing was sent to it\n"
                 f"  presented: {error.key.get_name()} {error.key.fingerprint}"
-            ), f"{keep}{command}, once, to check and accept its key; {again}"
+            ), f"{command}, once, to check and accept its key; {again}"
         case paramiko.BadHostKeyException():
             return (
                 f"the host key of {error.hostname} differs from the one in your known_hosts, so this may not be the "
