@@ -13,7 +13,6 @@ from bootstrap.environment.requirements import (
     find_locked,
     find_name,
     is_mxnet,
-    parse_requirement,
 )
 from foundation.errors import ClusterError, ConfigError
 from node.engines.engine import Framework
@@ -176,9 +175,9 @@ def is_of_framework(requirement: str, framework: Framework) -> bool:
 
 
 def explain_ignored(line: str, config: BootstrapConfig) -> str | None:
-    """The message for a requirement for the framework that [bootstrap] does not meet, with the line that sets it. Pure.
+    """The message for a requirement for the framework, whose version [bootstrap] chooses instead. Pure.
 
-    None for other packages, and if the version that [bootstrap] chooses is one that the requirement allows.
+    None for other packages, and if both name the same version.
     """
     if not is_of_framework(line, config.framework):
         return None
@@ -188,17 +187,8 @@ def explain_ignored(line: str, config: BootstrapConfig) -> str | None:
     installed = chosen
     if chosen == "auto":
         installed = CPU_WHEEL.requirement if key == "mxnet" else pick_torch(None) or ""
-    if "==" not in installed or _allows(line, installed):
-        return None
     exact = find_exact(line)
-    remedy = f'to install it: {key} = "{exact}"' if exact is not None else f"set {key} to a version that it allows"
-    return f'[bootstrap] packages: {line} is ignored: [bootstrap] {key} = "{chosen}" chooses the version; {remedy}'
-
-
-def _allows(line: str, exact: str) -> bool:
-    try:
-        found = parse_requirement(line)
-    except ValueError:  # such as conda's "torch=2.13.0"
-        return False
-    is_same = found.url is None and find_name(line) == find_name(exact)
-    return is_same and found.specifier.contains(exact.partition("==")[2], prereleases=True)
+    if exact is not None and exact == installed.partition("+")[0]:
+        return None
+    remedy = f'; to install it: {key} = "{exact}"' if exact is not None else ""
+    return f'[bootstrap] packages: {line} is ignored: [bootstrap] {key} = "{chosen}" chooses the version{remedy}'

@@ -7,7 +7,7 @@ that the head needs only their lines. uv evaluates conditions (`; python_version
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import Struct
 
@@ -15,9 +15,6 @@ from foundation.errors import ConfigError
 from foundation.files import read_bounded
 from foundation.toml import parse_toml
 from provision.oracle.tables import Version, show
-
-if TYPE_CHECKING:
-    from packaging.requirements import Requirement
 
 PYPROJECT = "pyproject.toml"
 FILE_OPTION = re.compile(r"(-r|--requirement|-c|--constraint)(?:\s*=\s*|\s+|(?<=-[rc]))(\S.*)")
@@ -153,15 +150,10 @@ def find_exact(line: str) -> str | None:
     return f"{find_name(line)}=={version[1]}" if version is not None else None
 
 
-def parse_requirement(line: str) -> "Requirement":
-    """A line in PEP 508's form. Pure. Raises ValueError."""
-    from packaging.requirements import Requirement  # noqa: PLC0415 - slow to import, and few configurations need it
-
-    return Requirement(HASH.sub("", line).strip())
-
-
 def find_locked(locked: Iterable[str], names: re.Pattern[str], *, python_version: Version, machine: str) -> str | None:
     """The requirement of a lock for one of these packages that holds on such a node; None without one. Pure."""
+    from packaging.requirements import Requirement  # noqa: PLC0415 - slow to import, and few use a project
+
     short = show(python_version)
     node = {
         "python_version": short,
@@ -173,7 +165,7 @@ def find_locked(locked: Iterable[str], names: re.Pattern[str], *, python_version
     }
     for line in locked:
         if names.fullmatch(find_name(line)):
-            found = parse_requirement(line)
+            found = Requirement(HASH.sub("", line).strip())
             if found.marker is None or found.marker.evaluate(node):
                 return f"{found.name}{found.specifier}"
     return None
