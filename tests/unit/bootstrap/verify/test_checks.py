@@ -91,8 +91,8 @@ def test_a_single_node_and_one_that_cannot_listen() -> None:
     ("ahead", "statuses"),
     [
         ([0.0, 6.0], ["ok", "failed"]),
-        ([30.0, 30.1, 30.2], ["warning"] * 3),
-        ([30.0, 30.1, 0.0], ["warning", "warning", "failed"]),
+        ([30.0, 30.1, 30.2], ["ok"] * 3),  # this machine's own is wrong
+        ([30.0, 30.1, 0.0], ["ok", "ok", "failed"]),
         ([0.0, 0.0, 0.0, -3600.0], ["ok", "ok", "ok", "failed"]),
         ([-4.0, 0.0, 4.9], ["ok", "ok", "ok"]),
     ],
