@@ -43,7 +43,6 @@ LIBRARIES: Mapping[Framework, tuple[str, ...]] = {
     "pytorch": ("libstdc++.so.6",),
     "none": (),
 }
-NOEXEC = "its file system is mounted noexec; the home folder must be on another one"
 # Allows for folders and partial blocks, which the sizes in archives do not include.
 OVERHEAD = 1.05
 # Extracts uv's binary from its wheel.
@@ -133,7 +132,6 @@ class MakeEnvironment(Struct, frozen=True, kw_only=True):
             f"if [ ! -x {tool} ]; then",
             f"    {shlex.join([python, '-c', TAKE_UV, _place(uv), f'{tool}.new'])}",
             f"    chmod 755 {tool}.new && mv {tool}.new {tool}",
-            f'    [ -x {tool} ] || {{ echo "$PWD: programs cannot run there: {NOEXEC}" >&2; exit 1; }}',
             "fi",
             f"cache={root}/cache.new",  # environments share its files by hard links; what is left here may be damaged
             f'rm -rf {env} "$cache"; mkdir -p {root}/cache; mv {root}/cache "$cache"',

@@ -122,17 +122,6 @@ def test_the_script_of_a_plan_is_valid_shell(tmp_path: Path, *, managed: bool) -
     assert (f"python/{PYTHON_FILE.sha256}/bin/python3.11" in script.read_text()) == managed
 
 
-def test_a_home_without_programs_is_named(tmp_path: Path) -> None:
-    """On a file system that is mounted noexec, no file is executable, whatever its mode."""
-    (tmp_path / ".cluster").mkdir()
-    programs = make_programs(tmp_path / "bin", python3=': >"$4"', chmod="exit 0")
-    step = MakeEnvironment(bundle=BUNDLE, python=None)
-    script = render_script([step], python=str(programs / "python3"))
-    done = run_shell(script, tmp_path, path=f"{programs}:/usr/bin:/bin")
-    assert done.returncode == 1
-    assert f"{tmp_path}/.cluster: programs cannot run there: its file system is mounted noexec" in done.stderr
-
-
 def test_what_another_command_has_made_meanwhile_stays(tmp_path: Path) -> None:
     """This command gathered the facts before; the other one's job runs already."""
     made = [f"env/{BUNDLE.digest}/.complete", f"env/{BUNDLE.digest}/bin/python", "ssh/id_ed25519", "ssh/id_ed25519.pub"]
