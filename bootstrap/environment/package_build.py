@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from bootstrap.environment.bundle import Bundle, fetch_bundle
 from bootstrap.environment.facts import NodeFacts
 from bootstrap.environment.fetches import bring_here
-from bootstrap.environment.file_cache import BundleFile, fetch_once, find_kept, remember
+from bootstrap.environment.file_cache import BundleFile, fetch_once, find_kept
 from bootstrap.environment.framework import is_torch
 from bootstrap.environment.git_source import MARK
 from bootstrap.environment.lock import lock_source
@@ -51,9 +51,6 @@ IMPORTS = re.compile(rb"\b(?:import|from)\s+(torch|mxnet)\b")
 """An import of a framework, in setup.py or in the words with which CMake asks Python for the framework's folders."""
 BUILD_TOOLS = ("cmake<4", "ninja", "packaging", "psutil")
 """What such builds use without a word in their metadata. CMake 4 refuses files for versions before 3.5."""
-BUILD_VARIABLES = {("horovod", "mxnet"): "HOROVOD_WITH_MXNET", ("horovod", "torch"): "HOROVOD_WITH_PYTORCH"}
-"""Without its variable, Horovod's build leaves out a framework that it fails to compile for, and succeeds
-(https://horovod.readthedocs.io/en/stable/install.html)."""
 RUNPATH = ":".join(f"$ORIGIN/{below}" for below in ("../mxnet", "../../mxnet", "../..", "../../..", "../../../.."))
 """Where a package's libraries find those of their environment, which is not the one of the build: MXNet's, and those in
 its folder lib, such as Open MPI's (https://man7.org/linux/man-pages/man8/ld.so.8.html)."""
@@ -111,7 +108,8 @@ class PackageBuilds:
 
         Raises NoSourceError, and ClusterError with the last lines of the build.
         """
-        source = self._find_source(target, requirement)
+        source = lock_source(target, requirement, cache=self._cache)
+        bring_here(source)
         frameworks = find_frameworks(source.path)
         built = _key(source, target, frameworks)
         kept = find_kept(self._cache, f"built/{built}", report=self._report)
@@ -135,15 +133,6 @@ class PackageBuilds:
         what = f"taking {name} from {connection.host.name}"
         [file] = fetch_once(self._cache, f"built/{key}", take, what=what, report=self._report)
         return file
-
-    def _find_source(self, target: WheelTarget, requirement: str) -> BundleFile:
-        content = [target.python_version, target.limits, requirement, target.requirements]
-        key = f"sources/{hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]}"
-        kept = find_kept(self._cache, key, report=self._report)
-        source = kept[0] if kept else lock_source(target, requirement, cache=self._cache)
-        bring_here(source)
-        remember(self._cache, key, [source])
-        return source
 
     def _run(
         self, head: _Head, source: BundleFile, target: WheelTarget, *, key: str, frameworks: Collection[str]
@@ -270,18 +259,7 @@ def render_build(
         version = source.name.partition(MARK)[2].removesuffix(".tar.gz")
         unpack.append(f"export SETUPTOOLS_SCM_PRETEND_VERSION={version} PBR_VERSION={version}")
     command = f"tools/uv-{tools.uv.sha256} build --wheel --offline --no-build-isolation"
-    package = source.name.split("-")[0]
-    base = tools.target.base.name if tools.target.base is not None else ""
-    with_mxnet = base == "mxnet" or any(is_mxnet(one) for one in tools.target.requirements)
-    visible = {"torch": tools.torch is not None, "mxnet": with_mxnet}
-    variables = [
-        f"export {variable}=1"
-        for (name, framework), variable in BUILD_VARIABLES.items()
-        if name == package and framework in frameworks and visible[framework]
-    ]
-    if frameworks:
-        flag = f"-Wl,-rpath,'{RUNPATH}'"  # quoted, because CMake's shells expand it too
-        variables.append(f'export LDFLAGS="${{LDFLAGS:-}} "{shlex.quote(flag)}')
+    flag = shlex.quote(f"-Wl,-rpath,'{RUNPATH}'")  # quoted twice, because CMake's shells expand it too
     return "\n".join(
         [
             *render_start(setup),
@@ -290,7 +268,7 @@ def render_build(
             'rm -rf "$building"; mkdir -p "$building"',
             'export UV_CACHE_DIR="$PWD/$building/cache" UV_PYTHON_DOWNLOADS=never UV_NO_CONFIG=1',
             f'export PATH="$PWD/{env}/bin:$PATH"',
-            *variables,
+            *([f'export LDFLAGS="${{LDFLAGS:-}} "{flag}'] if frameworks else []),
             *unpack,
             f'{command} --python {env}/bin/python --out-dir "$building/dist" {path}',
             'wheel=$(echo "$building"/dist/*.whl) sha256=$(sha256sum "$building"/dist/*.whl)',

@@ -1,6 +1,5 @@
 """Packages without a wheel: what their build needs, sees and leaves."""
 
-import re
 from contextlib import nullcontext
 from pathlib import Path
 from unittest.mock import Mock
@@ -8,7 +7,6 @@ from unittest.mock import Mock
 import pytest
 from msgspec.structs import replace
 
-from bootstrap.environment.bundle import Bundle
 from bootstrap.environment.file_cache import BundleFile
 from bootstrap.environment.package_build import (
     BUILD_TOOLS,
@@ -18,7 +16,6 @@ from bootstrap.environment.package_build import (
     find_built,
     find_frameworks,
     read_build_requirements,
-    render_build,
 )
 from bootstrap.environment.target import WheelTarget
 from foundation.errors import ClusterError
@@ -112,18 +109,3 @@ def test_file_names_from_a_node_are_checked(*, answer: str, found: bool | None) 
     connection = Mock(**{"run.return_value.last_line": answer})
     with pytest.raises(ClusterError) if found is None else nullcontext():
         assert find_built(connection, "key") == (tuple(answer.split()) or None)
-
-
-@pytest.mark.parametrize(
-    ("source", "target", "variables"),
-    [
-        ("horovod-0.28.1.tar.gz", MXNET, ["HOROVOD_WITH_MXNET"]),
-        ("horovod-0.28.1.tar.gz", replace(MXNET, framework="none", requirements=("x",)), []),
-        ("other-1.0.tar.gz", MXNET, []),
-    ],
-)
-def test_horovod_is_never_built_without_the_framework(source: str, target: WheelTarget, variables: list[str]) -> None:
-    tools = Bundle(target=target, files=(BundleFile(path=Path("uv-1-py3-none.whl"), sha256="1" * 64, size_bytes=1),))
-    file = BundleFile(path=Path(source), sha256="2" * 64, size_bytes=1)
-    text = render_build(file, "key", tools=tools, setup=None, frameworks={"mxnet", "torch"})
-    assert re.findall(r"export (HOROVOD\w+)=1", text) == variables
