@@ -4,7 +4,7 @@ import http.client
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
@@ -17,12 +17,9 @@ from foundation.files import UNFINISHED, written_whole
 from foundation.progress import Event, Report
 from foundation.thread_pool import run_in_thread
 
-WHAT = "fetching wheels for the nodes"
-REPORT_EVERY_S = 0.2
 TRIES = 4
 FIRST_PAUSE_S = 0.5
 AT_ONCE = 8
-READ_BYTES = 1 << 20
 _BROKEN = (OSError, http.client.HTTPException)
 
 
@@ -34,8 +31,9 @@ class Fetches:
         self._lock = threading.Lock()
         self._places = threading.Semaphore(AT_ONCE)
         self._futures: dict[str, Future[None]] = {}
-        self._left = self._files = self._total_bytes = self._done_bytes = 0
-        self._began = self._reported = 0.0
+        self._left = 0
+        self._began = 0.0
+        self._what = ""
 
     def begin(self, files: Iterable[BundleFile]) -> None:
         """Starts to fetch the files that have URLs and are not on this machine."""
@@ -43,13 +41,12 @@ class Fetches:
             missing = {file.sha256: file for file in files if file.urls and file.sha256 not in self._futures}
             new = [file for file in missing.values() if not is_here(file)]
             if new and not self._left:
-                self._files = self._total_bytes = self._done_bytes = 0
                 self._began = time.monotonic()
-                self._report(Event(kind="start", what=WHAT))
+                size_mb = sum(file.size_bytes for file in new) / 1e6
+                self._what = f"fetching wheels for the nodes: {len(new)} files, {size_mb:.0f} MB"
+                self._report(Event(kind="start", what=self._what))
             for file in new:
                 self._left += 1
-                self._files += 1
-                self._total_bytes += file.size_bytes
                 self._futures[file.sha256] = run_in_thread(partial(self._fetch, file))
 
     def wait(self, file: BundleFile) -> None:
@@ -63,24 +60,13 @@ class Fetches:
     def _fetch(self, file: BundleFile) -> None:
         try:
             with self._places:
-                bring_here(file, grew=self._grow)
+                bring_here(file)
         finally:
             with self._lock:
                 self._left -= 1
                 if not self._left:
-                    what = f"{WHAT}: {self._files} files, {self._total_bytes / 1e6:.0f} MB"
                     duration_s = time.monotonic() - self._began
-                    self._report(Event(kind="done", what=what, step=WHAT, duration_s=duration_s))
-
-    def _grow(self, size_bytes: int) -> None:
-        with self._lock:
-            self._done_bytes += size_bytes
-            now = time.monotonic()
-            if now - self._reported >= REPORT_EVERY_S:
-                self._reported = now
-                done = min(self._done_bytes, self._total_bytes) / 1e6  # a file that is fetched again counts twice
-                what = f"{WHAT}: {done:.0f} of {self._total_bytes / 1e6:.0f} MB"
-                self._report(Event(kind="progress", what=what, step=WHAT))
+                    self._report(Event(kind="done", what=self._what, duration_s=duration_s))
 
 
 def find_size(url: str) -> int:
@@ -101,10 +87,10 @@ def download(url: str, path: Path) -> None:
         raise ClusterError(f"{url} cannot be downloaded: {error}", hint=f"curl -fLO {url}") from error
 
 
-def bring_here(file: BundleFile, *, grew: Callable[[int], None] = lambda _: None) -> None:
+def bring_here(file: BundleFile) -> None:
     """Fetches a file from its URLs to its path on this machine. It appears at the path only when whole and checked.
 
-    grew: called with the number of bytes that have arrived. Raises ClusterError.
+    Raises ClusterError.
     """
     if is_here(file):
         return
@@ -116,9 +102,7 @@ def bring_here(file: BundleFile, *, grew: Callable[[int], None] = lambda _: None
         try:
             with written_whole(file.path) as temporary:
                 with open_url(url) as answer, temporary.open("wb") as out:
-                    while data := answer.read(READ_BYTES):
-                        out.write(data)
-                        grew(len(data))
+                    shutil.copyfileobj(answer, out)
                 digest = find_digest(temporary)
                 if digest != file.sha256:
                     raise OSError(f"the download has the SHA-256 {digest}, not {file.sha256}")

@@ -109,27 +109,16 @@ def still_running(running: tuple[str, ...], event: Event) -> tuple[str, ...]:
     """Returns the steps that are running after an event, in the order in which they started. Pure.
 
     If the event that ends a step has another name than its start, it ends the last step that started at the same place.
-    An event with a `step` refers to that one, whose name then may have grown, as in "fetching: 5 of 10 MB".
     """
     if event.kind == "start":
         return (*running, step_name(event))
-    if event.kind == "progress":
-        return tuple(step_name(event) if _is_of(event, name) else name for name in running)
     if event.kind not in {"done", "same", "failed"}:
         return running
     prefix = f"{event.where}: " if event.where else ""
-    candidates = [name for name in running if name == step_name(event) or _is_of(event, name)] or [
+    candidates = [name for name in running if name == step_name(event)] or [
         name for name in running if name.startswith(prefix)
     ]
     if not candidates:
         return running
     position = len(running) - 1 - running[::-1].index(candidates[-1])
     return running[:position] + running[position + 1 :]
-
-
-def _is_of(event: Event, name: str) -> bool:
-    """Whether a running step of this name is the one that an event names. Pure."""
-    if event.step is None:
-        return False
-    first = f"{event.where}: {event.step}" if event.where else event.step
-    return name == first or name.startswith(f"{first}: ")

@@ -1,7 +1,6 @@
 """How steps are shown while they run, and afterwards."""
 
 from pathlib import Path
-from typing import Literal
 
 import pytest
 
@@ -18,10 +17,6 @@ def done(what: str, where: str | None = None) -> Event:
     return Event(kind="done", what=what, where=where, duration_s=1.25)
 
 
-def grown(what: str, kind: Literal["progress", "done"] = "progress") -> Event:
-    return Event(kind=kind, what=what, step="a")
-
-
 @pytest.mark.parametrize(
     ("events", "left"),
     [
@@ -29,8 +24,6 @@ def grown(what: str, kind: Literal["progress", "done"] = "progress") -> Event:
         ([begin("a"), done("a")], ()),
         ([begin("a", "node-0"), begin("b", "node-1"), done("ready", "node-0")], ("node-1: b",)),
         ([begin("a"), begin("b"), done("a")], ("b",)),
-        ([begin("a"), begin("b"), grown("a: 1 of 2")], ("a: 1 of 2", "b")),
-        ([begin("a"), begin("b"), grown("a: 1 of 2"), grown("a: 2 of 2", "done")], ("b",)),
     ],
 )
 def test_steps_run_from_their_beginning_to_their_end(events: list[Event], left: tuple[str, ...]) -> None:
