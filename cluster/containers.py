@@ -62,7 +62,6 @@ def prepare_image(app: App, nodes: Sequence[ReadyNode], login: FindLogin) -> Pre
         nodes,
         config.container,
         find_login=login,
-        uses_environment=framework != "none",
         launcher=choose_launcher_use(config.train, framework),
         report=app.report,
     )

@@ -22,12 +22,11 @@ def check_containers(
     config: ContainerConfig,
     *,
     find_login: FindLogin,
-    uses_environment: bool,
     report: Report,
 ) -> tuple[Check, ...]:
     """A check for each node, or a single one if the nodes cannot be prepared for jobs in the image."""
     try:
-        image = prepare(nodes, config, find_login=find_login, uses_environment=uses_environment, report=report)
+        image = prepare(nodes, config, find_login=find_login, report=report)
     except ClusterError as error:
         message, *more = error.message.splitlines()
         cause = " ".join(" ".join(more).split()) or None

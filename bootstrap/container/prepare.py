@@ -1,8 +1,7 @@
 """Prepares nodes for jobs in containers, before a job: finds each node's engine, and gives all of them the same image.
 
-The first node resolves the tag; the others get the same image by its digest. Everything that would keep the job from
-starting is an error here: no engine, an image that cannot be pulled or is for another kind of machine, a /dev/shm that
-is too small, an environment that does not run in the image.
+The first node resolves the tag; the others get the same image by its digest. No engine and an image that cannot be
+pulled are errors here.
 """
 
 import re
@@ -10,23 +9,20 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from bootstrap.apply import ReadyNode
 from bootstrap.container import chain
-from bootstrap.container.config import SMALLEST_SHM_BYTES, ContainerConfig, parse_size
+from bootstrap.container.config import ContainerConfig
 from bootstrap.container.reference import Reference, parse_reference
 from bootstrap.ssh.connections import on_all
 from bootstrap.ssh.node_program import NodeProgram
 from bootstrap.step import step
 from foundation.errors import ClusterError
 from foundation.progress import Event, Report
-from node.setup.containers.engine import PYTHONS_FOLDER
 
-MACHINES = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "ppc64le": "ppc64le", "s390x": "s390x"}
-"""The name of each kind of machine in images, by its name in `uname -m`."""
 INSTALL = (
     'cluster exec -- sudo apt-get install -y podman, once; or [bootstrap] setup = ["sudo apt-get install -y podman"]'
 )
@@ -75,15 +71,11 @@ class PreparedImage(Struct, frozen=True, kw_only=True):
 class _EngineFacts(Struct, frozen=True):
     engine: tuple[str, ...] | None
     reasons: tuple[str, ...]
-    machine: str
-    shm_bytes: Annotated[int, Meta(ge=0)]
 
 
 class _Image(Struct, frozen=True):
     id: str
     digests: tuple[str, ...]
-    machine: str
-    os: str
     path: str
     python_path: str
 
@@ -112,12 +104,9 @@ class ContainerNode(NodeProgram):
         """The image; None if the node does not have it."""
         return self.call({"inspect": reference}, _Done).image
 
-    def run(self, order: Mapping[str, Any], *, once: str | None = None) -> str | None:
-        """Runs a command in a container to its end. Returns its output if it failed, else None.
-
-        once: a name for what the command tries; the node does not run it again if it has succeeded there before.
-        """
-        return self.call({"try": order, "once": once}, _Done).failed
+    def run(self, order: Mapping[str, Any]) -> str | None:
+        """Runs a command in a container to its end. Returns its output if it failed, else None."""
+        return self.call({"try": order}, _Done).failed
 
 
 def prepare(
@@ -125,14 +114,12 @@ def prepare(
     config: ContainerConfig,
     *,
     find_login: FindLogin,
-    uses_environment: bool,
     report: Report,
     launcher: LauncherUse = "none",
 ) -> PreparedImage:
     """Prepares nodes for jobs in [container] image; the first node resolves its tag.
 
-    uses_environment: the environment of [bootstrap] is mounted into the containers. launcher: whether the image's own
-    launch.py is copied to the head.
+    launcher: whether the image's own launch.py is copied to the head.
     Raises ConnectError, and ClusterError, which names every node with a problem.
     """
     reference = parse_reference(config.image)
@@ -154,10 +141,7 @@ def prepare(
             fixed = reference if reference.digest else reference.at(find_digest(first, reference))
         images = {head.name: first}
         images |= distribute(head, others, fixed, first, find_login=find_login, report=report)
-        check_images({name: images[name] for name in names}, {name: found[name].machine for name in names}, config)
         on_all([sessions[name] for name in names], lambda one: map_owners(one, images[one.name], report=report))
-        if uses_environment:
-            check_environments([sessions[name] for name in names], images, config)
         folder = take_launcher(head, first, config, is_required=launcher == "required") if launcher != "none" else None
     return PreparedImage(
         reference=str(fixed) if fixed.digest else f"{fixed.server}/{fixed.name}@{first.id}",
@@ -175,7 +159,7 @@ def prepare(
 
 
 def check_nodes(found: Mapping[str, _EngineFacts], config: ContainerConfig) -> None:
-    """Raises ClusterError for nodes without an engine, or with a /dev/shm that is too small. Pure."""
+    """Raises ClusterError for nodes without an engine. Pure."""
     lacking = {name: one for name, one in found.items() if one.engine is None}
     if lacking:
         wanted = "Docker nor Podman" if config.engine == "auto" else config.engine
@@ -186,13 +170,6 @@ def check_nodes(found: Mapping[str, _EngineFacts], config: ContainerConfig) -> N
             + "\n  ".join(lines),
             hint=INSTALL,
         )
-    for name, one in found.items():
-        if parse_size(config.shm_size) is None and one.shm_bytes < SMALLEST_SHM_BYTES:
-            raise ClusterError(
-                f'{name}: its /dev/shm has {one.shm_bytes >> 20} MiB, and [container] shm_size = "auto" uses it; '
-                "data loaders and NCCL need 64 MiB or more",
-                hint='set [container] shm_size = "1g"; or cluster exec -- sudo mount -o remount,size=50% /dev/shm',
-            )
 
 
 def resolve(session: ContainerNode, reference: Reference, *, find_login: FindLogin, report: Report) -> _Image:
@@ -321,48 +298,6 @@ def distribute(
     return found
 
 
-def check_images(images: Mapping[str, _Image], machines: Mapping[str, str], config: ContainerConfig) -> None:
-    """Raises ClusterError for nodes of another kind of machine than the image's. Pure."""
-    wrong = {
-        name: machines[name]
-        for name, image in images.items()
-        if image.machine and MACHINES.get(machines[name], machines[name]) != image.machine
-    }
-    if wrong:
-        image = next(iter(images.values()))
-        where = ", ".join(f"{name} is {MACHINES.get(machine, machine)} ({machine})" for name, machine in wrong.items())
-        raise ClusterError(
-            f'[container] image = "{config.image}" is for {image.os or "linux"}/{image.machine}, and {where}',
-            hint="build the image for the nodes' machine, or choose another [provision] instance_type",
-        )
-
-
-def check_environments(
-    sessions: Sequence[ContainerNode], images: Mapping[str, _Image], config: ContainerConfig
-) -> None:
-    """Runs each node's environment in the image. Raises ClusterError for nodes where it does not run."""
-
-    def check(session: ContainerNode) -> None:
-        node = session.node
-        folder = node.python.removesuffix("/bin/python")
-        mounts = [[path, path, True] for path in (folder, f"{node.facts.home}/{PYTHONS_FOLDER}")]
-        order = {
-            **brief_order(images[session.name].id),
-            "mounts": mounts,
-            "command": [node.python, "-c", f"import {_MODULES.get(node.framework, 'sys')}"],
-        }
-        output = session.run(order, once=f"{folder.rpartition('/')[2]}-{images[session.name].id.rpartition(':')[2]}")
-        if output is not None:
-            raise ClusterError(
-                f'{session.name}: the environment of [bootstrap] framework = "{node.framework}" does not run in '
-                f"{config.image}:{_quote(output)}",
-                hint="use an image whose system has this Python and the libraries, as the nodes' own system has; or "
-                'one that contains the framework, with [bootstrap] framework = "none"',
-            )
-
-    on_all(sessions, check)
-
-
 def brief_order(image: str) -> dict[str, Any]:
     """The order for a container that runs a short command, as engine.run_words takes it. image: the image's id."""
     name = f"cluster-check-{secrets.token_hex(6)}"
@@ -405,4 +340,3 @@ with tarfile.open(fileobj=sys.stdout.buffer, mode="w|") as archive:
     archive.add(found["mxnet"], os.path.join("mxnet", "tools", "launch.py"))
     archive.add(found["dmlc_tracker"], "dmlc_tracker")
 """
-_MODULES = {"mxnet": "mxnet", "pytorch": "torch", "none": "sys"}

@@ -50,7 +50,6 @@ def verify(app: App, *, deep: bool, as_json: bool) -> None:
                 nodes,
                 app.config.container,
                 find_login=find_login(app),
-                uses_environment=app.config.bootstrap.framework != "none",
                 report=app.report,
             )
         checks = sort_checks((*checks, *more), names=[node.host.name for node in nodes])

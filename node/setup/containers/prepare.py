@@ -3,15 +3,14 @@
 Requests and answers are JSON, one per line. The verb is a request's first key. Answers come in order: {"failed": text},
 or as below, and {"alive": true} every two seconds. The end of stdin ends this program and the command that it runs.
 
-    {"find": "auto"}                 {"engine": words or null, "reasons": [why not], "machine", "shm_bytes"}
-    {"inspect": IMAGE}               {"image": {"id", "digests", "machine", "os", "path", "python_path"} or null}
+    {"find": "auto"}                 {"engine": words or null, "reasons": [why not]}
+    {"inspect": IMAGE}               {"image": {"id", "digests", "path", "python_path"} or null}
     {"map": IMAGE_ID}                {"done": true}: gives the image's files the owners that containers of this
                                      node's user see
     {"pull": IMAGE, "login": LOGIN}  {"image": as above}
     {"take": FOLDER, "from": ORDER}  {"taken": path}: runs a command in a container, and unpacks the archive that it
                                      prints to FOLDER below the home folder, unless that exists
-    {"try": ORDER, "once": NAME or null}
-                                     {"done": true}: runs a command in a container, see engine.run_words
+    {"try": ORDER}                   {"done": true}: runs a command in a container, see engine.run_words
     {"save": IMAGE_ID}               {"sha256", "name", "size"} of the image's file in the store
     {"load": "SHA256/NAME"}          {"done": true}: the image of a file in the store
     {"forget": SHA256}               {"done": true}: the file has been removed
@@ -77,12 +76,7 @@ class Node:
             os.makedirs(os.path.join(os.path.expanduser("~"), name), 0o700, exist_ok=True)
         found, message = engine.find(wanted, os.environ)
         self._engine = found or []
-        return {
-            "engine": found,
-            "reasons": message,
-            "machine": os.uname().machine,
-            "shm_bytes": shutil.disk_usage(MEMORY).total if os.path.isdir(MEMORY) else 0,
-        }
+        return {"engine": found, "reasons": message}
 
     def do_inspect(self, reference: str) -> Message:
         """Describes an image, if the node has it."""
@@ -109,19 +103,14 @@ class Node:
             finally:
                 self._call(engine.remove_words(self._engine, [name]))
 
-    def do_try(self, order: Mapping[str, Any], once: str | None) -> None:
-        """Runs a command in a container. once: names what it tries; if that has succeeded before, does nothing."""
-        done = os.path.join(make_folder("tried"), once) if once else None
-        if done is not None and os.path.exists(done):
-            return
+    def do_try(self, order: Mapping[str, Any]) -> None:
+        """Runs a command in a container."""
         words, passed = engine.run_words(self._engine, order, {}, os.getuid(), os.getgid())
         try:
             self._run(words, env=passed, timeout_s=TRY_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self._call(engine.remove_words(self._engine, [order["name"]]))
             raise Failed(f"it did not end within {TRY_TIMEOUT_S} s") from None
-        if done is not None:
-            open(done, "w").close()
 
     def do_take(self, name: str, order: Mapping[str, Any]) -> Message:
         """Takes files out of an image."""
@@ -240,8 +229,6 @@ def describe(found: Mapping[str, Any]) -> Message:
     return {
         "id": identity if identity.startswith("sha256:") else "sha256:" + identity,
         "digests": found.get("RepoDigests") or [],
-        "machine": found.get("Architecture") or "",
-        "os": found.get("Os") or "",
         "path": env.get("PATH", ""),
         "python_path": env.get("PYTHONPATH", ""),
     }

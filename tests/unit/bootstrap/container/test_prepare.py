@@ -32,12 +32,11 @@ DIGEST = "sha256:" + "ab" * 32
 
 
 def found(**more: Any) -> Any:
-    facts = {"engine": ["podman"], "reasons": [], "machine": "x86_64"}
-    return convert({**facts, "shm_bytes": 4 << 30, **more}, prepare._EngineFacts)
+    return convert({"engine": ["podman"], "reasons": [], **more}, prepare._EngineFacts)
 
 
 def image(**more: Any) -> Any:
-    facts = {"id": "sha256:1", "digests": [], "machine": "amd64", "os": "linux", "path": "", "python_path": ""}
+    facts = {"id": "sha256:1", "digests": [], "path": "", "python_path": ""}
     return convert({**facts, **more}, prepare._Image)
 
 
@@ -48,23 +47,6 @@ def test_nodes_without_an_engine_are_named() -> None:
     assert "neither Docker nor Podman works on node-1" in str(caught.value)
     assert "node-1: docker: not installed; podman: not installed" in str(caught.value)
     assert "apt-get install -y podman" in (caught.value.hint or "")
-
-
-def test_a_shared_memory_that_is_too_small() -> None:
-    small = {"node-0": found(shm_bytes=32 << 20)}
-    with pytest.raises(ClusterError, match="its /dev/shm has 32 MiB"):
-        prepare.check_nodes(small, ContainerConfig(image="a"))
-    prepare.check_nodes(small, ContainerConfig(image="a", shm_size="64m"))
-
-
-def test_an_image_for_another_machine() -> None:
-    config = ContainerConfig(image="r.example.com/train:1")
-    images = {"node-0": image(machine="arm64"), "node-1": image(machine="arm64")}
-    machines = {"node-0": "aarch64", "node-1": "x86_64"}
-    with pytest.raises(ClusterError) as caught:
-        prepare.check_images(images, machines, config)
-    assert 'image = "r.example.com/train:1" is for linux/arm64, and node-1 is amd64 (x86_64)' in str(caught.value)
-    prepare.check_images({"node-0": image()}, {"node-0": "x86_64"}, config)
 
 
 class Talk:
@@ -199,7 +181,7 @@ def test_a_failed_check_of_verify(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(check, "prepare", fail)
     config = ContainerConfig(image="x/train:1.4")
-    (found,) = check.check_containers((), config, find_login=lambda: None, uses_environment=False, report=silent)
+    (found,) = check.check_containers((), config, find_login=lambda: None, report=silent)
     assert (found.status, found.result, found.cause) == ("failed", "no x/train:1.4:", "manifest unknown more")
 
 
@@ -215,7 +197,7 @@ def test_a_node_that_fails_meanwhile_is_a_failed_check_of_verify(monkeypatch: py
     monkeypatch.setattr(check, "prepare", lambda *_, **__: None)
     monkeypatch.setattr(check, "_try", fail)
     config = ContainerConfig(image="x/train:1.4")
-    checks = check.check_containers(nodes, config, find_login=lambda: None, uses_environment=False, report=silent)
+    checks = check.check_containers(nodes, config, find_login=lambda: None, report=silent)
     assert [(one.node, one.status, one.cause) for one in checks] == [
         ("node-0", "failed", "node-0 did not answer"),
         ("node-1", "ok", None),
