@@ -21,8 +21,7 @@ from bootstrap.environment.steps import NodePlan, plan_node, plan_python, plan_s
 from bootstrap.environment.target import ChosenPython, WheelTarget, choose_python, choose_wheels
 from bootstrap.homes import Turns, find_homes_of
 from bootstrap.runtime.code import runtime_path
-from bootstrap.runtime.placing import RuntimePlacing, placing_runtimes
-from bootstrap.runtime.runtime import fetch_wheels, python_place
+from bootstrap.runtime.runtime import RuntimePlacing, fetch_wheels, placing_runtimes, python_place
 from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.connections import Connections, on_all
 from bootstrap.ssh.host import Host

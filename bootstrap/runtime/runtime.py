@@ -1,4 +1,6 @@
-"""The runtime of our own programs on a node: their code, a Python, and the packages that they import.
+"""The runtime of our own programs: their code, a Python, and the packages that they import.
+
+It is placed on a node before anything else runs there.
 
 On a node it is ~/.cluster/runtime/DIGEST/, a virtual environment without pip:
 
@@ -10,6 +12,8 @@ DIGEST depends only on this version's code and packages: it is the same on all n
 """
 
 import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -20,9 +24,22 @@ from bootstrap.environment.bundle import fetch_python, find_wheels
 from bootstrap.environment.facts import NodeFacts
 from bootstrap.environment.fetches import AT_ONCE, bring_here
 from bootstrap.environment.file_cache import BundleFile
+from bootstrap.environment.steps import plan_python, script_task
 from bootstrap.environment.target import MANAGED_GLIBC, MANAGED_PYTHON, WheelTarget, check_managed
-from bootstrap.runtime.code import PACKAGES, read_code, runtime_digest, runtime_path
-from bootstrap.transfer.tree import EXECUTABLE, PLAIN, Tree, TreeFile, file_of_bytes, files_of_wheel, make_tree
+from bootstrap.runtime.code import FOLDER, PACKAGES, read_code, runtime_digest, runtime_path
+from bootstrap.ssh.connection import NodeConnection
+from bootstrap.step import step
+from bootstrap.transfer.distribute import Distribution, SetUp
+from bootstrap.transfer.tree import (
+    EXECUTABLE,
+    PLAIN,
+    Tree,
+    TreeArchives,
+    TreeFile,
+    file_of_bytes,
+    files_of_wheel,
+    make_tree,
+)
 from foundation.progress import Report
 from foundation.thread_pool import Once, map_in_threads
 from foundation.user_folders import home_folder
@@ -32,6 +49,8 @@ COMPLETE = ".complete"
 """Marks a folder in ~/.cluster as complete."""
 OLDEST_PYTHON = (3, 10)
 NEWEST_PYTHON = (3, 14)
+KEPT_RUNTIMES = 3
+"""How many runtimes of other versions stay on a node, apart from those in use."""
 
 
 class Runtime(Struct, frozen=True, kw_only=True):
@@ -52,18 +71,45 @@ def python_place(packed: BundleFile | None, version: Version) -> str:
     return f"python/{packed.sha256}/bin/python{show(version)}"
 
 
-class Runtimes:
-    """This version's runtime for each kind of node, made once even if many nodes ask at the same time.
+@contextmanager
+def placing_runtimes(*, cache: Path, report: Report) -> Iterator["RuntimePlacing"]:
+    """Prepares to place the runtime on any number of nodes, which pass it on to each other.
 
     cache: foundation.user_folders.cache_folder(), where the packages are kept.
     """
+    with TreeArchives((), cache=cache) as archives, Distribution(report=report) as distribution:
+        yield RuntimePlacing(cache, archives, distribution)
 
-    def __init__(self, cache: Path, report: Report) -> None:
+
+class RuntimePlacing:
+    """Places the runtime on nodes. It is made once for each kind of node. Safe to use from several threads."""
+
+    def __init__(self, cache: Path, archives: TreeArchives, distribution: Distribution) -> None:
         self._cache = cache
-        self._report = report
+        self._archives = archives
+        self._distribution = distribution
         self._made: Once[tuple[Version, str, bool], tuple[Tree, BundleFile | None]] = Once()
 
-    def get(self, facts: NodeFacts, *, node: str) -> Runtime:
+    def place(self, connection: NodeConnection, facts: NodeFacts) -> NodeFacts:
+        """Places the runtime on a node that lacks it. Returns the node's facts, with it. Raises ClusterError."""
+        digest = runtime_digest()
+        if digest in facts.runtimes:
+            return facts
+        name = connection.host.name
+        runtime = self.find(facts, node=name)
+        needed, steps = plan_python(facts, runtime.packed, runtime.tree, what="our own programs", node=name)
+        file, task = self._archives.write(runtime.tree)
+        files = [*needed, file]
+        size_mb = sum(file.size_bytes for file in files) / 1e6
+        tasks = [script_task(steps, what="unpacking Python", python=facts.python)] if steps else []
+        tasks.append({**task, "folder": FOLDER, "python": runtime.python, "keep": [digest], "newest": KEPT_RUNTIMES})
+        wanted = SetUp(python=facts.python, files=files, holds=facts.files, tasks=tasks)
+        what, done = f"copying {size_mb:.0f} MB of our own programs", "our own programs are there"
+        with step(self._distribution.report, what, where=name, done=done):
+            self._distribution.set_up(connection, wanted)
+        return replace(facts, runtimes=facts.runtimes | {digest})
+
+    def find(self, facts: NodeFacts, *, node: str) -> Runtime:
         """The runtime for a node. Raises ClusterError if no Python runs there, or if a package cannot be fetched."""
         found = next((one for one in facts.pythons if OLDEST_PYTHON <= one.version <= NEWEST_PYTHON), None)
         if found is None:
@@ -81,12 +127,12 @@ class Runtimes:
             target = WheelTarget(
                 python_version=version, machine=machine, glibc=MANAGED_GLIBC, requirements=PACKAGES, framework="none"
             )
-            wheels = fetch_wheels(target, cache=self._cache, report=self._report)
+            wheels = fetch_wheels(target, cache=self._cache, report=self._distribution.report)
             contents = [one for wheel in wheels for one in files_of_wheel(wheel.path, site)]
         tree = make_tree((*read_code().files, *contents))
         packed = None
         if is_packed:
-            packed = fetch_python(version, machine=machine, cache=self._cache, report=self._report)
+            packed = fetch_python(version, machine=machine, cache=self._cache, report=self._distribution.report)
         return Tree(files=tree.files, folders=(), digest=runtime_digest()), packed
 
 

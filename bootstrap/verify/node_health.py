@@ -9,7 +9,7 @@ from msgspec import Struct, json
 
 from bootstrap.apply import ReadyNode
 from bootstrap.homes import Turns, find_homes_of
-from bootstrap.runtime.placing import placing_runtimes
+from bootstrap.runtime.runtime import placing_runtimes
 from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.connections import Connections, on_all
 from bootstrap.ssh.host import Host

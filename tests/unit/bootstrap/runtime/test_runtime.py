@@ -1,6 +1,7 @@
 """The runtime of our own programs on an image whose Pythons are too old."""
 
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from msgspec.structs import replace
@@ -10,9 +11,8 @@ from bootstrap.environment.file_cache import BundleFile
 from bootstrap.environment.steps import UnpackPython, plan_python
 from bootstrap.runtime import runtime as runtimes
 from bootstrap.runtime.code import runtime_digest
-from bootstrap.runtime.runtime import Runtimes
+from bootstrap.runtime.runtime import RuntimePlacing
 from foundation.errors import ClusterError
-from foundation.progress import silent
 from node_facts import FACTS
 
 
@@ -21,8 +21,8 @@ def test_an_old_image_gets_a_python(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(runtimes, "fetch_wheels", lambda *_, **__: ())
     monkeypatch.setattr(runtimes, "fetch_python", lambda *_, **__: packed)
     facts: NodeFacts = replace(FACTS, pythons=(FoundPython(path="/usr/bin/python3", version=(3, 9)),))
-    made = Runtimes(tmp_path, silent)
-    found = made.get(facts, node="n")
+    made = RuntimePlacing(tmp_path, Mock(), Mock())
+    found = made.find(facts, node="n")
     assert (found.tree.digest, found.python) == (runtime_digest(), f"python/{packed.sha256}/bin/python3.11")
 
     def plan(facts: NodeFacts) -> object:
@@ -32,6 +32,6 @@ def test_an_old_image_gets_a_python(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert plan(replace(facts, files=frozenset([packed.sha256]))) == ((), (UnpackPython(packed=packed),))
     assert plan(replace(facts, pythons_ready=frozenset([packed.sha256]))) == ((), ())
     with pytest.raises(ClusterError, match=r"n: it has no Python 3\.10 or newer"):
-        made.get(replace(facts, glibc=(2, 12)), node="n")
+        made.find(replace(facts, glibc=(2, 12)), node="n")
     with pytest.raises(ClusterError, match="our own programs need"):
         plan(replace(facts, disk_free_kib=1))

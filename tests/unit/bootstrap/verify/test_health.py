@@ -15,7 +15,7 @@ import pytest
 from msgspec import to_builtins
 from msgspec.structs import replace
 
-from bootstrap.runtime.placing import RuntimePlacing
+from bootstrap.runtime.runtime import RuntimePlacing
 from bootstrap.verify import node_health
 from bootstrap.verify.checks import Offset
 from bootstrap.verify.node_health import (
