@@ -20,13 +20,12 @@ from bootstrap.container.reference import Reference, parse_reference
 from bootstrap.ssh.connections import on_all
 from bootstrap.ssh.node_program import NodeProgram
 from bootstrap.step import step
-from foundation.errors import ClusterError
+from foundation.errors import ClusterError, render_last_lines
 from foundation.progress import Event, Report
 
 INSTALL = (
     'cluster exec -- sudo apt-get install -y podman, once; or [bootstrap] setup = ["sudo apt-get install -y podman"]'
 )
-_SHOWN_LINES = 3
 _ROOM_HINT = "set a larger [provision] volume_size_gib, or remove images: cluster exec -- podman image prune -af"
 
 
@@ -202,17 +201,12 @@ def map_owners(session: ContainerNode, image: _Image, *, report: Report) -> None
     failed = session.call({"map": image.id}, _Done).failed
     if failed is not None:
         raise ClusterError(
-            f"{session.name}: podman cannot copy the image with this user as the owner of its files:{_quote(failed)}",
+            f"{session.name}: podman cannot copy the image with this user as the owner of its files:"
+            + render_last_lines(failed.splitlines()),
             hint=_ROOM_HINT
             if "no space left" in failed.lower()
             else f"cluster exec --node {session.name} -- podman info",
         )
-
-
-def _quote(message: str) -> str:
-    """The last lines of the engine's output, for the end of an error message."""
-    lines = [line.strip() for line in message.splitlines() if line.strip()]
-    return "".join(f"\n  {line}" for line in lines[-_SHOWN_LINES:])
 
 
 def explain_pull(message: str, reference: Reference, *, node: str, login: Login | None) -> ClusterError:
@@ -240,7 +234,7 @@ def explain_pull(message: str, reference: Reference, *, node: str, login: Login 
          f"cluster exec --node {node} -- curl -sSI https://{reference.server}/v2/"),
     )  # fmt: skip
     why, hint = next((why, hint) for pattern, why, hint in table if re.search(pattern, message.lower()))
-    return ClusterError(f"{why}:{_quote(message)}", hint=hint)
+    return ClusterError(f"{why}:{render_last_lines(message.splitlines())}", hint=hint)
 
 
 def find_digest(image: _Image, reference: Reference) -> str:
@@ -316,7 +310,8 @@ def take_launcher(session: ContainerNode, image: _Image, config: ContainerConfig
         if not is_required and (_NO_MXNET in done.failed or _NO_PROGRAM.search(done.failed)):
             return None
         raise ClusterError(
-            f"{session.name}: {config.image} has no MXNet with tools/launch.py in its python3:{_quote(done.failed)}",
+            f"{session.name}: {config.image} has no MXNet with tools/launch.py in its python3:"
+            + render_last_lines(done.failed.splitlines()),
             hint='use an image that has it; or [bootstrap] framework = "mxnet", whose environment is mounted into the '
             "image",
         )
