@@ -138,22 +138,13 @@ class _Mounting:
                 "mount",
                 what=f"mounting {mount.server} at {path}",
                 timeout_s=MOUNT_S,
-                hint=_explain_s3(mount.source) if mount.how == "s3fs" else "",
+                hint=f"cluster data ls s3://{mount.source.bucket}/" if mount.how == "s3fs" else "",
                 mount=path,
                 words=mount.words,
                 entry=note_of(mount, now=self._now),
                 env=dict(mount.env),
             )
             self._note_change(session, f"mounted {mount.server} at {path} ({mount.how})")
-
-
-def _explain_s3(source: MountSource) -> str:
-    """What helps if s3fs does not mount a volume. Pure."""
-    listing = f"cluster data ls s3://{source.bucket}/"
-    if not source.prefix:
-        return listing
-    # https://github.com/s3fs-fuse/s3fs-fuse/issues/1460, and 1.97, which takes an empty folder for none
-    return f"{listing}; if the folder is empty: aws s3api put-object --bucket {source.bucket} --key {source.prefix}"
 
 
 def unmount_volumes(connections: Sequence[NodeConnection], *, report: Report) -> None:
