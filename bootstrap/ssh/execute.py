@@ -5,7 +5,7 @@ node/setup/exec_command.py runs the command on a node, and describes the protoco
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import Annotated, Literal, Protocol
 
@@ -49,23 +49,19 @@ class ExitStatus(Struct, frozen=True, kw_only=True):
 
 def execute(
     hosts: Sequence[Host],
-    words: Sequence[str] | Mapping[str, Sequence[str]],
+    words: Sequence[str],
     *,
     open_connection: Callable[[Host], NodeConnection],
     sink: Sink,
 ) -> tuple[ExitStatus, ...]:
     """Runs a command on all hosts in parallel, and waits until it has ended everywhere.
 
-    words: the words of the command, or those of each host's command, by the host's name.
     Returns how it ended on each host, in the order of `hosts`.
     On KeyboardInterrupt, and if `sink` raises an error, ends the command everywhere, with all its children, before it
     raises the error. Raises ClusterError if the command may still run somewhere.
     """
     changed = threading.Condition()
-    by_name = words if isinstance(words, Mapping) else {host.name: words for host in hosts}
-    runs = [
-        _Run(host, by_name[host.name], open_connection=open_connection, sink=sink, changed=changed) for host in hosts
-    ]
+    runs = [_Run(host, words, open_connection=open_connection, sink=sink, changed=changed) for host in hosts]
     for run in runs:
         threading.Thread(target=run.follow, daemon=True).start()
     try:
