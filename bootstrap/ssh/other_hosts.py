@@ -154,21 +154,6 @@ def check_addresses(hosts: Sequence[Host], *, key: str) -> None:
             )
 
 
-def check_paths(nodes: Sequence[ReadyNode], *, launcher: str, why: str) -> None:
-    """Raises ConfigError if the environment or the files have another path on a host than on the head. Pure.
-
-    launcher: [train] launcher; why: why it needs the same paths, "" if it does not.
-    """
-    head = nodes[0]
-    for node in nodes[1:] if why else ():
-        if (node.python, node.code_dir) != (head.python, head.code_dir):
-            raise ConfigError(
-                f'train.launcher = "{launcher}": {why}, but {node.host.name} has other paths ({node.python}) than '
-                f"{head.host.name} ({head.python})",
-                hint="cluster train --launcher ssh; or use hosts with the same home folder and the same Python",
-            )
-
-
 def let_head_in(nodes: Sequence[ReadyNode], memory: Memory, *, report: Report) -> None:
     """Lets the head, the first of the nodes, log in to all of them. Raises ClusterError and its kinds."""
     head = nodes[0]

@@ -14,7 +14,6 @@ from bootstrap.container.reference import parse_reference
 from bootstrap.ssh.connections import Connections
 from bootstrap.ssh.host import Host
 from bootstrap.ssh.host_list import find_batch_job
-from bootstrap.ssh.other_hosts import check_paths
 from cluster.app import App, if_interrupted
 from cluster.config import load_config
 from cluster.containers import find_login
@@ -96,8 +95,6 @@ def submit(
         closing(head_of(app, ready)) as head,
         closing(submission.take(head, ready[0])) as program,
     ):
-        if not engine.is_on_head:
-            check_paths(ready, launcher=engine.name, why=engine.needs_nodes_because)
         train = replace(config.train, hosts=choice.hosts)
         job = choice.prepared.plan(train, ready, job_id=job_id or new_job_id(), script=script, hidden=request.hidden)
         order = job.order

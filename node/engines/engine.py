@@ -121,8 +121,6 @@ class Engine(ABC):
     """The most CPU that a process uses while it waits for others, as a share of a core. MXNet's processes use none."""
     is_on_head = False
     """Whether all of its processes run on the head."""
-    needs_nodes_because = ""
-    """Why it cannot use hosts that are not nodes of the cluster; "" if it can."""
 
     def uses_kv_store(self, framework: Framework) -> bool:
         """Whether MXNet's kv-store connects the processes: there may be servers and a scheduler."""

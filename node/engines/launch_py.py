@@ -103,7 +103,6 @@ class LocalLaunchPy(LaunchPy):
 
     name = "local"
     is_on_head = True
-    needs_nodes_because = "it runs everything on the head"
 
     def place(self, hosts: Sequence[str], *, head: str, workers: int, servers: int) -> Started:
         """Places processes as launch.py does."""

@@ -33,7 +33,6 @@ class MpiEngine(LaunchPy):
     frameworks: frozenset[Framework] = frozenset({"mxnet", "pytorch", "none"})
     uses_slots = True
     variables = ("DMLC_", "OMPI_", "OPAL_", "PMIX_", "PRTE_")
-    needs_nodes_because = "mpirun starts the same command line everywhere"
 
     def uses_kv_store(self, framework: Framework) -> bool:
         """Whether the framework is MXNet; callers handle kv_store = "none"."""

@@ -14,7 +14,6 @@ from bootstrap.ssh.other_hosts import (
     Memory,
     Remembered,
     check_addresses,
-    check_paths,
     parse_addresses,
     remember,
     render_release,
@@ -42,15 +41,6 @@ MINE = "ssh-ed25519 MINE me@home"
 def test_addresses_are_unique_and_reachable(others: list[Host], message: str | None) -> None:
     with nullcontext() if message is None else pytest.raises(ConfigError, match=message):
         check_addresses(others, key="[hosts] names")
-
-
-def test_an_engine_may_need_the_same_paths_everywhere() -> None:
-    same = cpus(2)
-    other = [same[0], replace(same[1], host=LAB, python="/home/alice/.cluster/env/ab/bin/python")]
-    check_paths(other, launcher="ssh", why="")
-    check_paths(same, launcher="mpi", why="mpirun starts the same command line everywhere")
-    with pytest.raises(ConfigError, match=r"mpirun starts .* but lab:2222 has other paths \(/home/alice/"):
-        check_paths(other, launcher="mpi", why="mpirun starts the same command line everywhere")
 
 
 def test_the_addresses_of_a_head() -> None:
