@@ -1,12 +1,9 @@
-"""Fetches files from their URLs to this machine, several at once, and reports them as one step."""
+"""Fetches files from their URLs to this machine."""
 
 import http.client
 import shutil
-import threading
 import time
-from collections.abc import Iterable
-from concurrent.futures import Future
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 
 from bootstrap.environment.file_cache import BundleFile, find_digest, is_here
@@ -14,59 +11,12 @@ from bootstrap.environment.uv import open_url
 from foundation.errors import ClusterError
 from foundation.file_lock import remove_unheld
 from foundation.files import UNFINISHED, written_whole
-from foundation.progress import Event, Report
-from foundation.thread_pool import run_in_thread
+from foundation.thread_pool import map_in_threads
 
 TRIES = 4
 FIRST_PAUSE_S = 0.5
 AT_ONCE = 8
 _BROKEN = (OSError, http.client.HTTPException)
-
-
-class Fetches:
-    """The fetches of one command. Safe to use from several threads."""
-
-    def __init__(self, report: Report) -> None:
-        self._report = report
-        self._lock = threading.Lock()
-        self._places = threading.Semaphore(AT_ONCE)
-        self._futures: dict[str, Future[None]] = {}
-        self._left = 0
-        self._began = 0.0
-        self._what = ""
-
-    def begin(self, files: Iterable[BundleFile]) -> None:
-        """Starts to fetch the files that have URLs and are not on this machine."""
-        with self._lock:
-            missing = {file.sha256: file for file in files if file.urls and file.sha256 not in self._futures}
-            new = [file for file in missing.values() if not is_here(file)]
-            if new and not self._left:
-                self._began = time.monotonic()
-                size_mb = sum(file.size_bytes for file in new) / 1e6
-                self._what = f"fetching wheels for the nodes: {len(new)} files, {size_mb:.0f} MB"
-                self._report(Event(kind="start", what=self._what))
-            for file in new:
-                self._left += 1
-                self._futures[file.sha256] = run_in_thread(partial(self._fetch, file))
-
-    def wait(self, file: BundleFile) -> None:
-        """Waits until a file is on this machine. Raises ClusterError."""
-        self.begin([file])
-        with self._lock:
-            future = self._futures.get(file.sha256)
-        if future is not None:
-            future.result()
-
-    def _fetch(self, file: BundleFile) -> None:
-        try:
-            with self._places:
-                bring_here(file)
-        finally:
-            with self._lock:
-                self._left -= 1
-                if not self._left:
-                    duration_s = time.monotonic() - self._began
-                    self._report(Event(kind="done", what=self._what, duration_s=duration_s))
 
 
 def find_size(url: str) -> int:
@@ -114,3 +64,8 @@ def bring_here(file: BundleFile) -> None:
         f"{file.name} could not be fetched: {why}",
         hint="run the command again, or check that this machine reaches the package index",
     )
+
+
+def bring_all_here(files: Sequence[BundleFile]) -> None:
+    """Fetches files, several at once. Raises ClusterError."""
+    map_in_threads(lambda file, _: bring_here(file), files, threads=AT_ONCE)

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from bootstrap.environment.bundle import fetch_python, find_wheels
 from bootstrap.environment.facts import NodeFacts
-from bootstrap.environment.fetches import AT_ONCE, bring_here
+from bootstrap.environment.fetches import bring_all_here
 from bootstrap.environment.file_cache import BundleFile
 from bootstrap.environment.steps import plan_python, script_task
 from bootstrap.environment.target import MANAGED_GLIBC, MANAGED_PYTHON, WheelTarget, check_managed
@@ -41,7 +41,7 @@ from bootstrap.transfer.tree import (
     make_tree,
 )
 from foundation.progress import Report
-from foundation.thread_pool import Once, map_in_threads
+from foundation.thread_pool import Once
 from foundation.user_folders import home_folder
 from provision.oracle.tables import Version, show
 
@@ -159,5 +159,5 @@ def fetch_wheels(target: WheelTarget, *, cache: Path, report: Report) -> tuple[B
     """
     found = find_wheels(target, (), cache=cache, report=report)
     wheels = tuple(wheel for wheel in found if not wheel.name.startswith("uv-"))  # which makes environments
-    map_in_threads(lambda wheel, _: bring_here(wheel), wheels, threads=AT_ONCE)
+    bring_all_here(wheels)
     return wheels

@@ -12,8 +12,9 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from bootstrap.environment.fetches import Fetches
-from bootstrap.environment.file_cache import BundleFile
+from bootstrap.environment.fetches import bring_all_here
+from bootstrap.environment.file_cache import BundleFile, is_here
+from bootstrap.step import step
 from foundation.progress import Event, Report
 
 CANDIDATES_AT_MOST = 32
@@ -83,10 +84,10 @@ class Sources:
         self._lock = threading.Lock()
         self._unreachable = False
         self._expected: dict[str, BundleFile] = {}
-        self._fetches = Fetches(report)
+        self._fetching = threading.Lock()
 
     def expect(self, files: Sequence[BundleFile]) -> None:
-        """Notes the files that a node needs: if nodes do not reach the package index, they are fetched all at once."""
+        """Notes the files that a node needs: if nodes do not reach the package index, they are fetched together."""
         with self._lock:
             self._expected |= {file.sha256: file for file in files if file.urls}
 
@@ -105,9 +106,14 @@ class Sources:
 
     def find_path(self, file: BundleFile) -> Path:
         """The path of a file on this machine. Fetches the file if necessary. Raises ClusterError."""
-        if file.urls:
-            with self._lock:
-                expected = [*self._expected.values()] if self._unreachable else []
-            self._fetches.begin([file, *expected])
-            self._fetches.wait(file)
+        with self._lock:
+            expected = self._expected if self._unreachable else {}
+            wanted = {**expected, file.sha256: file} if file.urls else {}
+        with self._fetching:
+            missing = [one for one in wanted.values() if not is_here(one)]
+            if missing:
+                size_mb = sum(one.size_bytes for one in missing) / 1e6
+                what = f"fetching wheels for the nodes: {len(missing)} files, {size_mb:.0f} MB"
+                with step(self._report, what):
+                    bring_all_here(missing)
         return file.path
