@@ -7,14 +7,10 @@ import pytest
 
 from bootstrap.config import BootstrapConfig
 from bootstrap.environment.ahead import check_packages
-from bootstrap.environment.bundle import fetch_bundle
-from bootstrap.environment.framework import FrameworkChoice
 from bootstrap.environment.requirements import Requirements
-from bootstrap.environment.target import choose_python, choose_wheels
 from foundation.errors import ClusterError
 from foundation.progress import silent
 from index_server import Index, make_source, make_wheel
-from node_facts import FACTS
 from provision.oracle.tables import Version
 
 NONE = BootstrapConfig(framework="none")
@@ -63,19 +59,3 @@ def test_only_what_no_likely_node_can_install_is_refused(tmp_path: Path, index: 
     del index
     check(tmp_path, "newer", pythons=((3, 11), (3, 12)))
     check(tmp_path, "sourced")
-
-
-def test_what_is_found_is_not_searched_again(tmp_path: Path, index: Index) -> None:
-    check(tmp_path, "thing")
-    packages = len(index.asked)
-    choice = FrameworkChoice(framework="none", pythons=((3, 9), (3, 14)))
-    target = choose_wheels(
-        FACTS,
-        python=choose_python(FACTS, setting="auto", node="n", choice=choice),
-        mxnet="auto",
-        packages=Requirements(lines=("thing",)),
-        node="n",
-        choice=choice,
-    )
-    fetch_bundle(target, cache=tmp_path / "cache", report=silent)
-    assert len(index.asked) == packages

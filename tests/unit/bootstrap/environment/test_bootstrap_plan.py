@@ -77,12 +77,6 @@ def test_plans_contain_only_missing_parts(
     assert bool(found) == bool(files or steps or trees)
 
 
-def test_a_wheel_of_pytorch_needs_one_system_library() -> None:
-    bundle = replace(BUNDLE, target=replace(BUNDLE.target, framework="pytorch"))
-    [step, _] = plan(replace(FACTS, missing_libraries=tuple(PACKAGES)), bundle=bundle).steps
-    assert step == InstallPackages(packages=(PACKAGES["libstdc++.so.6"],))
-
-
 def test_libraries_are_checked_again_when_the_inputs_change() -> None:
     target = replace(BUNDLE.target, requirements=("mxnet-cu102==1.9.1",))
     bundle = replace(BUNDLE, target=target)
@@ -148,15 +142,6 @@ def test_environments_share_unpacked_wheels(tmp_path: Path, link: str, exit_code
         done = run_shell(render_script([step], python=sys.executable), tmp_path)
         shutil.rmtree(tmp_path / ".cluster" / "env" / BUNDLE.digest, ignore_errors=True)
     assert done.stdout.strip() == seen
-
-
-def test_an_empty_key_of_the_head_is_made_again(tmp_path: Path) -> None:
-    """A node that lost its power may have one; its facts have none."""
-    key = tmp_path / ".cluster" / "ssh" / "id_ed25519.pub"
-    key.parent.mkdir(parents=True)
-    key.touch()
-    done = run_shell(render_script([MakeClusterKey(cluster="demo")], python=sys.executable), tmp_path)
-    assert (done.returncode, key.read_text().split()[0]) == (0, "ssh-ed25519"), done.stderr
 
 
 MISSING = "MXNet or PyTorch needs {}, which could not be installed"

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from bootstrap.environment.bundle import COMPAT_FILE, Bundle, fetch_bundle, fetch_python
+from bootstrap.environment.bundle import COMPAT_FILE, Bundle, fetch_bundle
 from bootstrap.environment.facts import FoundFramework, FoundPython
-from bootstrap.environment.file_cache import check_cache, describe_file, fetch_once
+from bootstrap.environment.file_cache import describe_file, fetch_once
 from bootstrap.environment.steps import plan_node, render_script
 from bootstrap.environment.target import ChosenPython
 from foundation.errors import ClusterError
@@ -111,15 +111,6 @@ def test_a_bundle_is_fetched_once_by_the_real_uv(tmp_path: Path, wheels: Path, m
     assert not list((tmp_path / "cache").rglob(".fetching-*"))
 
 
-def test_an_index_with_a_damaged_source(tmp_path: Path) -> None:
-    def fetch(folder: Path) -> None:
-        (folder / "thing-1.0.tar.gz").write_bytes(b"<html>not found</html>")
-
-    with pytest.raises(ClusterError, match=r"thing-1\.0\.tar\.gz is damaged") as raised:
-        fetch_once(tmp_path, "some/key", fetch, what="fetching", report=silent)
-    assert raised.value.hint
-
-
 @pytest.mark.parametrize(
     ("damage", "told"),
     [
@@ -141,12 +132,6 @@ def test_damaged_files_are_fetched_again(tmp_path: Path, damage: Callable[[Path,
     assert describe_file(whole[0].path) == whole[0]
     assert [event.kind for event in events] == ["warn"] * told + ["start", "done"]
     assert not told or str(whole[0].path) in events[0].what
-
-
-def test_an_unwritable_cache_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(NotADirectoryError, match="file/cluster"):
-        check_cache(tmp_path / "file" / "cluster")
 
 
 def test_the_digest_depends_on_all_inputs() -> None:
@@ -190,20 +175,3 @@ def test_an_environment_with_a_managed_python(tmp_path: Path, wheels: Path, pyth
     output = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True, env={}).stdout
     assert output == f"{home}/.cluster/python/{bundle.python.sha256} True\n"
     assert (home / ".cluster" / "env" / bundle.digest / ".unresolved").exists()
-
-
-def test_a_failed_python_download_quotes_uv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """uv follows the user's own settings, not those of the current folder."""
-    for name in ("own", "strange"):
-        (tmp_path / name / "uv").mkdir(parents=True)
-        offer_python(tmp_path / f"{name}.tar.gz", "0" * 64, tmp_path / name, monkeypatch)
-        setting = f'python-downloads-json-url = "{tmp_path / name / "downloads.json"}"\n'
-        (tmp_path / name / ("uv" if name == "own" else "") / "uv.toml").write_text(setting)
-    monkeypatch.delenv("UV_PYTHON_DOWNLOADS_JSON_URL")
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "own"))
-    monkeypatch.chdir(tmp_path / "strange")
-    with pytest.raises(ClusterError, match="uv could not fetch a Python for the nodes") as raised:
-        fetch_python(sys.version_info[:2], machine="x86_64", cache=tmp_path / "cache", report=silent)
-    assert "  | " in raised.value.message
-    assert "own.tar.gz" in raised.value.message
-    assert not list((tmp_path / "cache").rglob(".fetching-*"))

@@ -19,7 +19,7 @@ from bootstrap.environment.facts import (
     parse_facts,
     render_facts_script,
 )
-from bootstrap.ssh.host import ACTIVATE, Output
+from bootstrap.ssh.host import Output
 from foundation.errors import ClusterError
 from node_facts import HOST, SYSTEM_PATH, make_programs, run_shell
 
@@ -155,18 +155,6 @@ def test_facts_of_this_machine_are_read(tmp_path: Path) -> None:
         assert facts.checked == {"bb": Checked(key="k", unresolved=("libx.so.1",))}
         assert facts.authorized == ("restrict ssh-ed25519 C cluster-internal",)
         assert (facts.machine, facts.kernel) == (os.uname().machine, os.uname().release)
-
-
-def test_the_newest_environment_is_that_of_exec(tmp_path: Path) -> None:
-    assert look(tmp_path).newest_env == ""
-    for at, name in ((1, "b"), (3, "a"), (4, "c"), (2, "d")):
-        mark = tmp_path / ".cluster" / "env" / name / ".complete"
-        mark.parent.mkdir(parents=True)
-        mark.touch()
-        os.utime(mark, (at, at))
-    assert look(tmp_path).newest_env == "c"
-    done = run_shell(f"{ACTIVATE}\necho $PATH", tmp_path)
-    assert done.stdout.startswith(f"{tmp_path}/.cluster/env/c/bin:")
 
 
 def test_changes_invalidate_cached_facts(tmp_path: Path) -> None:

@@ -22,7 +22,6 @@ from bootstrap.environment.target import WheelTarget
 from bootstrap.environment.uv import find_settings, open_url
 from cluster.views.messages import still_running
 from foundation.errors import ClusterError
-from foundation.files import written_whole
 from foundation.progress import Event, silent
 from http_server import serve_http
 from index_server import Index, make_source, make_wheel
@@ -158,17 +157,6 @@ def test_an_index_without_sha256(tmp_path: Path, index: Index) -> None:
     assert found.urls == (f"{index.url}/files/{PART}",)
 
 
-def test_a_server_that_tells_no_size(tmp_path: Path, index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file is fetched for it, and checked like any other."""
-    monkeypatch.setattr("bootstrap.environment.lock.find_size", lambda _: 0)
-    target = replace(TARGET, requirements=("part",))
-    [found] = lock_wheels(target, ["part"], cache=tmp_path, report=silent)
-    assert found.size_bytes == (index.folder / PART).stat().st_size
-    index.flip = True
-    with pytest.raises(ClusterError, match="SHA-256"):
-        lock_wheels(target, ["part"], cache=tmp_path / "another", report=silent)
-
-
 def test_a_proxy_of_pips_settings(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_PROXY", index.url)
     with pytest.raises(OSError, match="404"):
@@ -279,20 +267,6 @@ def test_the_version_of_a_git_repository(tmp_path: Path) -> None:
     assert "\nexport SETUPTOOLS_SCM_PRETEND_VERSION=1.2.3 PBR_VERSION=1.2.3\n" in text
 
 
-def test_a_source_beside_the_cpu_build_of_pytorch(
-    tmp_path: Path, index: Index, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A package that needs a build is no reason to fetch the build for GPUs, also from a folder of pip's settings."""
-    make_wheel(index.folder, "torch-2.0-py3-none-any.whl", {})
-    make_wheel(tmp_path / "own", "torch-2.0+cpu-py3-none-any.whl", {})
-    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "own"))
-    make_source(index.folder, "old-1.0.tar.gz", {})
-    wheel = describe_file(make_wheel(tmp_path / "built", "old-1.0-py3-none-any.whl", {}))
-    target = replace(TARGET, framework="pytorch", requirements=("torch==2.0", "old"), without_gpus=True)
-    bundle = fetch_bundle(target, cache=tmp_path / "cache", report=silent, build=lambda *_: wheel)
-    assert bundle.torch.version == "2.0+cpu"
-
-
 def test_a_source_that_does_not_exist(tmp_path: Path, index: Index) -> None:
     del index
     with pytest.raises(NoSourceError, match="absent has neither a wheel for the nodes nor a source"):
@@ -316,14 +290,6 @@ def test_a_file_is_downloaded_once(index: Index, thing: BundleFile) -> None:
         bring_here(thing)
         assert describe_file(thing.path).sha256 == thing.sha256
     assert len(index.asked) == 3
-
-
-def test_what_a_killed_download_left_is_removed(thing: BundleFile) -> None:
-    """But not what another command downloads at the moment."""
-    with written_whole(thing.path) as other:
-        (thing.path.parent / ".new-killed").write_bytes(b"2 GB")
-        bring_here(thing)
-        assert sorted(thing.path.parent.iterdir()) == sorted([other, thing.path])
 
 
 def test_a_damaged_download_is_discarded(tmp_path: Path, index: Index, thing: BundleFile) -> None:

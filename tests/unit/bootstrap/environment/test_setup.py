@@ -6,8 +6,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from bootstrap.environment.steps import render_commands, setup_digest
 from node.setup import setup_env
@@ -15,7 +13,6 @@ from node_facts import NODE_PROGRAMS, SYSTEM_PATH
 
 sys.path.insert(0, str(NODE_PROGRAMS))
 # Imported by path, as on the nodes.
-import run_setup
 
 
 def setup(home: Path, *commands: str) -> subprocess.CompletedProcess[str]:
@@ -87,17 +84,6 @@ def test_exports_are_merged_into_a_jobs_environment() -> None:
         "STAYS": "2",
     }
     assert setup_env.merge(merged, changes) == merged
-
-
-paths = st.lists(st.sampled_from(["/a", "/b", "/c", "/d"]), unique=True, max_size=4)
-
-
-@given(paths, paths)
-def test_changes_of_paths_can_be_reapplied(own: list[str], more: list[str]) -> None:
-    new = [word for word in more if word not in own]
-    for value in (new + own, own + new):
-        changes = run_setup.compare({}, {"PATH": ":".join(value)}, {"PATH": ":".join(own)})
-        assert setup_env.merge({"PATH": ":".join(own)}, changes).get("PATH", "") == ":".join(value)
 
 
 @pytest.mark.parametrize(
