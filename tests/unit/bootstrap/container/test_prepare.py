@@ -6,17 +6,15 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from msgspec import convert, to_builtins
 
-from bootstrap.container import chain, check, prepare
+from bootstrap.container import chain, prepare
 from bootstrap.container.config import ContainerConfig
 from bootstrap.container.prepare import Login
 from bootstrap.container.reference import parse_reference
-from bootstrap.verify.checks import Check
 from foundation.errors import ClusterError
 from foundation.progress import silent
 from node.setup.containers import engine
@@ -59,20 +57,6 @@ class Talk:
 
     def call(self, request: Any, kind: Any) -> Any:
         return kind(failed=self._said) if self._said else kind(taken=request["take"])
-
-
-@pytest.mark.parametrize(
-    ("message", "hint"),
-    [
-        ("Error: creating an ID-mapped copy of layer: write: no space left on device", "volume_size_gib"),
-        ("Error: no subuid ranges found", "podman info"),
-    ],
-)
-def test_an_image_whose_owners_cannot_be_mapped(message: str, hint: str) -> None:
-    with pytest.raises(ClusterError, match="podman cannot copy the image") as caught:
-        prepare.map_owners(Talk(message), image(), report=silent)  # type: ignore[arg-type]
-    assert message in str(caught.value)
-    assert hint in (caught.value.hint or "")
 
 
 class Images:
@@ -173,35 +157,6 @@ def test_a_pull_that_fails(message: str, login: Login | None, why: str, hint: st
 )
 def test_the_digest_of_an_image(name: str, digests: list[str]) -> None:
     assert prepare.find_digest(image(digests=digests), parse_reference(name)) == DIGEST
-
-
-def test_a_failed_check_of_verify(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise ClusterError("no x/train:1.4:\n  manifest unknown\n  more")
-
-    monkeypatch.setattr(check, "prepare", fail)
-    config = ContainerConfig(image="x/train:1.4")
-    (found,) = check.check_containers((), config, find_login=lambda: None, report=silent)
-    assert (found.status, found.result, found.cause) == ("failed", "no x/train:1.4:", "manifest unknown more")
-
-
-def test_a_node_that_fails_meanwhile_is_a_failed_check_of_verify(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The checks of the others are shown."""
-    nodes: Any = [SimpleNamespace(host=SimpleNamespace(name=f"node-{number}")) for number in range(2)]
-
-    def fail(node: object, *_: object) -> Check:
-        if node is nodes[0]:
-            raise ClusterError("node-0 did not answer", hint="cluster status")
-        return Check(node="node-1", check="container", subject="image", status="ok", result="docker runs it")
-
-    monkeypatch.setattr(check, "prepare", lambda *_, **__: None)
-    monkeypatch.setattr(check, "_try", fail)
-    config = ContainerConfig(image="x/train:1.4")
-    checks = check.check_containers(nodes, config, find_login=lambda: None, report=silent)
-    assert [(one.node, one.status, one.cause) for one in checks] == [
-        ("node-0", "failed", "node-0 did not answer"),
-        ("node-1", "ok", None),
-    ]
 
 
 # -- the program on the node -------------------------------------------------------------------------------------------

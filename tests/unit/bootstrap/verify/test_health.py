@@ -8,20 +8,15 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import Mock
 
 import pynvml
 import pytest
 from msgspec import to_builtins
-from msgspec.structs import replace
 
-from bootstrap.runtime.runtime import RuntimePlacing
-from bootstrap.verify import node_health
 from bootstrap.verify.checks import Offset
 from bootstrap.verify.node_health import (
     Findings,
     NodeFinding,
-    check_before_set_up,
     check_health,
     describe_health,
     find_unhealthy,
@@ -29,11 +24,10 @@ from bootstrap.verify.node_health import (
 from cluster.nodes.health_check import refuse_unhealthy
 from foundation.decode import convert
 from foundation.errors import ClusterError
-from foundation.progress import silent
 from local_nodes import LocalConnection, LostConnection, channels, local_node
 from node import health
 from node.setup import health_report as observe
-from node_facts import FACTS, LAB, make_programs
+from node_facts import make_programs
 from provision.preflight.machines import Hardware
 
 # Messages of the kernel on machines with NVIDIA's GPUs.
@@ -320,18 +314,3 @@ def test_what_no_job_can_do_without(
 def test_the_check_of_verify(found: dict[str, Any], reasons: tuple[str, ...], status: str, message: str) -> None:
     check = check_health("node-1", report(**found), reasons, TYPE)
     assert (check.status, check.result) == (status, message)
-
-
-def test_facts_of_a_shared_home_folder_are_kept_for_its_first_host(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What the set-up of the first places is then found there, and not made again by the others."""
-    hosts = [replace(LAB, name=name, instance_id=name) for name in ("a", "b", "alone")]
-    kept: list[str] = []
-    connections = Mock(take_answer=lambda _: None, keep_facts=lambda host, _: kept.append(host.name))
-    connections.describe = lambda *_, **__: (Mock(), FACTS)
-    monkeypatch.setattr(node_health, "find_homes_of", lambda *_: {"one": ("a", "b"), "two": ("alone",)})
-    monkeypatch.setattr(RuntimePlacing, "place", lambda *_: FACTS)
-    monkeypatch.setattr(node_health, "check_node", lambda _: NodeFinding(report=Mock(), offset=Mock()))
-    check_before_set_up(hosts, connections, python="auto", cache=tmp_path, report=silent)
-    assert sorted(kept) == ["a", "alone"]

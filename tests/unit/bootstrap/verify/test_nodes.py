@@ -2,9 +2,8 @@
 
 import os
 import signal
-import socket
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from bootstrap.apply import ReadyNode
 from bootstrap.verify.nodes import verify
 from foundation.progress import silent
 from local_nodes import FakeMXNet, LostConnection, channels, fake_mxnet, local_node, nodes, of_kind
-from node.setup import verify as node_ports
 from node.setup.process_tree import start_time
 from waits import until
 
@@ -102,36 +100,3 @@ def test_probes_end_when_the_connection_closes(nodes: list[ReadyNode], fake_mxne
     running.join()
     assert channel.process.wait(10) == 0
     until(lambda: start_time(int(place.read_text()[:-1])) is None, "it still runs")
-
-
-@pytest.fixture
-def listener() -> Iterator[socket.socket]:
-    with node_ports.listen("127.0.0.1", 20000, 40000) as made:
-        yield made
-
-
-def test_connection_errors(monkeypatch: pytest.MonkeyPatch, listener: socket.socket) -> None:
-    monkeypatch.setattr(node_ports, "TIMEOUT_S", 0.2)
-    port = listener.getsockname()[1]
-    assert node_ports.connect_all([("a", "127.0.0.1", port)]) == [("a", port, None)]
-    with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))
-        assert node_ports.try_to_connect("127.0.0.1", closed.getsockname()[1]) == "refused"
-    with socket.socket() as full:  # a full backlog drops packets, like a firewall
-        full.bind(("127.0.0.1", 0))
-        full.listen(0)
-        waiting = [socket.socket() for _ in range(3)]
-        for one in waiting:
-            one.settimeout(0)
-            one.connect_ex(full.getsockname())
-        assert node_ports.try_to_connect("127.0.0.1", full.getsockname()[1]) == "timed out"
-        for one in waiting:
-            one.close()
-
-
-def test_listening_skips_ports_in_use(listener: socket.socket) -> None:
-    port = listener.getsockname()[1]
-    with pytest.raises(OSError, match="in use"):
-        node_ports.listen("127.0.0.1", port, port)
-    for _ in range(5):
-        node_ports.listen("127.0.0.1", port, port + 9).close()
