@@ -20,9 +20,7 @@ from bootstrap.ssh.other_hosts import (
 )
 from foundation.errors import ConfigError
 from foundation.remote_command import RemoteCommand
-from job_world import CODE_DIR, PROJECT_DIR, cpus, node, plan, with_files
 from node_facts import LAB as OWN_HOST
-from train.job.config import TrainConfig
 
 LAB = replace(OWN_HOST, name="lab:2222", instance_id="lab:2222", spec="alice@lab:2222")
 MARK = "cluster-internal-demo-0011aabb"
@@ -162,34 +160,3 @@ def test_release_keeps_another_clusters_line_and_files(home: Path, other: str) -
 
 
 # -- a job on such hosts ---------------------------------------------------------------------------------------------
-
-
-def test_a_job_uses_the_paths_of_another_host() -> None:
-    there = "/home/alice/.cluster"
-    lab = replace(
-        node(5),
-        host=LAB,
-        facts=replace(node(5).facts, home="/home/alice"),
-        python=f"{there}/env/cd/bin/python",
-        code_dir=f"{there}/runtime/cd",
-        project_dir=f"{there}/tree/ef",
-    )
-    nodes = [*with_files(cpus(2)), lab]
-    config = TrainConfig(hosts=("node-1", LAB.spec, LAB.spec), args=("--x",), sync_dst_dir="~/run")
-    order = plan(config, nodes, script=f"{PROJECT_DIR}/my/train.py").order
-    assert order.hostfile == ("10.0.0.5", "10.9.0.1:2222", "10.9.0.1:2222")
-    assert [host.name for host in order.hosts] == ["node-0", "node-1", "lab:2222"]
-    assert order.hosts[1].own_host is None
-    other = order.hosts[2].own_host
-    assert (order.hosts[2].instance_id, other.user, other.port) == ("", "alice", 2222)
-    assert other.python == f"{there}/env/cd/bin/python"
-    assert other.code_dir == f"{there}/runtime/cd"
-    assert other.command == (other.python, "/home/alice/run/my/train.py", "--x", "--kv-store", "dist_sync")
-    assert (other.cwd, other.tree) == ("/home/alice/run", f"{there}/tree/ef")
-    shipped = plan(TrainConfig(hosts=("node-1", LAB.spec)), nodes).order.hosts[2].own_host
-    assert shipped.cwd == f"{there}/jobs/j/work"
-    assert shipped.command[1] == f"{there}/runtime/cd/train/scripts/train_mnist.py"
-    assert CODE_DIR not in str(shipped)
-    typed = plan(TrainConfig(hosts=("node-1", LAB.spec)), nodes, command=("python", "a b")).order
-    assert typed.hosts[2].own_host is not None
-    assert typed.hosts[2].own_host.command == ("python", "a b")

@@ -1,13 +1,11 @@
 """The files that [bootstrap] sync and exclude select, and how these files are read."""
 
-import errno
 import itertools
 import os
 import shutil
 import subprocess
 import tarfile
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -146,17 +144,6 @@ def test_unsendable_files_are_skipped_with_a_warning(
     assert [(event.kind, event.what) for event in events] == [("warn", f"not sent: 'my/x' {message}")]
 
 
-def test_entries_below_links(project: Path) -> None:
-    for name, target in (("net", "my/net"), ("keys", ".ssh"), ("out", "..")):
-        (project / name).symlink_to(target)
-    (project.parent / "other").mkdir()
-    assert find(project, ("net/model.py",)).files["net/model.py"][0] == project / "my/net/model.py"
-    found = find(project, ("keys/id_rsa",))
-    assert (found.files, found.left_out) == ({}, ["'keys/id_rsa' is a link to an excluded path"])
-    with pytest.raises(ClusterError, match="outside the folder"):
-        find(project, ("out/other",))
-
-
 def test_a_link_to_the_outside_is_refused_unless_excluded(project: Path) -> None:
     (project / "my" / "x").symlink_to("/etc/passwd")
     with pytest.raises(ClusterError, match="my/x' is a link to '/etc/passwd', outside the folder") as caught:
@@ -241,24 +228,6 @@ def test_exclude_overrides_gitignore(tmp_path: Path) -> None:
     project = fill(tmp_path, "own.py", "a.log", "b.log", "big.bin")
     (project / ".gitignore").write_text("*.log\n")
     assert sent(project, "own.py", "big.bin", "!a.log") == {".gitignore", "own.py", "a.log"}
-
-
-def test_auto_leaves_out_what_this_user_may_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Such as the folder of a database that runs in a container."""
-    project = fill(tmp_path, "train.py", "db/x")
-    (project / "link").symlink_to("x" * 300)
-
-    def keep_out(function: Callable[..., object], path: Path | str, **options: bool) -> object:  # also root
-        if str(path).startswith(f"{project}/db{'/' if function is stat else ''}"):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-        return function(path, **options)
-
-    for function in (stat := os.stat, os.scandir):
-        monkeypatch.setattr(os, function.__name__, partial(keep_out, function))
-    found = beside(project, "train.py")
-    assert set(found.files) == {"train.py"}
-    assert found.left_out[1:] == ["'link' is a broken link"]
-    assert "cannot be read: Permission denied" in found.left_out[0]
 
 
 def test_auto_does_not_send_a_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
