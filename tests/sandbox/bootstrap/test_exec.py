@@ -72,13 +72,6 @@ def test_lines_and_failures_name_their_node(two_nodes: Project, token: str) -> N
     assert lines[2:] == ["error: the command failed on 2 of 2 nodes:", "  node-0: exit code 3", "  node-1: exit code 7"]
 
 
-def test_words_arrive_unchanged(two_nodes: Project) -> None:
-    words = ["a b", "$(id)", "it's", "", "--json", "\N{SNOWMAN}", "*", 'new\nline "']
-    program = "import sys, json; print(json.dumps(sys.argv[1:]))"
-    done = two_nodes.run("exec", "--node", "node-1", "--", "python3", "-c", program, *words)
-    assert json.loads(done.stdout.removeprefix("[node-1] ")) == words
-
-
 def test_json_is_one_array(two_nodes: Project) -> None:
     done = two_nodes.run("exec", "--json", "--", "sh", "-c", f"echo hi; {ON_NODE_1} && kill -9 $$; true", code=137)
     rest = {"stdout": "hi\n", "stderr": "", "cut": False, "error": None}
