@@ -136,22 +136,11 @@ def bootstrap(
 
         on_all(hosts, prepare)
     nodes = tuple(ready[host.instance_id] for host in hosts)
-    if (mixed := explain_mixed(nodes)) is not None:
-        report(Event(kind="warn", what=mixed))
     # other_hosts.py does this for the user's own hosts.
     instances = [node for node in nodes if not node.host.spec]
     if instances:
         _connect_nodes(instances, pins=connections.pins, report=report)
     return nodes
-
-
-def explain_mixed(nodes: Sequence[ReadyNode]) -> str | None:
-    """The message for nodes with different versions of PyTorch, such as for different GPUs or drivers. Pure."""
-    found = {node.host.name: node.torch.version.partition("+")[0] for node in nodes if node.torch is not None}
-    if len(set(found.values())) < 2:
-        return None
-    listed = ", ".join(f"{version} on {name}" for name, version in found.items())
-    return f"the nodes have different versions of PyTorch ({listed}): set [bootstrap] torch to one that runs on all"
 
 
 class _Bootstrap(Struct, frozen=True, kw_only=True):
@@ -231,7 +220,7 @@ class _Bootstrap(Struct, frozen=True, kw_only=True):
         """
         packed = None
         try:
-            target, python = choose_client(facts, node=node)
+            target, python = choose_client(facts)
             wheels = fetch_wheels(target, cache=self.cache, report=self.report)
             if target.managed_python:
                 packed = fetch_python(python.version, machine=facts.machine, cache=self.cache, report=self.report)

@@ -10,9 +10,8 @@ from importlib.metadata import version
 
 from bootstrap.environment.facts import NodeFacts
 from bootstrap.environment.file_cache import BundleFile
-from bootstrap.environment.target import MANAGED_PYTHON, ChosenPython, WheelTarget, check_managed
+from bootstrap.environment.target import MANAGED_PYTHON, ChosenPython, WheelTarget
 from bootstrap.transfer.tree import Tree, files_of_wheel, make_tree
-from provision.oracle.tables import show
 
 OLDEST_PYTHON = (3, 11)
 PACKAGES = ("boto3", "click", "cryptography", "fabric", "msgspec", "obstore", "packaging", "pathspec", "rich")
@@ -23,15 +22,11 @@ SERVICES = ("ec2", "ecr", "efs", "fsx", "iam", "pricing", "s3", "service-quotas"
 """The services of AWS that the command calls: botocore's descriptions of all are three quarters of the packages."""
 
 
-def choose_client(facts: NodeFacts, *, node: str) -> tuple[WheelTarget, ChosenPython]:
-    """The wheels, in this machine's versions, and the Python: one of the image's, or a packed one. Pure.
-
-    Raises ClusterError if neither runs on the node.
-    """
+def choose_client(facts: NodeFacts) -> tuple[WheelTarget, ChosenPython]:
+    """The wheels, in this machine's versions, and the Python: one of the image's, or a packed one. Pure."""
     known = (*facts.pythons, *(framework.python for framework in facts.frameworks))
     found = next((python for python in known if python.version >= OLDEST_PYTHON), None)
     if found is None:
-        check_managed(facts, f"{show(OLDEST_PYTHON)} or newer", node=node)
         chosen = ChosenPython(version=MANAGED_PYTHON, path=None)
     else:
         chosen = ChosenPython(version=found.version, path=found.path)

@@ -42,8 +42,8 @@ def choose_python(
 ) -> ChosenPython:
     """Chooses the Python for one node; `setting` is [bootstrap] python: "auto", a path or a version. Pure.
 
-    Raises ClusterError if the configured Python does not work, if the framework or the project does not work with the
-    Python, or if the node is too old for a packed Python.
+    Raises ClusterError if the configured Python does not work, or if the framework or the project does not work with
+    the Python.
     """
     if setting.startswith("/"):
         return _named(facts, setting, choice=choice, packages=packages, node=node)
@@ -66,18 +66,7 @@ def choose_python(
         )
     if found is not None:
         return ChosenPython(version=found.version, path=found.path)
-    check_managed(facts, _show_range(choice) if setting == "auto" else setting, node=node)
     return ChosenPython(version=version, path=None)
-
-
-def check_managed(facts: NodeFacts, wanted: str, *, node: str) -> None:
-    """Raises ClusterError if a node without a Python that fits cannot run one that this machine sends. Pure."""
-    if facts.glibc < MANAGED_GLIBC:
-        raise ClusterError(
-            f"{node}: it has no Python {wanted}, and the one that cluster installs needs "
-            f"glibc {show(MANAGED_GLIBC)}; the node has {show(facts.glibc)}",
-            hint="set [bootstrap] python to the path of one, or use an image that has one ([provision] ami)",
-        )
 
 
 def is_fit(version: Version, choice: FrameworkChoice = MXNET_CHOICE, packages: Requirements = NO_REQUIREMENTS) -> bool:
@@ -85,15 +74,11 @@ def is_fit(version: Version, choice: FrameworkChoice = MXNET_CHOICE, packages: R
     return choice.pythons[0] <= version <= choice.pythons[1] and packages.allows(version)
 
 
-def _show_range(choice: FrameworkChoice) -> str:
-    return f"{show(choice.pythons[0])} to {show(choice.pythons[1])}"
-
-
 def _show_fit(choice: FrameworkChoice, packages: Requirements) -> str:
     name = choice.wheel or LABELS[choice.framework]
     verb = "work" if choice.framework == "none" else "works"
     locked = f", and [bootstrap] project is locked for {packages.python}" if packages.python else ""
-    return f"{name} {verb} with {_show_range(choice)}{locked}"
+    return f"{name} {verb} with {show(choice.pythons[0])} to {show(choice.pythons[1])}{locked}"
 
 
 def _named(facts: NodeFacts, path: str, *, choice: FrameworkChoice, packages: Requirements, node: str) -> ChosenPython:

@@ -25,7 +25,7 @@ from bootstrap.environment.facts import NodeFacts
 from bootstrap.environment.fetches import bring_all_here
 from bootstrap.environment.file_cache import BundleFile
 from bootstrap.environment.steps import plan_python, script_task
-from bootstrap.environment.target import MANAGED_GLIBC, MANAGED_PYTHON, WheelTarget, check_managed
+from bootstrap.environment.target import MANAGED_GLIBC, MANAGED_PYTHON, WheelTarget
 from bootstrap.runtime.code import FOLDER, PACKAGES, read_code, runtime_digest, runtime_path
 from bootstrap.ssh.connection import NodeConnection
 from bootstrap.step import step
@@ -96,7 +96,7 @@ class RuntimePlacing:
         if digest in facts.runtimes:
             return facts
         name = connection.host.name
-        runtime = self.find(facts, node=name)
+        runtime = self.find(facts)
         needed, steps = plan_python(facts, runtime.packed, runtime.tree, what="our own programs", node=name)
         file, task = self._archives.write(runtime.tree)
         files = [*needed, file]
@@ -109,11 +109,9 @@ class RuntimePlacing:
             self._distribution.set_up(connection, wanted)
         return replace(facts, runtimes=facts.runtimes | {digest})
 
-    def find(self, facts: NodeFacts, *, node: str) -> Runtime:
-        """The runtime for a node. Raises ClusterError if no Python runs there, or if a package cannot be fetched."""
+    def find(self, facts: NodeFacts) -> Runtime:
+        """The runtime for a node. Raises ClusterError if a package cannot be fetched."""
         found = next((one for one in facts.pythons if OLDEST_PYTHON <= one.version <= NEWEST_PYTHON), None)
-        if found is None:
-            check_managed(facts, f"{show(OLDEST_PYTHON)} or newer", node=node)
         version = found.version if found is not None else MANAGED_PYTHON
         key = (version, facts.machine, found is None)
         tree, packed = self._made.get(key, partial(self._make, *key))

@@ -35,7 +35,7 @@ OF_TORCH = FoundFramework(
     ],
 )
 def test_the_python(facts: NodeFacts, path: str | None, chosen: tuple[int, int]) -> None:
-    target, python = choose_client(facts, node="node-0")
+    target, python = choose_client(facts)
     assert (python.path, python.version, target.python_version) == (path, chosen, chosen)
     assert target.managed_python is (path is None)
     assert target.requirements == tuple(f"{name}=={version(name)}" for name in PACKAGES)

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from bootstrap.apply import explain_mixed
 from bootstrap.config import BootstrapConfig
 from bootstrap.environment.bundle import Bundle
 from bootstrap.environment.cuda import find_warnings
@@ -16,7 +15,6 @@ from bootstrap.environment.requirements import Requirements
 from bootstrap.environment.steps import MakeEnvironment
 from bootstrap.environment.target import WheelTarget, choose_python, choose_wheels
 from foundation.errors import ClusterError, ConfigError
-from job_world import node
 from node_facts import FACTS, run_shell
 
 DEBIAN = FoundFramework(
@@ -217,17 +215,3 @@ def test_a_version_in_the_requirements(requirement: str, config: BootstrapConfig
     message = explain_ignored(requirement, config)
     assert (message or "").endswith(remedy or "")
     assert (message is None) == (remedy is None)
-
-
-@pytest.mark.parametrize(
-    ("versions", "message"),
-    [
-        (("2.13.0", "2.13.0+cpu"), None),
-        (("2.13.0", "2.8.0", ""), "the nodes have different versions of PyTorch (2.13.0 on node-0, 2.8.0 on node-1): "),
-    ],
-)
-def test_different_versions_on_the_nodes(versions: tuple[str, ...], message: str | None) -> None:
-    torches = [Torch(version=version, has_cuda=True) if version else None for version in versions]
-    found = explain_mixed([replace(node(index), torch=torch) for index, torch in enumerate(torches)])
-    assert (found or "").startswith(message or "")
-    assert (found is None) == (message is None)

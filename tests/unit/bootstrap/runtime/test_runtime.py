@@ -22,7 +22,7 @@ def test_an_old_image_gets_a_python(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(runtimes, "fetch_python", lambda *_, **__: packed)
     facts: NodeFacts = replace(FACTS, pythons=(FoundPython(path="/usr/bin/python3", version=(3, 9)),))
     made = RuntimePlacing(tmp_path, Mock(), Mock())
-    found = made.find(facts, node="n")
+    found = made.find(facts)
     assert (found.tree.digest, found.python) == (runtime_digest(), f"python/{packed.sha256}/bin/python3.11")
 
     def plan(facts: NodeFacts) -> object:
@@ -31,7 +31,5 @@ def test_an_old_image_gets_a_python(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert plan(facts) == ((packed,), (UnpackPython(packed=packed),))
     assert plan(replace(facts, files=frozenset([packed.sha256]))) == ((), (UnpackPython(packed=packed),))
     assert plan(replace(facts, pythons_ready=frozenset([packed.sha256]))) == ((), ())
-    with pytest.raises(ClusterError, match=r"n: it has no Python 3\.10 or newer"):
-        made.find(replace(facts, glibc=(2, 12)), node="n")
     with pytest.raises(ClusterError, match="our own programs need"):
         plan(replace(facts, disk_free_kib=1))
