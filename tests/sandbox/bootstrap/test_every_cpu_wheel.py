@@ -1,6 +1,6 @@
-"""Every CPU wheel of MXNet in the oracle's table, on real hosts: its output, and how it is interpreted.
+"""Every CPU wheel of MXNet in the oracle's table, on real hosts: which rank has printed a line.
 
-The versions print different paths in ps-lite's lines, and different error messages.
+The versions print different paths in ps-lite's lines.
 """
 
 import re
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from job_steps import fail, records
+from job_steps import records
 from project import Project, cluster_in, shipped
 from provision.oracle.tables import WHEELS
 
@@ -16,20 +16,12 @@ pytestmark = [pytest.mark.sandbox, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 CPU_WHEELS = [wheel.requirement for wheel in WHEELS if wheel.cuda is None]
 RANKS = "import mxnet as mx; kv = mx.kv.create('dist_sync'); print('I am', kv.rank, flush=True); mx.nd.waitall()"
-# Each fails in a worker with a traceback of this wheel.
-MISTAKES = {
-    "mx.io.ImageRecordIter(path_imgrec='/no/a.rec', data_shape=(3, 8, 8), batch_size=1)": "MXNet finds no such file",
-    "mx.nd.zeros((2, 2), ctx=mx.gpu()).wait_to_read()": "this MXNet has no GPU support",
-    "mx.gluon.utils.download('http://host.invalid/x.zip')": "the node cannot resolve",
-}
 
 
 @pytest.mark.parametrize("wheel", CPU_WHEELS)
 def test_a_cpu_wheel(wheel: str, tmp_path: Path) -> None:
     with cluster_in(tmp_path, shipped(mxnet=wheel)) as project:
         ranks_are_known(project)
-        mistakes_get_hints(project)
-        compression_works_or_gets_a_hint(project, works=wheel in {"mxnet==1.5.1.post0", "mxnet==1.6.0"})
 
 
 def ranks_are_known(project: Project) -> None:
@@ -47,33 +39,3 @@ def ranks_are_known(project: Project) -> None:
     (record,) = [one for one in records(project) if one["name"] == "ranks"]
     ranks = sorted((one["role"], one["rank"]) for one in record["roles"] if one["role"] in {"server", "worker"})
     assert ranks == [("server", 0), ("server", 1), ("worker", 0), ("worker", 1)]
-
-
-TRAINER = """
-import mxnet as mx
-net = mx.gluon.nn.Dense(2)
-net.initialize()
-compression = {"type": "2bit", "threshold": 0.5}
-parameters = net.collect_params()
-trainer = mx.gluon.Trainer(parameters, "sgd", {}, kvstore=mx.kv.create("dist_sync"), compression_params=compression)
-with mx.autograd.record():
-    loss = net(mx.nd.ones((4, 3))).sum()
-loss.backward()
-trainer.step(4)
-"""
-
-
-def compression_works_or_gets_a_hint(project: Project, *, works: bool) -> None:
-    if works:
-        project.run("train", "--", "python", "-c", TRAINER)
-        return
-    failed = fail(project, "--", "python", "-c", TRAINER)
-    assert re.search(r'^hint .*turn compression off; or set .* mxnet = "mxnet==1.6.0"', failed.stderr, re.MULTILINE)
-
-
-def mistakes_get_hints(project: Project) -> None:
-    for mistake, hint in MISTAKES.items():
-        program = f"import mxnet as mx; kv = mx.kv.create('dist_sync'); {mistake}"
-        failed = fail(project, "--", "python", "-c", program)
-        pattern = rf"^hint \[worker \d node-\d\]: {re.escape(hint)}"
-        assert re.search(pattern, failed.stderr, re.MULTILINE), failed.stdout + failed.stderr

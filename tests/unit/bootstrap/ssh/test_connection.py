@@ -29,7 +29,6 @@ from node_facts import HOST
         ("Welcome\nremoved\n", 0, None),
         ("", 0, "(it printed nothing)"),  # as fish ends for a script that it cannot parse
         ("removed\nfish: Unknown command\n", 0, "fish: Unknown command"),
-        ("removed\n", 1, "exit code 1 from: the script"),
     ],
 )
 def test_success_is_a_word_and_the_exit_code(
@@ -45,11 +44,6 @@ def test_success_is_a_word_and_the_exit_code(
         assert ask() == "removed"
 
 
-def several(error: OSError) -> paramiko.ssh_exception.NoValidConnectionsError:
-    """The error that paramiko raises for a name with several addresses."""
-    return paramiko.ssh_exception.NoValidConnectionsError({("h", 22): error})
-
-
 KEY = paramiko.ECDSAKey.generate()
 REFUSED = ConnectionRefusedError(errno.ECONNREFUSED, "x")
 OOPS = tuple(f"Oops {number}" for number in range(10))
@@ -61,10 +55,8 @@ REBOOT = "aws ec2 reboot-instances --instance-ids i-1"
     ("error", "message", "hint", "may_pass"),
     [
         (REFUSED, "connection refused", REBOOT, True),
-        (several(REFUSED), "connection refused", REBOOT, True),
         (TimeoutError("timed out"), "no answer on port 22", "cluster allow", True),
         (paramiko.AuthenticationException("no"), "not accept the cluster's key for user ubuntu", "status", True),
-        (paramiko.AuthenticationException("Authentication timeout."), "ssh failed: Auth", "status", True),
         (paramiko.SSHException("Error reading SSH protocol banner"), "no sshd answers there", REBOOT, True),
         (EOFError(), "ssh failed: EOFError", "cluster status", True),
         (paramiko.BadHostKeyException("h", KEY, KEY), "host key has changed", "cluster down, then", False),
@@ -102,7 +94,6 @@ def test_errors_of_commands(stdout: str, stderr: str, code: int, message: str, h
     ("lines", "booted", "message"),
     [
         ((), False, "  according to its console, it is still booting\n  its console is still empty"),
-        (("[ 3.1] Free",), False, "it is still booting\n  its console's last lines:\n  | [ 3.1] Free"),
         (("ip-10-0-0-5 login: ",), True, "  its console's last lines:\n  | ip-10-0-0-5 login: "),
         (("x", "[ 20.1] cloud-init[9]: Cloud-init v. 24.4 finished at Sat", "eth0: up"), True, "  | eth0: up"),
         (("node login: ", *OOPS), True, "last lines:" + "".join(f"\n  | {line}" for line in OOPS)),
@@ -174,7 +165,6 @@ def test_a_node_that_still_boots_gets_more_time(
     [
         ("missing", "the cluster's private key is missing", "run this on the machine that created the cluster"),
         ("passphrase", "damaged, not a private key, or with a passphrase", "run this on the machine"),
-        ("damaged", "damaged, not a private key, or with a passphrase", "run this on the machine"),
         ("0644", "other users can read this private key (mode 0644)", "chmod 600 "),
     ],
 )
@@ -187,8 +177,6 @@ def test_unusable_private_keys(tmp_path: Path, state: str, message: str, hint: s
     match state:
         case "missing":
             path.unlink()
-        case "damaged":
-            path.write_bytes(path.read_bytes()[:200])
         case "0644":
             path.chmod(0o644)
     with pytest.raises(ClusterError) as caught:
