@@ -13,22 +13,14 @@ from foundation.progress import Event
 from provision.cost import bill, storage
 from provision.cost.bill import ClusterBill, make_bills
 from provision.cost.ledger import Ledger, note
-from provision.cost.observe import find_histories, find_prices, observe
+from provision.cost.observe import find_prices, observe
 from provision.lease.lease_plan import Spending
-
-
-def find_bills(app: App, ledger: Ledger, *, now: float) -> tuple[ClusterBill, ...]:
-    """Returns the bills of a ledger, with the spot prices of the running instances. Does not raise."""
-    running = [node for node in ledger.nodes if node.runs]
-    return make_bills(ledger, histories=find_histories(app.clients, running), now=now)
 
 
 def find_spending(app: App) -> Spending:
     """Returns what the cluster costs and has cost by the ledger, for the budget of its lease. Does not raise."""
     with suppress(ClusterError):  # a damaged file, which `cluster cost` reports
-        ledger = storage.read(app.files.root)
-        running = [node for node in ledger.nodes if node.runs]
-        return bill.find_spending(ledger, histories=find_histories(app.clients, running), now=time.time())
+        return bill.find_spending(storage.read(app.files.root), now=time.time())
     return Spending()
 
 
@@ -51,7 +43,7 @@ def find_bill(app: App, before: Ledger | None) -> ClusterBill | None:
     if before is None or not before.nodes:
         return None
     is_of_earlier = max(before.downs, default=0.0) >= max(node.launched_at for node in before.nodes)
-    return None if is_of_earlier else find_bills(app, storage.read(app.files.root), now=time.time())[-1]
+    return None if is_of_earlier else make_bills(storage.read(app.files.root), now=time.time())[-1]
 
 
 def note_costs(app: App, *, exists: bool | None = None) -> Ledger | None:

@@ -67,7 +67,7 @@ def _describe_left(root: Path) -> Iterator[str]:
         yield f"cluster {root.name}, launched from this folder, is not deleted; {error.message}"
         return
     at = max(ledger.seen.values(), default=0.0)
-    bill = next((bill for bill in make_bills(ledger, histories={}, now=at) if bill.usd_per_hour != 0.0), None)
+    bill = next((bill for bill in make_bills(ledger, now=at) if bill.usd_per_hour != 0.0), None)
     if bill is not None:
         nodes = sum(node.ended_at is None for node in bill.nodes)
         costs = count(nodes, "node costs", "nodes cost") if nodes else "its volumes cost"

@@ -5,7 +5,7 @@ from functools import cache
 from pathlib import Path
 
 from cluster.app import App
-from cluster.costs import find_bills, note_costs
+from cluster.costs import note_costs
 from cluster.jobs import ask_for_job
 from cluster.nodes.ec2 import Ec2Nodes, describe_state
 from cluster.recovery.lost_head import try_find_lost_head
@@ -16,7 +16,7 @@ from foundation.thread_pool import bounded_pool, run_in_thread
 from provision.aws.clients import Clients, make_clients
 from provision.config import all_regions
 from provision.cost import storage
-from provision.cost.bill import ClusterBill
+from provision.cost.bill import ClusterBill, make_bills
 from provision.describe import describe_clusters
 from provision.files import ClusterFiles
 from provision.membership import KnownInstances
@@ -43,7 +43,7 @@ def describe_status(app: App) -> Status:
     is_headless = lost is not None and bool(state.nodes) and state.nodes[0].index > 0
     job = HeadJob(why="the head has ended") if is_headless else find_job()
     now, ledger = datetime.now(UTC), noted.result()
-    bills = () if ledger is None else find_bills(app, ledger, now=now.timestamp())
+    bills = () if ledger is None else make_bills(ledger, now=now.timestamp())
     return Status(
         state=state,
         wanted=config.provision.nodes,
@@ -138,5 +138,5 @@ def describe_bills(app: App, *, now: float) -> tuple[ClusterBill, ...]:
     """Describes what the cluster costs, and what earlier ones of its name did, in all regions. Raises ClusterError."""
     note_costs(app)
     roots = [app.files_in(region).root for region in all_regions(app.config.provision)]
-    bills = [bill for root in roots for bill in find_bills(app, storage.read(root), now=now)]
+    bills = [bill for root in roots for bill in make_bills(storage.read(root), now=now)]
     return tuple(sorted(bills, key=lambda bill: bill.launched_at))

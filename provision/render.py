@@ -80,7 +80,7 @@ def render_preflight(
                 [
                     f"{_describe_price(first, nodes)} {first.how}",
                     _describe_disk_price(preflight, disks_gib),
-                    *_describe_total(launch, moment.timestamp()),
+                    *_describe_total(launch),
                     *filter(None, [price_note]),
                 ]
             ),
@@ -172,10 +172,10 @@ def _describe_disk_price(preflight: Preflight, gib: int) -> str:
     return "disks unknown per month" if price is None else f"disks {_usd(price * gib)} per month"
 
 
-def _describe_total(launch: LaunchNodes, now: float) -> Iterator[str]:
+def _describe_total(launch: LaunchNodes) -> Iterator[str]:
     if addresses := launch.addresses_usd_per_hour:
         yield f"addresses {_usd(addresses)} per hour"
-    if (total := launch.find_rate(launch.options[0], now=now)) is not None:
+    if (total := launch.usd_per_hour) is not None:
         yield f"in all {_usd(total)} per hour"
 
 

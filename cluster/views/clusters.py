@@ -37,7 +37,7 @@ class RegionClusters(Struct, frozen=True, kw_only=True):
         running = [each for each in cluster.instances if each.state in {"pending", "running"}]
         places = [(each.market, each.instance_type, each.zone) for each in running if not each.is_block]
         addresses = USD_PER_ADDRESS_HOUR * sum(each.public_ip is not None for each in running)
-        disks = disk_rate(cluster.disks_gib, self.usd_per_gib_month, self.now.timestamp()) if cluster.disks_gib else 0.0
+        disks = disk_rate(cluster.disks_gib, self.usd_per_gib_month) if cluster.disks_gib else 0.0
         return add_up([*(self.prices.get(place) for place in places), addresses, disks])
 
 

@@ -3,10 +3,10 @@
 How AWS bills, in US dollars:
 - instances and public addresses by the second while the instance runs, at least a minute for each start
   (https://aws.amazon.com/ec2/pricing/, https://aws.amazon.com/vpc/pricing/);
+- spot instances at the price of the time, here at the one when a command last saw them;
 - nothing for a spot instance that EC2 reclaims within its first hour
   (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/billing-for-interrupted-spot-instances.html);
-- disks by the second from their launch to their deletion, stopped or not, at a price per month, whatever its length
-  (https://aws.amazon.com/ebs/pricing/).
+- disks by the second from their launch to their deletion, stopped or not (https://aws.amazon.com/ebs/pricing/).
 The bill does not include traffic, objects in S3, EFS and FSx.
 """
 
@@ -15,14 +15,7 @@ from msgspec import Struct
 from provision.cost.ledger import MINIMUM_S, Ledger, LedgerNode, Period
 from provision.lease.lease_plan import Spending
 from provision.model import Market
-from provision.preflight.prices import (
-    USD_PER_ADDRESS_HOUR,
-    Histories,
-    SpotHistory,
-    disk_cost,
-    disk_rate,
-    integrate_spot,
-)
+from provision.preflight.prices import USD_PER_ADDRESS_HOUR, disk_cost, disk_rate
 from provision.status import add_up
 
 FREE_S = 3600.0
@@ -103,8 +96,8 @@ class ClusterBill(Struct, frozen=True, kw_only=True):
         return add_up([node.cost_usd for node in self.nodes if node.market == market])
 
 
-def make_bills(ledger: Ledger, *, histories: Histories, now: float) -> tuple[ClusterBill, ...]:
-    """Returns the bills of all clusters of this name, in order of time. histories: spot prices of running instances."""
+def make_bills(ledger: Ledger, *, now: float) -> tuple[ClusterBill, ...]:
+    """Returns the bills of all clusters of this name, in order of time."""
     bounds = sorted(ledger.downs)
     found = []
     for at in range(len(bounds) + 1):
@@ -121,37 +114,35 @@ def make_bills(ledger: Ledger, *, histories: Histories, now: float) -> tuple[Clu
             ClusterBill(
                 launched_at=launched_at,
                 ended_at=end if is_over else None,
-                nodes=tuple(_bill_node(node, ledger, histories, now) for node in nodes),
+                nodes=tuple(_bill_node(node, ledger, now) for node in nodes),
                 volumes=volumes,
             )
         )
     return tuple(found)
 
 
-def find_spending(ledger: Ledger, *, histories: Histories, now: float) -> Spending:
+def find_spending(ledger: Ledger, *, now: float) -> Spending:
     """Returns the spending of the existing cluster."""
-    bills = make_bills(ledger, histories=histories, now=now)
+    bills = make_bills(ledger, now=now)
     if not bills or bills[-1].ended_at is not None:
         return Spending()
     current = bills[-1]
     ids = {node.instance_id for node in current.nodes if node.ended_at is None}
-    rates = [_find_rate(node, ledger, now, runs=True) for node in ledger.nodes if node.instance_id in ids]
+    rates = [_find_rate(node, ledger, runs=True) for node in ledger.nodes if node.instance_id in ids]
     usd_per_hour = add_up([*rates, *(volume.usd_per_hour for volume in current.volumes)])
     return Spending() if current.cost_usd is None else Spending(usd_per_hour=usd_per_hour, usd=current.cost_usd)
 
 
-def _find_rate(node: LedgerNode, ledger: Ledger, now: float, *, runs: bool) -> float | None:
+def _find_rate(node: LedgerNode, ledger: Ledger, *, runs: bool) -> float | None:
     """Returns what an existing node costs per hour."""
     running = [node.usd_per_hour, USD_PER_ADDRESS_HOUR if node.has_address else 0.0] if runs else []
-    return add_up([*running, disk_rate(node.disk_gib, ledger.usd_per_gib_month, now)])
+    return add_up([*running, disk_rate(node.disk_gib, ledger.usd_per_gib_month)])
 
 
-def _bill_node(node: LedgerNode, ledger: Ledger, histories: Histories, now: float) -> NodeBill:
-    history = histories.get((node.instance_type, node.zone), ())
+def _bill_node(node: LedgerNode, ledger: Ledger, now: float) -> NodeBill:
     ends = now if node.ended_at is None else node.ended_at
     seconds = sum(period.billed_until(now) - period.start for period in node.periods)
-    disk_ends = max(ends, node.launched_at + MINIMUM_S)
-    disk_usd = disk_cost(node.disk_gib, ledger.usd_per_gib_month, node.launched_at, disk_ends)
+    disk_s = max(ends - node.launched_at, MINIMUM_S)
     runs, exists = node.runs, node.ended_at is None
     return NodeBill(
         name=node.name,
@@ -164,32 +155,25 @@ def _bill_node(node: LedgerNode, ledger: Ledger, histories: Histories, now: floa
         launched_at=node.launched_at,
         ended_at=node.ended_at,
         ran_s=sum((now if each.end is None else each.end) - each.start for each in node.periods),
-        instance_usd=add_up([_bill_period(period, node, history, now) for period in node.periods]),
-        disk_usd=disk_usd,
+        instance_usd=add_up([_bill_period(period, node, now) for period in node.periods]),
+        disk_usd=disk_cost(node.disk_gib, ledger.usd_per_gib_month, disk_s),
         address_usd=seconds * USD_PER_ADDRESS_HOUR / 3600 if node.has_address else 0.0,
-        usd_per_hour=_find_rate(node, ledger, now, runs=runs) if exists else 0.0,
+        usd_per_hour=_find_rate(node, ledger, runs=runs) if exists else 0.0,
         unseen_usd=_unseen(node, ledger),
     )
 
 
-def _bill_period(period: Period, node: LedgerNode, history: SpotHistory, now: float) -> float | None:
-    until = period.billed_until(now)
-    seconds = until - period.start
+def _bill_period(period: Period, node: LedgerNode, now: float) -> float | None:
+    seconds = period.billed_until(now) - period.start
     if period.reclaimed and seconds < FREE_S:
         return 0.0
-    if period.usd is not None:
-        return period.usd
-    if node.market == "spot" and history:
-        return integrate_spot(history, period.start, until)
     return None if node.usd_per_hour is None else node.usd_per_hour * seconds / 3600
 
 
 def _unseen(node: LedgerNode, ledger: Ledger) -> float:
     address = USD_PER_ADDRESS_HOUR if node.has_address else 0.0
     running = sum(period.unseen_s for period in node.periods) * ((node.usd_per_hour or 0.0) + address) / 3600
-    ended_at = node.ended_at or 0.0
-    disk = disk_cost(node.disk_gib, ledger.usd_per_gib_month, ended_at, ended_at + node.unseen_s)
-    return running + (disk or 0.0)
+    return running + (disk_cost(node.disk_gib, ledger.usd_per_gib_month, node.unseen_s) or 0.0)
 
 
 def _bill_volumes(
@@ -214,8 +198,8 @@ def _bill_volumes(
                 size_gib=volume.size_gib,
                 started_at=start,
                 ended_at=None if is_here else end,
-                cost_usd=disk_cost(volume.size_gib, price, start, end),
-                usd_per_hour=disk_rate(volume.size_gib, price, now) if is_here else 0.0,
+                cost_usd=disk_cost(volume.size_gib, price, max(end - start, 0.0)),
+                usd_per_hour=disk_rate(volume.size_gib, price) if is_here else 0.0,
             )
         )
     return tuple(found)

@@ -32,15 +32,13 @@ _LAUNCH_S = 60.0
 class Period(Struct, frozen=True, kw_only=True):
     """A time in which an instance ran. end: None while it runs.
 
-    unseen_s: how much longer it may have run. reclaimed: EC2 ended a spot instance. usd: the cost of this period of a
-    spot instance; EC2 keeps spot prices for 90 days only.
+    unseen_s: how much longer it may have run. reclaimed: EC2 ended a spot instance.
     """
 
     start: float
     end: float | None = None
     unseen_s: float = 0.0
     reclaimed: bool = False
-    usd: float | None = None
 
     def billed_until(self, now: float) -> float:
         """Returns the time until which it is billed: each start costs at least a minute."""
@@ -205,7 +203,7 @@ def _note_period(known: Period | None, shown: SeenNode, seen_at: float, now: flo
         return Period(start=known.start if known is not None else shown.started_at)
     if known is not None and known.end is not None and not known.unseen_s:
         return known
-    period = replace(known or Period(start=shown.started_at), reclaimed=shown.reclaimed, usd=None)
+    period = replace(known or Period(start=shown.started_at), reclaimed=shown.reclaimed)
     if shown.ended_at is not None:
         return replace(period, end=max(shown.ended_at, period.start), unseen_s=0.0)
     if known is not None and known.end is not None:
@@ -235,27 +233,12 @@ def _note_down(ledger: Ledger) -> Ledger:
     return replace(ledger, downs=(*ledger.downs, max(ends)))
 
 
-def set_prices(
-    ledger: Ledger,
-    *,
-    per_hour: Mapping[str, float | None],
-    usd_per_gib_month: float | None,
-    periods: Mapping[tuple[str, float], float],
-) -> Ledger:
-    """Returns the ledger with prices. Unknown ones do not replace known ones.
-
-    per_hour: by instance id. periods: the cost of ended periods of spot instances, by instance id and start.
-    """
+def set_prices(ledger: Ledger, *, per_hour: Mapping[str, float | None], usd_per_gib_month: float | None) -> Ledger:
+    """Returns the ledger with prices. Unknown ones do not replace known ones. per_hour: by instance id."""
 
     def price(node: LedgerNode) -> LedgerNode:
-        priced = tuple(
-            period
-            if period.usd is not None or period.end is None
-            else replace(period, usd=periods.get((node.instance_id, period.start)))
-            for period in node.periods
-        )
         found = per_hour.get(node.instance_id)
-        return replace(node, periods=priced, usd_per_hour=node.usd_per_hour if found is None else found)
+        return replace(node, usd_per_hour=node.usd_per_hour if found is None else found)
 
     return replace(
         ledger,

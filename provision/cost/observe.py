@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -14,17 +14,10 @@ from msgspec.structs import replace
 from foundation.thread_pool import bounded_pool
 from provision.aws.clients import Clients, aws_errors
 from provision.config import ProvisionConfig
-from provision.cost.ledger import Ledger, LedgerNode, LedgerVolume, Observation, SeenNode, set_prices
+from provision.cost.ledger import Ledger, LedgerVolume, Observation, SeenNode, set_prices
 from provision.describe import find_instances, first_launched, is_in_block, market_of, tagged_index
 from provision.membership import KnownInstances, find_known
-from provision.preflight.prices import (
-    Histories,
-    PricedPlace,
-    describe_prices,
-    find_spot_history,
-    find_volume_price,
-    integrate_spot,
-)
+from provision.preflight.prices import PricedPlace, describe_prices, find_volume_price
 from provision.resources.resource import list_volumes, tagged
 
 if TYPE_CHECKING:
@@ -152,14 +145,11 @@ def find_prices(clients: Clients, ledger: Ledger) -> Callable[[Ledger], Ledger]:
     places: dict[str, PricedPlace] = {
         node.instance_id: (node.market, node.instance_type, node.zone)
         for node in here
-        if not node.is_block and (node.usd_per_hour is None if node.market == "on-demand" else node.ended_at is None)
+        if not node.is_block and (node.usd_per_hour is None or (node.market == "spot" and node.ended_at is None))
     }
     with bounded_pool() as pool:
         prices = pool.submit(describe_prices, clients, set(places.values())) if places else None
         disks = pool.submit(find_volume_price, clients) if here and ledger.usd_per_gib_month is None else None
-        spot = [node for node in here if node.market == "spot"]
-        unpriced = [node for node in spot if any(each.end is not None and each.usd is None for each in node.periods)]
-        history = pool.submit(find_histories, clients, unpriced)
     found = prices.result() if prices is not None else {}
     return partial(
         set_prices,
@@ -168,27 +158,4 @@ def find_prices(clients: Clients, ledger: Ledger) -> Callable[[Ledger], Ledger]:
             **{node.instance_id: 0.0 for node in here if node.is_block},
         },
         usd_per_gib_month=disks.result() if disks is not None else None,
-        periods=dict(_price_periods(unpriced, history.result())),
     )
-
-
-def find_histories(clients: Clients, nodes: Iterable[LedgerNode]) -> Histories:
-    """Returns the spot prices since the first period of these nodes that has no cost yet. Raises nothing."""
-    since: dict[tuple[str, str], float] = {}
-    for node in nodes:
-        starts = [period.start for period in node.periods if period.usd is None]
-        if node.market == "spot" and node.region == clients.region and starts:
-            key = (node.instance_type, node.zone)
-            since[key] = min(since.get(key, min(starts)), *starts)
-    return {key: find_spot_history(clients.ec2, *key, since=start) for key, start in since.items()}
-
-
-def _price_periods(nodes: Sequence[LedgerNode], histories: Histories) -> Iterable[tuple[tuple[str, float], float]]:
-    for node in nodes:
-        history = histories.get((node.instance_type, node.zone))
-        for period in node.periods:
-            if history and period.end is not None and period.usd is None:
-                yield (
-                    (node.instance_id, period.start),
-                    integrate_spot(history, period.start, period.billed_until(period.end)),
-                )

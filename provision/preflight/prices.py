@@ -9,7 +9,7 @@ https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeSpotPriceHist
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -22,7 +22,6 @@ from provision.model import Market
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
-    from mypy_boto3_ec2.type_defs import FilterTypeDef, SpotPriceTypeDef
 
 PricedPlace = tuple[Market, str, str]
 """A market, an instance type and a zone: they determine the price of an instance."""
@@ -43,6 +42,8 @@ USD_PER_ADDRESS_HOUR = 0.005
 """A public IPv4 address, in all regions: https://aws.amazon.com/vpc/pricing/"""
 _HOURS = frozenset({"Hrs", "Hours"})
 _GIB_MONTHS = frozenset({"GB-Mo", "GB-month"})
+_MONTH_S = 730 * 3600.0
+"""A month in AWS's own estimates, whatever its length: https://docs.aws.amazon.com/pricing-calculator/"""
 
 
 def describe_prices(clients: Clients, places: Collection[PricedPlace]) -> Prices:
@@ -105,82 +106,29 @@ def parse_price(documents: Iterable[str], units: frozenset[str]) -> float | None
 
 
 def _find_spot_prices(ec2: EC2Client, types: Sequence[str]) -> dict[tuple[str, str], float]:
-    """Returns the newest price in each zone, by (type, zone)."""
+    """Returns the newest price in each zone, by (type, zone); {} if they cannot be read."""
     if not types:
         return {}
-    wanted: list[FilterTypeDef] = [{"Name": "instance-type", "Values": list(types)}]
-    newest: dict[tuple[str, str], tuple[datetime, float]] = {}
-    for entry in _read_spot_prices(ec2, wanted, since=datetime.now(UTC)):  # one for each type and zone
-        place = (str(entry["InstanceType"]), entry["AvailabilityZone"])
-        price = (entry["Timestamp"], float(entry["SpotPrice"]))
-        newest[place] = max(newest.get(place, price), price)
-    return {place: price for place, (_, price) in newest.items()}
-
-
-def _read_spot_prices(ec2: EC2Client, wanted: list[FilterTypeDef], *, since: datetime) -> list[SpotPriceTypeDef]:
-    """Returns the prices in effect since a time; [] if they cannot be read."""
     pages = ec2.get_paginator("describe_spot_price_history").paginate(
-        Filters=wanted, ProductDescriptions=["Linux/UNIX"], StartTime=since
+        Filters=[{"Name": "instance-type", "Values": list(types)}],
+        ProductDescriptions=["Linux/UNIX"],
+        StartTime=datetime.now(UTC),
     )
     try:
-        return [entry for page in pages for entry in page["SpotPriceHistory"]]
+        entries = [entry for page in pages for entry in page["SpotPriceHistory"]]
     except (ClientError, NoConnectionError, HTTPClientError):
-        return []
+        return {}
+    entries.sort(key=lambda entry: entry["Timestamp"])
+    return {(str(entry["InstanceType"]), entry["AvailabilityZone"]): float(entry["SpotPrice"]) for entry in entries}
 
 
-def disk_cost(gib: int | None, usd_per_gib_month: float | None, start: float, end: float) -> float | None:
-    """Returns the cost of a disk from `start` to `end`; None if its size or the price is unknown."""
+def disk_cost(gib: int | None, usd_per_gib_month: float | None, seconds: float) -> float | None:
+    """Returns the cost of a disk for a time; None if its size or the price is unknown."""
     if gib is None or usd_per_gib_month is None:
         return None
-    return sum(seconds / length for seconds, length in _split_months(start, end)) * gib * usd_per_gib_month
+    return seconds / _MONTH_S * gib * usd_per_gib_month
 
 
-def disk_rate(gib: int | None, usd_per_gib_month: float | None, now: float) -> float | None:
-    """Returns the cost of a disk per hour in the month of `now`."""
-    return disk_cost(gib, usd_per_gib_month, now, now + 3600)
-
-
-def _split_months(start: float, end: float) -> Iterator[tuple[float, float]]:
-    """Yields (seconds in a month, its length in seconds) for the months from `start` to `end`, in UTC."""
-    while start < end:
-        at = datetime.fromtimestamp(start, UTC)
-        first = datetime(at.year, at.month, 1, tzinfo=UTC)
-        following = datetime(at.year + at.month // 12, at.month % 12 + 1, 1, tzinfo=UTC)
-        until = min(end, following.timestamp())
-        yield until - start, (following - first).total_seconds()
-        start = until
-
-
-# -- spot prices over a time -------------------------------------------------------------------------------------------
-
-SpotHistory = tuple[tuple[float, float], ...]
-"""(start of the price in seconds since 1970, US dollars per hour), in order of time."""
-Histories = Mapping[tuple[str, str], SpotHistory]
-"""Spot prices by (instance type, zone)."""
-
-
-def find_spot_history(ec2: EC2Client, instance_type: str, zone: str, *, since: float) -> SpotHistory:
-    """Returns the prices since a time, including the one in effect then; () if unknown. Raises nothing.
-
-    EC2 keeps them for 90 days.
-    """
-    wanted: list[FilterTypeDef] = [
-        {"Name": "instance-type", "Values": [instance_type]},
-        {"Name": "availability-zone", "Values": [zone]},
-    ]
-    entries = _read_spot_prices(ec2, wanted, since=datetime.fromtimestamp(since, UTC))
-    return tuple(sorted((entry["Timestamp"].timestamp(), float(entry["SpotPrice"])) for entry in entries))
-
-
-def integrate_spot(history: SpotHistory, start: float, end: float) -> float:
-    """Returns the cost of an instance from `start` to `end`, in US dollars. Pure.
-
-    The first price of the history also counts for the time before it. Raises ValueError for an empty history.
-    """
-    if not history:
-        raise ValueError("no prices")
-    ends = [*(at for at, _ in history[1:]), float("inf")]
-    cost = max(min(end, history[0][0]) - start, 0.0) * history[0][1]
-    for (begin, price), until in zip(history, ends, strict=True):
-        cost += max(min(end, until) - max(start, begin), 0.0) * price
-    return cost / 3600
+def disk_rate(gib: int | None, usd_per_gib_month: float | None) -> float | None:
+    """Returns the cost of a disk per hour."""
+    return disk_cost(gib, usd_per_gib_month, 3600)

@@ -98,7 +98,7 @@ class LaunchNodes(Step):
     @property
     def usd_per_hour(self) -> float | None:
         """What the cluster will cost per hour in the first place that is tried; None if a price is unknown."""
-        return self.find_rate(self.options[0], now=time.time())
+        return self.find_rate(self.options[0])
 
     @property
     def addresses_usd_per_hour(self) -> float:
@@ -109,12 +109,12 @@ class LaunchNodes(Step):
         """Returns the lease of new nodes: that of the others, or a new one. Raises the errors of begin_lease."""
         if not self.is_first:
             return self.current
-        spending = Spending(self.find_rate(option, now=now), self.spent_usd)
+        spending = Spending(self.find_rate(option), self.spent_usd)
         return begin_lease(self.lease, self.current, now=now, spending=spending)
 
-    def find_rate(self, option: LaunchOption, *, now: float) -> float | None:
+    def find_rate(self, option: LaunchOption) -> float | None:
         """Returns what the cluster will cost per hour, with disks and addresses; None if a price is unknown."""
-        disks_usd = disk_rate(self.total * self.nodes.volume_size_gib + self.extra_gib, self.usd_per_gib_month, now)
+        disks_usd = disk_rate(self.total * self.nodes.volume_size_gib + self.extra_gib, self.usd_per_gib_month)
         if option.usd_per_hour is None or disks_usd is None:
             return None
         return self.total * option.usd_per_hour + self.addresses_usd_per_hour + disks_usd

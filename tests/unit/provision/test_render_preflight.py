@@ -89,7 +89,7 @@ def test_the_whole() -> None:
         "ssh from     203.0.113.7/32",
         "disks        4 disks of 100 GiB, gp3, encrypted",
         "price        $1.60 per hour (4 x $0.40) on spot; disks $32.00 per month;",
-        "             addresses $0.02 per hour; in all $1.663 per hour",
+        "             addresses $0.02 per hour; in all $1.6638 per hour",
         "not tried    g5.xlarge is not offered in us-east-1e",
         "             us-east-1d: subnet-4 has 1 free address, 4 are needed",
     ]

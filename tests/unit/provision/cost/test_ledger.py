@@ -1,22 +1,11 @@
-from datetime import UTC, datetime
 from functools import reduce
 from typing import Any
 
 import pytest
 
 from provision.cost import storage
-from provision.cost.ledger import (
-    Ledger,
-    LedgerNode,
-    LedgerVolume,
-    Observation,
-    Period,
-    SeenNode,
-    note,
-    set_prices,
-)
+from provision.cost.ledger import Ledger, LedgerNode, LedgerVolume, Observation, SeenNode, note
 from provision.cost.observe import parse_transition
-from provision.preflight.prices import disk_cost, integrate_spot
 
 START = 1_900_000_000.0
 HOUR = 3600.0
@@ -122,37 +111,3 @@ def test_the_file_of_a_cluster_outlives_its_folder(tmp_path: Any) -> None:
 def test_when_a_call_ended_an_instance() -> None:
     assert parse_transition("User initiated (2030-03-17 17:46:40 GMT)") == START
     assert parse_transition("User initiated (yesterday)") is None
-
-
-@pytest.mark.parametrize(
-    ("start", "end", "usd"),
-    [(0, 3600, 1.0), (1800, 5400, 1.5), (-3600, 3600, 2.0)],
-)
-def test_spot_prices_over_a_time(start: float, end: float, usd: float) -> None:
-    assert integrate_spot(((0.0, 1.0), (3600.0, 2.0)), start, end) == pytest.approx(usd)
-
-
-def test_a_month_of_a_disk_costs_a_month_whatever_its_length() -> None:
-    for month, days in ((1, 31), (2, 28), (4, 30)):
-        start = datetime(2030, month, 1, tzinfo=UTC).timestamp()
-        assert disk_cost(100, 0.08, start, start + days * 86400) == pytest.approx(8.0)
-    assert disk_cost(None, 0.08, 0, 1) is None
-    assert disk_cost(1, None, 0, 1) is None
-
-
-def spot(ledger: Ledger, usd: float) -> Ledger:
-    """The ledger with the cost of each period, as find_prices would add it."""
-    costs = {(node.instance_id, period.start): usd for node in ledger.nodes for period in node.periods}
-    return set_prices(ledger, per_hour={}, usd_per_gib_month=None, periods=costs)
-
-
-def test_the_cost_of_a_period_is_that_of_its_final_end() -> None:
-    """EC2 may not show a spot instance for a moment, or may not know its end at first."""
-    first = note(Ledger(), look(1, shown(market="spot")))
-    lost = spot(note(first, look(2)), usd=1.0)
-    assert lost.nodes[0].periods[0].usd == 1.0
-    back = note(lost, look(3, shown(market="spot")))
-    assert back.nodes[0].periods == (Period(start=START),)
-    ended = note(lost, look(3, shown("terminated", market="spot", ended_at=at(1.5))))
-    assert ended.nodes[0].periods == (Period(start=START, end=at(1.5)),)
-    assert spot(ended, usd=1.5).nodes[0].periods[0].usd == 1.5

@@ -111,7 +111,7 @@ def test_a_budget_needs_prices(world: World, monkeypatch: pytest.MonkeyPatch) ->
     world.up(make_config())
     (lease,) = leases(world)
     # Two c5.xlarge, 200 GiB of gp3, two public addresses; see sandbox/ec2_sandbox/api/prices.py.
-    rate = 2 * 0.17 + (disk_rate(200, 0.08, lease.set_at) or 0) + 0.01
+    rate = 2 * 0.17 + (disk_rate(200, 0.08) or 0) + 0.01
     assert (lease.budget_until - lease.set_at) / 3600 == pytest.approx(200 / rate, abs=0.01)
     world.time.sleep(lease.budget_until - lease.set_at)
     with pytest.raises(ClusterError, match="the budget of cluster demo ended at") as caught:
