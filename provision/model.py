@@ -305,7 +305,7 @@ class Preflight(Struct, frozen=True, kw_only=True):
     """The result of the checks before a launch. options: in the order in which they are tried, never empty.
 
     skipped: other ways to launch, and why they are not tried.
-    volume_usd_per_gib_month: None if unknown. mounts: lines about the volumes; warnings: about the reservation.
+    volume_usd_per_gib_month: None if unknown. mounts: lines about the volumes.
     """
 
     options: tuple[LaunchOption, ...]
@@ -314,7 +314,6 @@ class Preflight(Struct, frozen=True, kw_only=True):
     permissions: Permissions = Permissions()
     volume_usd_per_gib_month: float | None = None
     mounts: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
 
 
 def count(number: int, noun: str, plural: str | None = None) -> str:

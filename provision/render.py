@@ -86,7 +86,6 @@ def render_preflight(
             ),
         ),
         *(("not tried", line) for line in preflight.skipped),
-        *(("warning", line) for line in preflight.warnings),
     ]
     return _layout(topics)
 

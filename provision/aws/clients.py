@@ -64,7 +64,6 @@ if TYPE_CHECKING:
     from mypy_boto3_pricing import PricingClient
     from mypy_boto3_s3 import S3Client
     from mypy_boto3_service_quotas import ServiceQuotasClient
-    from mypy_boto3_ssm import SSMClient
     from mypy_boto3_sts import STSClient
 
 ATTEMPTS = 9
@@ -126,7 +125,6 @@ class Clients:
 
     ec2: EC2Client
     run_ec2: EC2Client
-    ssm: SSMClient
     sts: STSClient
     iam: IAMClient
     s3: S3Client

@@ -2,8 +2,8 @@
 
 The resources and condition keys of each action are in the Service Authorization Reference, below
 https://docs.aws.amazon.com/service-authorization/latest/reference/: list_amazonec2.html, list_amazons3.html,
-list_awsidentityandaccessmanagementiam.html, list_awssystemsmanager.html, list_servicequotas.html (where a quota is not
-a required resource), list_awspricelist.html.
+list_awsidentityandaccessmanagementiam.html, list_servicequotas.html (where a quota is not a required resource),
+list_awspricelist.html.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,9 +34,6 @@ _LOOKS = (
 the user data of all instances."""
 _CREATIONS = ("Create", "Import", "Run")
 _OF_IMAGES = ("CreateImage", "DeleteSnapshot", "DeregisterImage")
-
-_PUBLIC_PARAMETERS = ("aws/service/canonical/ubuntu/server/*", "aws/service/deeplearning/ami/*")
-"""The parameters with the ids of the newest images (provision/preflight/machines.py)."""
 
 _FILE_SYSTEM_LOOKS = ("elasticfilesystem:DescribeFileSystems", "fsx:DescribeFileSystems")
 
@@ -73,7 +70,7 @@ def render_operator_policy(
     return render_document(
         [
             *map(scope.limit, _ec2_statements(scope, config)),
-            *_lookup_statements(scope),
+            allow("FindQuotasAndPrices", ["pricing:GetProducts", "servicequotas:GetServiceQuota"], ["*"]),
             *map(scope.limit, _volume_statements(scope, volumes)),
             *_iam_statements(scope, config),
             *_job_statements(scope, config),
@@ -188,16 +185,6 @@ def _ec2_statements(scope: _Scope, config: ProvisionConfig) -> list[Statement]:
     ]
 
 
-def _lookup_statements(scope: _Scope) -> list[Statement]:
-    """Allows the reads of `up` from other services: images, vCPU quotas, prices."""
-    partition = scope.partition
-    parameters = [f"arn:{partition}:ssm:{scope.region}::parameter/{path}" for path in _PUBLIC_PARAMETERS]
-    return [
-        allow("FindImages", ["ssm:GetParameter"], parameters),
-        allow("FindQuotasAndPrices", ["pricing:GetProducts", "servicequotas:GetServiceQuota"], ["*"]),
-    ]
-
-
 def _volume_statements(scope: _Scope, volumes: Sequence[VolumeConfig]) -> list[Statement]:
     """Allows marking the head's volume as kept. EFS and FSx are only read."""
     statements: list[Statement] = []
@@ -230,8 +217,6 @@ def _iam_statements(scope: _Scope, config: ProvisionConfig) -> list[Statement]:
         statements.append(allow("MakeRole", [*_PROFILE_CHANGES, *_ROLE_CHANGES], [profile, role]))
         passed = role
     else:
-        named = scope.iam(f"instance-profile/{config.instance_profile}")
-        statements.append(allow("FindProfile", _PROFILE_LOOKS, [named]))
         passed = scope.iam(f"role/{config.instance_profile}")
     return [*statements, allow_passing(passed, region=scope.regions[0])]
 

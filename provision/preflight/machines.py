@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from botocore.exceptions import ClientError
 from msgspec import Struct
 from msgspec.structs import asdict
 
 from foundation.errors import ClusterError, ConfigError, NotInRegionError
 from foundation.thread_pool import bounded_pool
 from node.protocol import Machine
-from provision.aws.clients import Clients, aws_errors, error_code
+from provision.aws.clients import Clients, aws_errors
+from provision.aws.iam_policy import partition_of
 from provision.config import ProvisionConfig, setting_error
 from provision.model import TAG_NAME
 from provision.plan import Request
@@ -23,10 +22,9 @@ from provision.plan import Request
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
     from mypy_boto3_ec2.type_defs import FilterTypeDef, GpuDeviceInfoTypeDef, ImageTypeDef, InstanceTypeInfoTypeDef
-    from mypy_boto3_ssm import SSMClient
 
 
-HINT_TYPES = "to list a region's types: aws ec2 describe-instance-type-offerings"
+_HINT_TYPES = "to list a region's types: aws ec2 describe-instance-type-offerings"
 
 
 class TypeFacts(Struct, frozen=True, kw_only=True):
@@ -51,14 +49,8 @@ def describe_types(ec2: EC2Client, config: ProvisionConfig, types: Sequence[str]
     found = list_types(ec2, types)
     for name in types:
         if name not in found:
-            hint = _suggest(ec2, name) or HINT_TYPES
-            wrong = type_error(config, name, f"{config.region} has no such instance type", hint=hint)
+            wrong = type_error(config, name, f"{config.region} has no such instance type", hint=_HINT_TYPES)
             raise NotInRegionError(wrong.message, hint=wrong.hint)
-    for name in types:
-        architectures = found[name]["ProcessorInfo"]["SupportedArchitectures"]
-        if not {"x86_64", "arm64"} & set(architectures):  # Macs: x86_64_mac and arm64_mac, only on Dedicated Hosts
-            problem = f"its architecture is {', '.join(architectures)}, which has no Linux image"
-            raise type_error(config, name, problem, hint='use another type, such as "c5.xlarge" or "g5.xlarge"')
     return {name: _facts(name, found[name]) for name in types}
 
 
@@ -91,13 +83,6 @@ def list_types(ec2: EC2Client, names: Iterable[str]) -> dict[str, InstanceTypeIn
         Filters=[{"Name": "instance-type", "Values": sorted(set(names))}]
     )
     return {str(info["InstanceType"]): info for page in pages for info in page["InstanceTypes"]}
-
-
-def _suggest(ec2: EC2Client, name: str) -> str | None:
-    """Suggests a similar type of the same family for a type that does not exist. Raises boto3's errors."""
-    known = list_types(ec2, [f"{name.partition('.')[0]}.*"])
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    return f'did you mean "{near[0]}"?' if near else None
 
 
 def describe_offered_zones(ec2: EC2Client, types: Sequence[str]) -> Mapping[str, frozenset[str]]:
@@ -175,36 +160,19 @@ class BakedImage(Image, frozen=True, kw_only=True):
     recipe: str
 
 
-class _ImageSource(Struct, frozen=True, kw_only=True):
-    """Where to find the newest image of a kind: by an SSM parameter, or by owner and name."""
-
-    parameter: str
-    owner: str
-    name: str
-
-
-_DEEP_LEARNING = _ImageSource(
-    # https://docs.aws.amazon.com/dlami/latest/devguide/find-dlami-id.html
-    parameter="/aws/service/deeplearning/ami/{arch}/base-oss-nvidia-driver-gpu-ubuntu-22.04/latest/ami-id",
-    owner="898082745236",
-    name="Deep Learning*Base OSS Nvidia Driver GPU AMI (Ubuntu 22.04)*",
-)
-_UBUNTU = _ImageSource(
-    # https://documentation.ubuntu.com/aws/aws-how-to/instances/find-ubuntu-images/
-    parameter="/aws/service/canonical/ubuntu/server/22.04/stable/current/{canonical_arch}/hvm/ebs-gp2/ami-id",
-    owner="099720109477",
-    name="ubuntu/images/hvm-ssd/ubuntu-jammy-22.04-{canonical_arch}-server-*",
-)
+# https://docs.aws.amazon.com/dlami/latest/devguide/find-dlami-id.html
+_DEEP_LEARNING = "Deep Learning*Base OSS Nvidia Driver GPU AMI (Ubuntu 22.04)*"
+# https://documentation.ubuntu.com/aws/aws-how-to/instances/find-ubuntu-images/
+_UBUNTU = "ubuntu/images/hvm-ssd/ubuntu-jammy-22.04-*-server-*"
 OWNERS = {
-    "aws": ("amazon", _DEEP_LEARNING.owner, _UBUNTU.owner),
+    "aws": ("amazon", "099720109477"),
     "aws-cn": ("amazon", "837727238323"),
     "aws-us-gov": ("amazon", "513442679011"),
 }
 """The owners of the images of `ami = "auto"`, by partition: Amazon, and Canonical's account there. Not confirmed: the
-accounts in China and GovCloud; with a wrong one, the head cannot replace nodes that run Ubuntu's images there."""
+accounts in China and GovCloud; with a wrong one, Ubuntu's images are not found there."""
 TAG_BAKED = "cluster:baked"
 _BAKED: FilterTypeDef = {"Name": "tag-key", "Values": [TAG_BAKED]}
-_CANONICAL_ARCH = {"x86_64": "amd64", "arm64": "arm64"}
 
 
 def describe_images(clients: Clients, request: Request, types: Iterable[TypeFacts]) -> Mapping[str, Image]:
@@ -215,7 +183,7 @@ def describe_images(clients: Clients, request: Request, types: Iterable[TypeFact
     """
     wanted, config = tuple(types), request.config
     if config.ami == "auto":
-        images = _describe_newest(clients, config, wanted)
+        images = _describe_newest(clients.ec2, config, wanted)
     elif config.ami == "baked":
         baked = describe_baked(clients.ec2)
         images = {facts.name: choose_baked(request, baked, facts) for facts in wanted}
@@ -270,21 +238,16 @@ def choose_baked(request: Request, images: Sequence[BakedImage], facts: TypeFact
     raise setting_error(request.config, "ami", problem, hint='cluster image bake makes one; or set ami = "auto"')
 
 
-def _describe_newest(clients: Clients, config: ProvisionConfig, types: tuple[TypeFacts, ...]) -> dict[str, Image]:
+def _describe_newest(ec2: EC2Client, config: ProvisionConfig, types: tuple[TypeFacts, ...]) -> dict[str, Image]:
     sources = {facts.name: (_choose_source(config, facts), facts.architecture) for facts in types}
     with bounded_pool() as pool:
-        lookups = {source: pool.submit(_find_image, clients, *source) for source in dict.fromkeys(sources.values())}
-    images: dict[str, Image] = {}
-    for name, source in sources.items():
-        image = lookups[source].result()
-        if image is None:
-            problem = f"{config.region} has no Ubuntu 22.04 for {source[1]}"
-            raise setting_error(config, "ami", problem, hint="set ami to an image id")
-        images[name] = image
-    return images
+        lookups = {
+            source: pool.submit(_find_newest, ec2, config, *source) for source in dict.fromkeys(sources.values())
+        }
+    return {name: lookups[source].result() for name, source in sources.items()}
 
 
-def _choose_source(config: ProvisionConfig, facts: TypeFacts) -> _ImageSource:
+def _choose_source(config: ProvisionConfig, facts: TypeFacts) -> str:
     if not facts.gpu_makers:
         return _UBUNTU
     if facts.gpu_makers != {"NVIDIA"}:
@@ -313,33 +276,18 @@ def _refuse_unfit(config: ProvisionConfig, facts: TypeFacts, image: Image) -> No
         raise setting_error(config, "volume_size_gib", problem, hint=hint)
 
 
-def _find_image(clients: Clients, source: _ImageSource, architecture: str) -> Image | None:
-    """Returns the newest image of a source: by its SSM parameter, or else by its name."""
-    words = {"arch": architecture, "canonical_arch": _CANONICAL_ARCH[architecture]}
-    image_id = _find_parameter(clients.ssm, source.parameter.format(**words))
-    if image_id is not None:
-        images = clients.ec2.describe_images(ImageIds=[image_id])["Images"]
-    else:
-        images = clients.ec2.describe_images(
-            Owners=[source.owner],
-            Filters=[
-                {"Name": "name", "Values": [source.name.format(**words)]},
-                {"Name": "architecture", "Values": [architecture]},
-                {"Name": "state", "Values": ["available"]},
-            ],
-        )["Images"]
-    newest = max(images, key=lambda image: image["CreationDate"], default=None)
-    return None if newest is None else _read_image(newest)
-
-
-def _find_parameter(ssm: SSMClient, name: str) -> str | None:
-    try:
-        return ssm.get_parameter(Name=name)["Parameter"]["Value"]
-    except ClientError as error:
-        # Some regions lack the parameter, and an operator may lack ssm:GetParameter. The caller then searches by name.
-        if error_code(error) in {"ParameterNotFound", "AccessDeniedException", "AccessDenied"}:
-            return None
-        raise
+def _find_newest(ec2: EC2Client, config: ProvisionConfig, name: str, architecture: str) -> Image:
+    """Returns the newest image of Amazon or Canonical with this name."""
+    filters: list[FilterTypeDef] = [
+        {"Name": "name", "Values": [name]},
+        {"Name": "architecture", "Values": [architecture]},
+        {"Name": "state", "Values": ["available"]},
+    ]
+    images = ec2.describe_images(Owners=list(OWNERS[partition_of(config.region)]), Filters=filters)["Images"]
+    if not images:
+        problem = f"{config.region} has no Ubuntu 22.04 for {architecture}"
+        raise setting_error(config, "ami", problem, hint="set ami to an image id")
+    return _read_image(max(images, key=lambda image: image["CreationDate"]))
 
 
 def _describe_named(ec2: EC2Client, config: ProvisionConfig) -> Image:

@@ -2,13 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 
-from botocore.exceptions import ClientError
 from msgspec import Struct
 from msgspec.structs import replace
 
 from foundation.errors import AwsError, ConfigError, NotInRegionError
 from foundation.thread_pool import bounded_pool
-from provision.aws.clients import Clients, aws_errors, error_code
+from provision.aws.clients import Clients, aws_errors
 from provision.config import ProvisionConfig, all_types, setting_error
 from provision.model import ClusterState, LaunchOption, Market, Permissions, Preflight, Quota
 from provision.plan import Request, World
@@ -24,8 +23,8 @@ from provision.preflight.machines import (
 from provision.preflight.mounts import describe_planned_mounts
 from provision.preflight.prices import PricedPlace, describe_prices, find_volume_price
 from provision.preflight.quotas import describe_quotas, quota_error
-from provision.preflight.reservations import Reservation, find_obstacle, find_reservation, render_end
-from provision.preflight.subnets import Subnet, describe_subnets, no_default_subnet
+from provision.preflight.reservations import Reservation, find_reservation
+from provision.preflight.subnets import REMEDY, Subnet, describe_subnets, no_default_subnet
 from provision.resources.shared_volume import choose_volume, deletion_command
 
 
@@ -36,19 +35,17 @@ def describe_preflight(clients: Clients, world: World) -> Preflight:
     and the subnet of existing ones. Raises ConfigError, with the setting's name, for a setting that AWS cannot satisfy.
     Raises AwsError when the account's quotas or the caller's permissions do not allow the launch.
     """
-    config, state, launching, least = world.request.config, world.state, len(world.missing), world.least_missing
+    config, launching, least = world.request.config, len(world.missing), world.least_missing
     with aws_errors("checking the launch"):
-        facts, skipped = keep_volume_zone(world, _describe_facts(clients, world.request, state))
-        places = list_locations(config, facts, least=max(least, 1))
+        facts, skipped = keep_volume_zone(world, _describe_facts(clients, world.request, world.state))
+        places = list_locations(config, facts)
         places = replace(places, skipped=(*places.skipped, *skipped))
         with bounded_pool() as pool:
             quotas_asked = pool.submit(describe_quotas, clients, places.options, launching=launching)
             permissions_asked = pool.submit(describe_permissions, clients, replace(world, preflight=places))
-            profile_asked = pool.submit(_refuse_unknown_profile, clients, config)
             prices_asked = pool.submit(describe_prices, clients, {_place(option) for option in places.options})
             volume_price_asked = pool.submit(find_volume_price, clients)
             mounts_asked = pool.submit(describe_planned_mounts, clients, world)
-        profile_asked.result()
         permissions = permissions_asked.result()
         _refuse_missing(permissions)
         quotas = quotas_asked.result()
@@ -56,7 +53,6 @@ def describe_preflight(clients: Clients, world: World) -> Preflight:
     kept = drop_over_quota(places, quotas, least=least, launching=launching)
     prices = prices_asked.result()
     used = ((option.market, option.instance_type) for option in kept.options if option.reservation is None)
-    ends = [render_end(facts.reservation)] if facts.reservation and kept.options[0].reservation else []
     return replace(
         kept,
         options=tuple(
@@ -68,7 +64,6 @@ def describe_preflight(clients: Clients, world: World) -> Preflight:
         permissions=permissions,
         volume_usd_per_gib_month=volume_price_asked.result(),
         mounts=mounts,
-        warnings=tuple(filter(None, ends)),
     )
 
 
@@ -94,7 +89,6 @@ def _describe_facts(clients: Clients, request: Request, state: ClusterState) -> 
         zones=zones,
         images=images_asked.result(),
         subnets=subnets,
-        settled=bool(state.nodes),
         reservation=reservation_asked.result(),
     )
 
@@ -122,21 +116,6 @@ def _place(option: LaunchOption) -> PricedPlace:
     return (option.market, option.instance_type, option.zone)
 
 
-def _refuse_unknown_profile(clients: Clients, config: ProvisionConfig) -> None:
-    """Raises ConfigError when the named instance profile does not exist. Continues if the read is refused."""
-    if config.instance_profile in {"none", "auto"}:
-        return
-    try:
-        clients.iam.get_instance_profile(InstanceProfileName=config.instance_profile)
-    except ClientError as error:
-        if error_code(error) == "NoSuchEntity":
-            hint = 'set instance_profile to "none", "auto" or one of: aws iam list-instance-profiles'
-            problem = "the account has no such instance profile"
-            raise setting_error(config, "instance_profile", problem, hint=hint) from error
-        if error_code(error) != "AccessDenied":
-            raise
-
-
 def _refuse_missing(permissions: Permissions) -> None:
     """Raises AwsError with all missing permissions."""
     if permissions.missing:
@@ -152,28 +131,26 @@ class Facts(Struct, frozen=True, kw_only=True):
     """The facts from AWS about types, images and subnets.
 
     By the type's name: types, in the order in which they are tried; zones that offer a type; images for a type.
-    subnets: sorted by zone. settled: the cluster has nodes, all in the only subnet. reservation: None if this region
-    does not have one.
+    subnets: sorted by zone. reservation: None if this region does not have one.
     """
 
     types: Mapping[str, TypeFacts]
     zones: Mapping[str, frozenset[str]]
     images: Mapping[str, Image]
     subnets: tuple[Subnet, ...]
-    settled: bool = False
     reservation: Reservation | None = None
 
 
-def list_locations(config: ProvisionConfig, facts: Facts, *, least: int) -> Preflight:
-    """Lists every market, type and zone where the zone offers the type and the subnet has `least` free addresses. Pure.
+def list_locations(config: ProvisionConfig, facts: Facts) -> Preflight:
+    """Lists every market, type and zone where the zone offers the type and a subnet can have nodes. Pure.
 
     The reservation comes first, then the markets; the zone varies fastest. Raises ConfigError or AwsError when no way
     is possible.
     """
     skipped: list[str] = []
     types = _find_offered(config, facts, skipped)
-    usable = _find_usable(config, facts, types, skipped, least=least)
-    options = _in_reservation(config, facts, types, usable, skipped, least=least)
+    usable = _find_usable(config, facts, types, skipped)
+    options = _in_reservation(config, facts, types, usable, skipped)
     for market in config.market:
         for name in types:
             if market == "spot" and not facts.types[name].on_spot:
@@ -192,13 +169,7 @@ def list_locations(config: ProvisionConfig, facts: Facts, *, least: int) -> Pref
 
 
 def _in_reservation(
-    config: ProvisionConfig,
-    facts: Facts,
-    types: Sequence[str],
-    usable: Sequence[Subnet],
-    skipped: list[str],
-    *,
-    least: int,
+    config: ProvisionConfig, facts: Facts, types: Sequence[str], usable: Sequence[Subnet], skipped: list[str]
 ) -> list[LaunchOption]:
     """Returns the ways to launch in the reservation. If there is none, adds the reason to `skipped`."""
     if config.reservation == "none":
@@ -207,14 +178,12 @@ def _in_reservation(
     if reservation is None:
         skipped.append(f"{config.region} does not have reservation {config.reservation}")
         return []
-    why = find_obstacle(config, reservation, least=least)
     subnets = [subnet for subnet in usable if subnet.zone == reservation.zone]
-    if why is None and reservation.instance_type not in types:
-        why = f"the cluster's nodes are not {reservation.instance_type}"
-    if why is None and not subnets:
-        why = f"it is in {reservation.zone}, where no subnet can be used"
-    if why is not None:
-        skipped.append(f"reservation {reservation.reservation_id}: {why}")
+    if reservation.state != "active" or reservation.instance_type not in types or not subnets:
+        skipped.append(
+            f"reservation {reservation.reservation_id}: it is {reservation.state}, for {reservation.instance_type} in "
+            f"{reservation.zone}"
+        )
         return []
     return [
         replace(
@@ -280,27 +249,19 @@ def _not_offered(config: ProvisionConfig, facts: Facts) -> ConfigError:
     return NotInRegionError(wrong.message, hint=wrong.hint)
 
 
-def _find_usable(
-    config: ProvisionConfig, facts: Facts, types: Sequence[str], skipped: list[str], *, least: int
-) -> tuple[Subnet, ...]:
+def _find_usable(config: ProvisionConfig, facts: Facts, types: Sequence[str], skipped: list[str]) -> tuple[Subnet, ...]:
     """Returns the subnets that can have the nodes. Adds the others to `skipped`."""
     serving = [subnet for subnet in facts.subnets if any(subnet.zone in facts.zones[name] for name in types)]
-    obstacles = {subnet: subnet.find_obstacle(least=least) for subnet in serving}
-    met = {subnet: obstacle for subnet, obstacle in obstacles.items() if obstacle is not None}
-    skipped += [f"{subnet.zone}: {subnet.subnet_id} {obstacle.problem}" for subnet, obstacle in met.items()]
-    if len(met) < len(serving):
-        return tuple(subnet for subnet in serving if subnet not in met)
-    first = met[serving[0]]
-    if facts.settled:
-        raise AwsError(
-            f"the cluster's subnet is full: {'; '.join(skipped)}",
-            hint="use fewer nodes, or a larger subnet: cluster down, set [provision] subnet_id, cluster up",
-        )
+    skipped += [f"{subnet.zone}: {subnet.subnet_id} {subnet.obstacle}" for subnet in serving if subnet.obstacle]
+    usable = tuple(subnet for subnet in serving if subnet.obstacle is None)
+    if usable:
+        return usable
     if config.subnet_id != "auto":
-        raise setting_error(config, "subnet_id", first.problem, hint=f'set subnet_id = "auto"; or {first.remedy}')
+        problem = serving[0].obstacle or ""
+        raise setting_error(config, "subnet_id", problem, hint=f'set subnet_id = "auto"; or {REMEDY}')
     raise AwsError(
         f"no default subnet of {config.region} can have the nodes: {'; '.join(skipped)}",
-        hint=f"in [provision] of cluster.toml: {first.remedy}",
+        hint=f"in [provision] of cluster.toml: {REMEDY}",
     )
 
 

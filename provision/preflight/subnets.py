@@ -9,40 +9,25 @@ from msgspec import Struct
 
 from foundation.errors import NoCapacityError
 from provision.config import ProvisionConfig, setting_error
-from provision.model import ClusterState, count
+from provision.model import ClusterState
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
     from mypy_boto3_ec2.type_defs import FilterTypeDef, RouteTableTypeDef, RouteTypeDef, SubnetTypeDef
 
 
-class Obstacle(Struct, frozen=True, kw_only=True):
-    """Why nodes cannot be launched in a subnet. remedy: the settings of [provision] that help, for hints."""
-
-    problem: str
-    remedy: str
+REMEDY = 'set subnet_id to one that has, or ssh_address = "private" for a machine in the VPC or behind a VPN'
+"""The settings of [provision] that help if a subnet has an obstacle."""
 
 
 class Subnet(Struct, frozen=True, kw_only=True):
-    """A subnet. free_addresses: the number of further instances that it can hold. obstacle: None if it can have nodes.
-
-    The obstacle does not depend on the number of nodes: see find_obstacle.
-    """
+    """A subnet. free_addresses: how many further instances it can hold. obstacle: why it cannot have nodes."""
 
     subnet_id: str
     vpc_id: str
     zone: str
     free_addresses: int
-    obstacle: Obstacle | None = None
-
-    def find_obstacle(self, *, least: int) -> Obstacle | None:
-        """Returns why it cannot have `least` nodes; None if it can. Pure."""
-        if self.obstacle is not None or self.free_addresses >= least:
-            return self.obstacle
-        free, are = count(self.free_addresses, "free address", "free addresses"), "is" if least == 1 else "are"
-        return Obstacle(
-            problem=f"has {free}, {least} {are} needed", remedy="set subnet_id to a larger one, or nodes to fewer"
-        )
+    obstacle: str | None = None
 
 
 def describe_subnets(ec2: EC2Client, config: ProvisionConfig, state: ClusterState) -> tuple[Subnet, ...]:
@@ -84,18 +69,15 @@ def _describe_named(ec2: EC2Client, config: ProvisionConfig) -> list[SubnetTypeD
     return found
 
 
-def find_obstacle(subnet: SubnetTypeDef, tables: Sequence[RouteTableTypeDef] | None) -> Obstacle | None:
-    """Returns why a subnet cannot have nodes, regardless of their number; None if it can. Pure.
+def find_obstacle(subnet: SubnetTypeDef, tables: Sequence[RouteTableTypeDef] | None) -> str | None:
+    """Returns why a subnet cannot have nodes; None if it can. Pure.
 
     tables: the route tables of its VPC; None if the nodes need no public address.
     """
     table = _find_route_table(subnet, tables or ())
     if table is None or any(map(_may_reach_internet, table["Routes"])):
         return None
-    return Obstacle(
-        problem=f'has no route to an internet gateway ({table["RouteTableId"]}), which ssh_address = "public" needs',
-        remedy='set subnet_id to one that has, or ssh_address = "private" for a machine in the VPC or behind a VPN',
-    )
+    return f'has no route to an internet gateway ({table["RouteTableId"]}), which ssh_address = "public" needs'
 
 
 def _find_route_table(subnet: SubnetTypeDef, tables: Sequence[RouteTableTypeDef]) -> RouteTableTypeDef | None:

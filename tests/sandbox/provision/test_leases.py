@@ -211,7 +211,7 @@ def test_up_killed_leaves_nothing_alive_after_the_deadline(
     """At every point; no other command is run. The kills before the launch leave nothing that runs."""
     enter(own_sandbox, monkeypatch)
     made = Clients(boto3.session.Session(region_name=REGION), region=REGION)
-    assert all((made.ec2, made.ssm, made.sts, made.iam, made.s3, made.service_quotas, made.pricing))  # for all forks
+    assert all((made.ec2, made.sts, made.iam, made.s3, made.service_quotas, made.pricing))  # for all forks
     lifetime = "12s"
     _, points = run(leased("whole", tmp_path, lifetime=lifetime))
     kills = [Kill(point=number, before=before) for number in range(len(points)) for before in (True, False)]

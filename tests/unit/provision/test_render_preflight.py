@@ -52,7 +52,7 @@ def test_the_whole() -> None:
         make_option(**SPOT, zone="us-east-1c", usd_per_hour=0.42),
         make_option(**GPU, usd_per_hour=1.006),
         make_option(**GPU, zone="us-east-1b", usd_per_hour=1.006),
-        skipped=("g5.xlarge is not offered in us-east-1e", "us-east-1d: subnet-4 has 1 free address, 4 are needed"),
+        skipped=("g5.xlarge is not offered in us-east-1e", "us-east-1d: subnet-4 has no route"),
         quotas=(
             QUOTA,
             replace(
@@ -91,7 +91,7 @@ def test_the_whole() -> None:
         "price        $1.60 per hour (4 x $0.40) on spot; disks $32.00 per month;",
         "             addresses $0.02 per hour; in all $1.6638 per hour",
         "not tried    g5.xlarge is not offered in us-east-1e",
-        "             us-east-1d: subnet-4 has 1 free address, 4 are needed",
+        "             us-east-1d: subnet-4 has no route",
     ]
 
 

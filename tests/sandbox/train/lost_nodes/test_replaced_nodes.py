@@ -152,7 +152,7 @@ def test_a_job_continues_while_no_command_runs(nodes: Project, ec2: "EC2Client")
     by_head = [call for call in calls if ROLE in (call["caller"] or "") and not call["dry_run"]]
     assert "RunInstances" in {call["action"] for call in by_head}
     denied = find_denied(by_head, policy)
-    assert denied <= {"ssm:GetParameter", "servicequotas:GetServiceQuota"}
+    assert denied <= {"servicequotas:GetServiceQuota"}
     check_secrets(head)
 
 

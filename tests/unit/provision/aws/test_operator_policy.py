@@ -81,7 +81,6 @@ LEASE, KEEP = {"aws__TagKeys": "cluster:lease"}, {"aws__TagKeys": "cluster:keep"
         (OWN_ROLE, "iam:PassRole", ROLE, {"iam__PassedToService": "lambda.amazonaws.com"}, False),
         (OWN_ROLE, "iam:PassRole", iam("role/admin"), TO_EC2, False),
         (NAMED_ROLE, "iam:PassRole", iam("role/trainers"), TO_EC2, True),
-        (NAMED_ROLE, "iam:GetInstanceProfile", iam("instance-profile/trainers"), {}, True),
         (NAMED_ROLE, "iam:PutRolePolicy", iam("role/trainers"), {}, False),
         # Credentials for jobs, unless the nodes have a role.
         (PLAIN, "sts:GetFederationToken", f"{STS}/{federated_name('demo')}", {}, True),
@@ -139,7 +138,7 @@ def test_the_longest_policy_fits(profile: str) -> None:
     assert len("".join(document.split())) <= MAX_POLICY_LENGTH
 
 
-SERVICES = {"ec2": "ec2", "run_ec2": "ec2", "iam": "iam", "ssm": "ssm", "sts": "sts", "s3": "s3",
+SERVICES = {"ec2": "ec2", "run_ec2": "ec2", "iam": "iam", "sts": "sts", "s3": "s3",
             "service_quotas": "service-quotas", "pricing": "pricing"}  # fmt: skip
 PREFIXES = {"service-quotas": "servicequotas"}
 # Some of S3's permissions and operations have different names.
