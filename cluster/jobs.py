@@ -9,10 +9,8 @@ from itertools import chain, repeat
 from msgspec import Struct
 
 from bootstrap.apply import ReadyNode
-from bootstrap.ssh.host import Host
 from bootstrap.ssh.node_program import AnswerError, Check, never, runtime_command
 from cluster.app import App
-from cluster.nodes.other_hosts import note_job
 from cluster.nodes.source import ANSWER_TIMEOUT_S, Nodes
 from cluster.session import describe, source_of
 from cluster.views.results import render_new_files
@@ -22,7 +20,6 @@ from foundation.thread_pool import run_in_thread
 from node.job.log_tail import find_processes, find_tail
 from node.protocol import JobResult, Left, LogWanted, Process, Unhealthy
 from provision.model import count
-from train.follow.events import Event
 from train.follow.head import SILENCE_S, Head, HeadGoneError
 from train.follow.records import (
     DamagedRecordError,
@@ -34,10 +31,9 @@ from train.follow.records import (
     read_jobs,
     read_s3_records,
 )
-from train.follow.run import STOPPED, LogStream, end_everywhere, render_left, run_job, stop_job
+from train.follow.run import STOPPED, LogStream, end_everywhere, render_left, stop_job
 from train.follow.samples import read_samples
 from train.follow.stragglers import WINDOW_S, Straggler, find_culprit
-from train.job.job_plan import Job
 
 PATIENCE_S = 4.0  # the longest time to wait for the head's answer
 BRIEF_PATIENCE_S = 2.0  # without a question, for which the user waits anyway
@@ -338,12 +334,6 @@ def check_idle(head: Head) -> None:
                 "rest",
                 hint=f"cluster logs -f {record.id}, which waits for its end; or cluster stop {record.id}",
             )
-
-
-def run_alone(app: App, head: Head, hosts: Sequence[Host], job: Job, take: Callable[[Event], None]) -> JobResult:
-    """Runs a job that measures something to its end. Raises ClusterError or a subclass."""
-    note_job(app, hosts, job.order.spec.id)
-    return run_job(head, job.order, take=take, message=app.message)
 
 
 # -- stopping a job ----------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ PROGRAMS = {
     "health": "node.setup.health_report",
     "verify": "node.setup.verify",
     "verify_s3": "node.staging.verify_s3",
+    "burn_in": "node.setup.burn_in",
     "exec": "node.setup.exec_command",
     "notify": "node.setup.notify",
     "containers": "node.setup.containers.prepare",

@@ -28,6 +28,7 @@ MODULES: Mapping[Framework, str] = {"mxnet": "mxnet", "pytorch": "torch"}
 """A framework's module, which is also the key of [bootstrap] that chooses its version."""
 EXPECTED = [[3.0, 3.0, 3.0], [3.0, 3.0, 3.0]]
 COMPUTE_TIMEOUT_S = 600.0  # a wheel that has only PTX for a GPU is compiled at its first use, which takes minutes
+BURN_IN_TIMEOUT_S = 1200.0
 MIN_FREE_BYTES = 1 << 30
 _GIB = 1 << 30
 MAX_APART_S = 5.0
@@ -122,12 +123,18 @@ class Probe:
     to_checks: Callable[[ReadyNode, ProbeResult], tuple[Check, ...]]
 
 
-def compute_probes(framework: Framework) -> tuple[Probe, ...]:
-    """The probe of ones((2,3))*2+1 with the framework on every GPU, or on the CPU; () without a framework."""
-    if framework == "none":
-        return ()
-    modules, order = (("compute", read_program("probes/compute.py")),), {"framework": framework}
-    return (Probe(check="compute", modules=modules, order=order, timeout_s=COMPUTE_TIMEOUT_S, to_checks=check_compute),)
+def compute_probes(framework: Framework, *, is_deep: bool = False) -> tuple[Probe, ...]:
+    """The probe of ones((2,3))*2+1 with the framework on every GPU, or on the CPU; () without a framework.
+
+    is_deep: it also measures the GPUs, and another probe the disk.
+    """
+    modules = (("compute", read_program("probes/compute.py")),)
+    order, timeout_s = {"framework": framework, "is_deep": is_deep}, BURN_IN_TIMEOUT_S if is_deep else COMPUTE_TIMEOUT_S
+    compute = Probe(check="compute", modules=modules, order=order, timeout_s=timeout_s, to_checks=check_compute)
+    burn_in = Probe(
+        check="measure", program="burn_in", order=order, timeout_s=BURN_IN_TIMEOUT_S, to_checks=lambda *_: ()
+    )
+    return (*([compute] if framework != "none" else []), *([burn_in] if is_deep else []))
 
 
 def all_reduce_probes(

@@ -8,14 +8,11 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from bootstrap.ssh.node_program import read_program
-from bootstrap.verify.checks import EVERYWHERE, Check, Probe, ProbeResult, Status
+from bootstrap.verify.checks import EVERYWHERE, Check, Probe, ProbeResult
 from foundation.decode import convert
 
-TIMEOUT_S = 1200.0
-ENOUGH, ENOUGH_COMPUTED, ENOUGH_OF_TWO = 0.6, 0.8, 0.5
-"""The share of the median that is not far from it: of rates, which vary, of what GPUs compute, of the better of two."""
-COMPUTED = ("matmul", "memory")
+ENOUGH, ENOUGH_COMPUTED = 0.6, 0.8
+"""The share of the median that is not far from it: of rates, which vary, and of what GPUs compute."""
 
 
 class _Line(Struct, frozen=True):
@@ -28,13 +25,6 @@ class _Line(Struct, frozen=True):
     skipped: str | None = None
 
 
-def burn_in_probe(framework: str) -> Probe:
-    """The probe of a node's disk and GPUs. Reads our code."""
-    modules = (("burn_in", read_program("probes/burn_in.py")),)
-    order = {"framework": framework, "is_deep": True}
-    return Probe(check="measure", modules=modules, order=order, timeout_s=TIMEOUT_S, to_checks=lambda *_: ())
-
-
 def find_measures(node: str, probe: Probe, result: ProbeResult) -> tuple[Check, ...]:
     """What a probe has measured, if it was to, which `judge` compares; and a failure if it did not get to its end."""
     if not probe.order.get("is_deep"):
@@ -42,11 +32,8 @@ def find_measures(node: str, probe: Probe, result: ProbeResult) -> tuple[Check, 
     checks = read_measures(node, result.messages)
     if result.exit_code == 0:
         return checks
-    subject, message = f"program of {probe.check}", f"it {result.ending}"
-    failed = Check(
-        node=node, check="measure", subject=subject, status="failed", result=message, cause=result.last_words
-    )
-    return (*checks, failed)
+    subject, message, cause = f"program of {probe.check}", f"it {result.ending}", result.last_words
+    return (*checks, Check(node=node, check="measure", subject=subject, status="failed", result=message, cause=cause))
 
 
 def read_measures(node: str, messages: Iterable[Mapping[str, Any]]) -> tuple[Check, ...]:
@@ -59,11 +46,14 @@ def _to_check(node: str, message: Mapping[str, Any]) -> Check:
         line = convert(message, _Line)
     except ValueError as error:
         line = _Line(measure="?", failed=f"the node sent an invalid measure: {error}")
-    node = EVERYWHERE if line.measure.startswith("all_reduce") else node
-    status: Status = "failed" if line.failed else "unchecked" if line.skipped else "ok"
-    text = line.failed or (f"not measured: {line.skipped}" if line.skipped else "passed")
     return Check(
-        node=node, check="measure", subject=line.measure, status=status, result=text, value=line.value, unit=line.unit
+        node=EVERYWHERE if line.measure.startswith("all_reduce") else node,
+        check="measure",
+        subject=line.measure,
+        status="failed" if line.failed else "unchecked" if line.skipped else "ok",
+        result=line.failed or (f"not measured: {line.skipped}" if line.skipped else "passed"),
+        value=line.value,
+        unit=line.unit,
     )
 
 
@@ -72,25 +62,19 @@ def judge(checks: Sequence[Check], kinds: Mapping[str, Hashable]) -> list[Check]
 
     kinds: nodes of different kinds, by name, are not compared.
     """
-    groups: dict[Hashable, list[float]] = defaultdict(list)
+    groups: dict[Hashable, list[Check]] = defaultdict(list)
     for check in checks:
-        groups[_group(check, kinds)] += [] if check.value is None else [check.value]
-    return [
-        check if check.value is None or check.status == "failed" else _compare(check, groups[_group(check, kinds)])
-        for check in checks
-    ]
+        groups[kinds.get(check.node), check.subject.rstrip("()0123456789")].append(check)
+    compared = {id(one): _compare(one, group) for group in groups.values() for one in group if one.value is not None}
+    return [check if check.status == "failed" else compared.get(id(check), check) for check in checks]
 
 
-def _group(check: Check, kinds: Mapping[str, Hashable]) -> Hashable:
-    return kinds.get(check.node), check.subject.rstrip("()0123456789")
-
-
-def _compare(check: Check, values: Sequence[float]) -> Check:
-    value, median, is_computed = check.value or 0.0, statistics.median(values), check.subject.startswith(COMPUTED)
+def _compare(check: Check, group: Sequence[Check]) -> Check:
+    values = [one.value for one in group if one.value is not None]
+    value, median = check.value or 0.0, statistics.median_high(values)  # of two, the better one
     message = f"{_number(value)} {check.unit}" + f", median {_number(median)}" * (len(values) > 1)
     check = replace(check, result=message, median=median)
-    least = (ENOUGH_COMPUTED if is_computed else ENOUGH) * median
-    if value >= (ENOUGH_OF_TWO * max(values) if len(values) == 2 else least):
+    if value >= median * (ENOUGH_COMPUTED if check.subject.startswith(("matmul", "memory")) else ENOUGH):
         return check
     return replace(
         check,

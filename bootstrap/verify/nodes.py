@@ -26,7 +26,7 @@ from bootstrap.verify.checks import (
     check_ports,
     compute_probes,
 )
-from bootstrap.verify.measures import burn_in_probe, find_measures, judge
+from bootstrap.verify.measures import find_measures, judge
 from foundation.errors import ClusterError
 from foundation.progress import Event, Report
 
@@ -66,8 +66,7 @@ def verify(
     A node that stops answering is a failed check and does not delay the others. Returns the checks of the whole cluster
     first, then those of each node, in the order of `nodes`.
     """
-    probes = (*compute_probes(nodes[0].framework), *probes)
-    probes += (burn_in_probe(nodes[0].framework),) if is_deep else ()
+    probes = (*compute_probes(nodes[0].framework, is_deep=is_deep), *probes)
     found = {node.host.name: _Result() for node in nodes}
     talks: dict[str, _Talk] = {}
 

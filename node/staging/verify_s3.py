@@ -4,7 +4,7 @@ Its argument is the environment's Python. Reads an order from stdin: {"uri": ...
 "nodes_credentials": true for the instance's own}. Prints one JSON line: {"read": bytes of the first record},
 {"error": MXNet's message} or {"credentials": why there are none}. Without MXNet, or if it was built without S3, it
 prints {"staged": bytes read} or {"refused": why not, "code": ...}. If MXNet crashes, so does this program. With
-"is_deep", it also prints the rate, as node/setup/probes/burn_in.py does.
+"is_deep", it also prints the rate, as node/setup/burn_in.py does.
 """
 
 import json

@@ -143,20 +143,22 @@ def test_health_names_the_gpus(gpus: tuple[Gpu, ...]) -> None:
 
 
 def test_verify_computes_on_every_gpu(gpus: tuple[Gpu, ...], python: str) -> None:
-    values = {one["device"]: one.get("values") for one in run_probe(python, "compute") if "device" in one}
+    values = {one["device"]: one.get("values") for one in run_compute(python) if "device" in one}
     assert values == {f"cuda:{gpu.index}": [[3.0] * 3] * 2 for gpu in gpus}
 
 
 def test_deep_verify_measures_every_gpu(gpus: tuple[Gpu, ...], python: str) -> None:
-    found = {one["measure"]: one.get("value") or 0 for one in run_probe(python, "burn_in")}
+    lines = run_compute(python, is_deep=True)
+    found = {one["measure"]: one.get("value") or 0 for one in lines if "measure" in one}
     for gpu in gpus:
         assert found[f"matmul cuda:{gpu.index}"] > 1
         assert found[f"memory cuda:{gpu.index}"] > 1
 
 
-def run_probe(python: str, name: str) -> list[dict[str, Any]]:
-    """Runs a probe of `cluster verify`; returns the lines that it prints."""
-    lines = ([(name, read_program(f"probes/{name}.py"))], {"framework": "pytorch"})
+def run_compute(python: str, *, is_deep: bool = False) -> list[dict[str, Any]]:
+    """Runs the probe of `cluster verify` that computes; returns the lines that it prints."""
+    order = {"framework": "pytorch", "is_deep": is_deep}
+    lines = ([("compute", read_program("probes/compute.py"))], order)
     given = "".join(f"{json.dumps(line)}\n" for line in lines)
     done = subprocess.run([python, "-c", LOADER], input=given, capture_output=True, text=True, check=True)
     return [json.loads(line) for line in done.stdout.splitlines()]

@@ -12,13 +12,14 @@ from bootstrap.ssh.node_program import parse_message
 from bootstrap.verify.checks import Check
 from bootstrap.verify.measures import judge, read_measures
 from cluster.app import App, pass_app
-from cluster.jobs import check_idle, head_of, run_alone
+from cluster.jobs import check_idle, head_of
+from cluster.nodes.other_hosts import note_job
 from cluster.nodes.verification import measure_nodes, show_checks
 from cluster.session import describe_and_warn, ready_nodes
 from foundation.errors import ConfigError
 from node.train_settings import KvStore
 from train.follow.events import Event
-from train.follow.run import check_result
+from train.follow.run import check_result, run_job
 from train.job.config import DataConfig, TrainConfig
 from train.job.job_plan import Job, new_job_id, plan_job
 from train.s3.environment import S3Access
@@ -29,10 +30,9 @@ DIST_STORES = tuple(name for name in get_args(KvStore) if name.startswith("dist"
 @click.command("bench")
 @click.argument("what", metavar="[nodes|kvstore]...", nargs=-1, type=click.Choice(("nodes", "kvstore")))
 @click.option("--kv-store", type=click.Choice(DIST_STORES), help="Default: [train] kv_store, else dist_sync.")
-@click.option("--batches", type=click.IntRange(2, 100_000), default=10, metavar="N", help="Of kvstore; default: 10.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @pass_app
-def bench(app: App, *, what: tuple[str, ...], kv_store: KvStore | None, batches: int, as_json: bool) -> None:
+def bench(app: App, *, what: tuple[str, ...], kv_store: KvStore | None, as_json: bool) -> None:
     """Measure the nodes, and MXNet's kv-store.
 
     \b
@@ -41,37 +41,32 @@ def bench(app: App, *, what: tuple[str, ...], kv_store: KvStore | None, batches:
 
     Without an argument, it measures what the cluster has. It refuses to start while a job runs or waits.
     """  # noqa: D301 - click's mark for text that must not be wrapped
-    has_stores = app.config.bootstrap.framework == "mxnet"
-    if "kvstore" in what and not has_stores:
-        raise ConfigError(f'only MXNet has a kv-store, and [bootstrap] framework is "{app.config.bootstrap.framework}"')
+    bootstrap = app.config.bootstrap
+    if "kvstore" in what and bootstrap.framework != "mxnet":
+        raise ConfigError(f'only MXNet has a kv-store, and [bootstrap] framework is "{bootstrap.framework}"')
+    what = what or (("nodes", "kvstore") if bootstrap.framework == "mxnet" else ("nodes",))
+    checks: list[Check] = []
     app.enter_cloud()
-    described = describe_and_warn(app)
-    with ready_nodes(app, described) as (nodes, _):
-        checks: list[Check] = []
-        if "nodes" in what or not what:
+    with ready_nodes(app, describe_and_warn(app)) as (nodes, _):
+        if "nodes" in what:
             checks += [check for check in measure_nodes(app, nodes) if check.check == "measure" or check.status != "ok"]
-        if "kvstore" in what or (has_stores and not what):
-            job = plan_kv_store(app.config.train, nodes, kv_store, batches=batches, mxnet=app.config.bootstrap.mxnet)
-            checks += measure_kv_store(app, nodes, job)
+        if "kvstore" in what:
+            checks += measure_kv_store(app, nodes, plan_kv_store(app.config.train, nodes, kv_store, bootstrap.mxnet))
     show_checks(app, checks, as_json=as_json)
 
 
-def plan_kv_store(
-    config: TrainConfig, nodes: Sequence[ReadyNode], kv_store: KvStore | None, *, batches: int, mxnet: str
-) -> Job:
+def plan_kv_store(config: TrainConfig, nodes: Sequence[ReadyNode], kv_store: KvStore | None, mxnet: str) -> Job:
     """Plans the job: a worker and a server on each node, with the user's environment and compression. Pure."""
     kv_store = kv_store or (config.kv_store if config.kv_store in DIST_STORES else "dist_sync")
     program = f"{nodes[0].code_dir}/node/measure/bench_kvstore.py"
-    fewest = min(len(node.facts.gpus) for node in nodes)  # the sums are only known if all workers use as many
     usual = {"args": (), "hosts": (), "servers": "auto", "launcher": "ssh", "sync_dst_dir": "", "ends_with": "all"}
-    usual["gpus"] = "auto" if fewest else "none"
     own = {"kv_store": kv_store, "workers": len(nodes), "name": "bench-kvstore", "queue": False, "max_duration": "none"}
     return plan_job(
-        replace(config, **{**usual, **own}),
+        replace(config, **{**usual, **own, "gpus": "none"}),
         nodes,
         job_id=new_job_id(),
         script=program,
-        command=(nodes[0].python, program, kv_store, config.gc_type, str(batches), str(fewest)),
+        command=(nodes[0].python, program, kv_store, config.gc_type),
         data=DataConfig(),
         access=S3Access(env={}, secrets={}),
         mxnet=mxnet,
@@ -88,7 +83,7 @@ def measure_kv_store(app: App, nodes: Sequence[ReadyNode], job: Job) -> list[Che
 
     with closing(head_of(app, nodes)) as head:
         check_idle(head)
-        result = run_alone(app, head, [node.host for node in nodes], job, take)
-    check_result(job.order.spec.id, result)
+        note_job(app, [node.host for node in nodes], job.order.spec.id)
+        check_result(job.order.spec.id, run_job(head, job.order, take=take, message=app.message))
     names = [node.host.name for node in nodes]
     return sorted(judge(checks, {}), key=lambda check: names.index(check.node))

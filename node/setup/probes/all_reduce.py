@@ -20,8 +20,7 @@ import re
 import sys
 import time
 
-SIZES_MIB, PAIR_MIB = (1, 16, 128), 16
-REPEATS, ROUNDS = 5, 3
+SIZES_MIB, PAIR_MIB, REPEATS = (1, 16, 128), 16, 5
 
 
 def report(**message):
@@ -73,12 +72,11 @@ def find_rate(distributed, tensor, size, group=None):
 
 def measure(distributed, make, rank, size):
     """Prints the rates. A slow node makes the all_reduce of all nodes slow; only the slow node is slow in each pair."""
-    even, best = size + size % 2, 0.0
-    for number in range(min(ROUNDS, even - 1) if size > 2 else 0):
-        # The circle method of tournaments: in each round, every rank is in one pair.
-        ranks = [(a, b) for b in range(size) for a in range(b)]
-        pairs = [(a, b) for a, b in ranks if (a + (a if b == even - 1 else b)) % (even - 1) == number]
-        for pair, group in [(pair, distributed.new_group(pair)) for pair in pairs]:
+    ring, best, half = [(one, (one + 1) % size) for one in range(size)], 0.0, size // 2
+    for pairs in (
+        (ring[0::2][:half], ring[1::2], ring[2 * half :]) if size > 2 else ()
+    ):  # in each, a rank is in one pair
+        for pair, group in [(pair, distributed.new_group(sorted(pair))) for pair in pairs]:
             best = max(best, find_rate(distributed, make(PAIR_MIB), 2, group)) if rank in pair else best
         distributed.barrier()
     if size > 2:

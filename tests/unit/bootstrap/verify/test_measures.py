@@ -4,14 +4,14 @@ import importlib.util
 import itertools
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from bootstrap.verify.checks import EVERYWHERE, Probe, ProbeResult
-from bootstrap.verify.measures import burn_in_probe, find_measures, judge, read_measures
+from bootstrap.verify.checks import EVERYWHERE, Probe, ProbeResult, compute_probes
+from bootstrap.verify.measures import find_measures, judge, read_measures
+from node.setup.burn_in import read_dcgm
 from project import REPOSITORY
 
 
@@ -42,6 +42,7 @@ def judged(subject: str, *values: float, kinds: str = "") -> list[str]:
         ("matmul cuda:7", (100, 100, 79), "", ["2"]),
         ("S3 read", (0, 0, 0), "", []),
         ("network", (5,), "", []),
+        ("network", (100, 59), "", ["1"]),  # of two, the better one is the median
         ("matmul cuda:0", (100, 100, 10, 10), "aabb", []),  # other GPUs
     ],
 )
@@ -82,7 +83,8 @@ def test_an_invalid_measure_is_a_failure(message: dict[str, Any]) -> None:
 
 def test_a_program_that_does_not_get_to_its_end_is_a_failure() -> None:
     result = ProbeResult(exit_code=None, stdout='{"measure": "disk write", "value": 1}\n', stderr="")
-    found = find_measures("node-0", burn_in_probe("none"), result)
+    (probe,) = compute_probes("none", is_deep=True)
+    found = find_measures("node-0", probe, result)
     assert [(check.subject, check.status) for check in found] == [
         ("disk write", "ok"),
         ("program of measure", "failed"),
@@ -91,23 +93,8 @@ def test_a_program_that_does_not_get_to_its_end_is_a_failure() -> None:
     assert find_measures("node-0", shallow, result) == ()
 
 
-@pytest.fixture
-def burn_in(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The node's program, with small sizes."""
-    module = load("burn_in")
-    for name, value in {"DISK_BYTES": 1 << 20, "BLOCK_BYTES": 1 << 18, "MATMUL_S": 0.0, "SIDE": 2}.items():
-        monkeypatch.setattr(module, name, value)
-    return module
-
-
 def lines(capsys: pytest.CaptureFixture[str]) -> dict[str, dict[str, Any]]:
     return {line.pop("measure"): line for line in map(json.loads, capsys.readouterr().out.splitlines())}
-
-
-def test_a_full_disk_is_not_used(burn_in: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    burn_in.DISK_BYTES = 1 << 60
-    burn_in.measure_disk(str(tmp_path))
-    assert lines(capsys) == {"disk write": {"failed": "OSError: less than 1 GiB is free"}}
 
 
 class Array(list[int]):
@@ -125,20 +112,20 @@ class Array(list[int]):
     ("is_wrong", "failed"), [("nothing", []), ("product", ["matmul gpu(0)"]), ("memory", ["memory gpu(0)"])]
 )
 def test_a_gpu_that_computes_or_remembers_wrong_fails(
-    burn_in: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], is_wrong: str, failed: list[str]
+    capsys: pytest.CaptureFixture[str], is_wrong: str, failed: list[str]
 ) -> None:
     numbers = itertools.count()
 
-    def product(*_: Array) -> Array:
+    def square(_: Array) -> Array:
         return Array([next(numbers) if is_wrong == "product" else 4])
 
     def fill(_: str, value: int) -> Array:
         return Array([0 if is_wrong == "memory" else value])
 
-    monkeypatch.setattr(burn_in, "MATMUL_S", 0.01)
-    library = (["gpu(0)"], lambda _: Array([1]), product, fill, lambda _: 1 << 30)
-    monkeypatch.setattr(burn_in, "use_mxnet", lambda: library)
-    assert burn_in.measure_gpus("mxnet") == {}
+    module = load("compute")
+    module.MATMUL_S = 0.01
+    library = {"devices": ["gpu(0)"], "error": RuntimeError, "draw": lambda _: Array([1]), "square": square}
+    module.measure_gpus({**library, "fill": fill, "find_free": lambda _: 1 << 30})
     found = lines(capsys)
     assert [name for name, line in found.items() if "failed" in line] == failed
     assert sorted(found) == ["matmul gpu(0)", "memory gpu(0)"]
@@ -163,8 +150,8 @@ Successfully ran diagnostic for group.
         ("Error: unable to establish a connection\n", {"skipped": "Error: unable to establish a connection"}),
     ],
 )
-def test_the_table_of_dcgmi(burn_in: Any, message: str, found: dict[str, str]) -> None:
-    assert burn_in.read_dcgm(message.splitlines()) == found
+def test_the_table_of_dcgmi(message: str, found: dict[str, str]) -> None:
+    assert read_dcgm(message) == found
 
 
 @pytest.mark.parametrize("size", [2, 3, 8])
