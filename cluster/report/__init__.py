@@ -3,14 +3,15 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+import click
+
 from cluster.app import App
 from cluster.jobs import open_jobs
 from cluster.report.document import report_document
 from cluster.report.job import JobData, read_job
 from cluster.report.page import render_report
 from foundation.errors import ClusterError, NotFoundError
-from foundation.files import refuse_special, write_whole
-from train.s3.partial_file import find_file_mode
+from foundation.files import refuse_special
 
 __all__ = ["JobData", "load_jobs", "render_report", "report_document", "write_report"]
 
@@ -27,10 +28,11 @@ def load_jobs(app: App, *words: str, newest: int = 1) -> list[JobData]:
 
 
 def write_report(path: Path, jobs: Sequence[JobData]) -> None:
-    """Writes the page atomically, and makes its folder. Raises ClusterError."""
+    """Writes the page atomically, and makes its folder; "-": to stdout. Raises ClusterError."""
     try:
         refuse_special(path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, render_report(jobs).encode("utf-8", "replace"), mode=find_file_mode())
+        with click.open_file(str(path), "wb", atomic=True) as file:
+            file.write(render_report(jobs).encode("utf-8", "replace"))
     except OSError as error:
         raise ClusterError(f"cannot write {path}: {error.strerror}", hint="cluster report -o FILE") from error

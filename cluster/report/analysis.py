@@ -85,17 +85,15 @@ def find_slowest(metrics: Sequence[Metric], data: JobData) -> tuple[str, str] | 
 
 
 def _find_slowest_reported(metrics: Sequence[Metric]) -> tuple[str, str] | None:
-    means = next(({one: curve.mean or 0.0 for one, curve in m.ranks.items()} for m in metrics if m.name == SPEED), {})
-    labels = list(means)
+    ranks = next((metric.ranks for metric in metrics if metric.name == SPEED), {})
+    means = {label: curve.mean for label, curve in ranks.items()}
     slow = find_stragglers(dict(enumerate(means.values())))
     if not slow:
         return None
-    slowest = min(slow, key=lambda number: means[labels[number]])
-    typical = statistics.median(means.values()) if len(means) > 2 else max(means.values())
-    mine = means[labels[slowest]]
-    others = "the other one" if len(means) == 2 else "the median of all ranks"
-    less = f"{1 - mine / typical:.0%} less than {others} ({render_rate(typical)})"
-    return labels[slowest], f"it reports {render_rate(mine)} samples/s on average, {less}"
+    slowest = min(means, key=lambda label: means[label])
+    typical, mine = statistics.median_high(means.values()), means[slowest]
+    less = f"{1 - mine / typical:.0%} less than others ({render_rate(typical)})"
+    return slowest, f"it reports {render_rate(mine)} samples/s on average, {less}"
 
 
 def find_process_curves(data: JobData) -> Mapping[str, Curve]:

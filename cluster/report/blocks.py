@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 from markupsafe import Markup
 from msgspec import Struct
 
-from cluster.report.charts import draw_curves, draw_heat_map, make_series
+from cluster.report.charts import draw_curves, draw_heat_map
 from cluster.report.curves import Curve, Point, Summary
 from train.follow.progress import render_rate, render_value
 
-MOST_LINES = 8  # single curves in a figure; of more, only the outermost are drawn, and the area of all
+MOST_LINES = 8  # single curves in a figure; of more, only the outermost are drawn
 
 
 class Table(Struct, frozen=True, kw_only=True):
@@ -54,32 +54,28 @@ def make_curves_figure(
     span: tuple[float, float],
     together: Sequence[Point] = (),
     what: str = "rank",
-    together_label: str = "mean",
     summaries: Mapping[str, Summary] | None = None,
 ) -> Figure:
-    """A curve for each rank or node, and one for all together; of many, the highest, the lowest and the area of all.
+    """A curve for each rank or node, and one for all together; of many, only the two highest and the two lowest.
 
     summaries: the rows of the table, if they are not those of the curves.
     """
     shown = dict(curves) if len(curves) <= MOST_LINES else _find_outermost(curves)
     lines = [(f"s{number}", label, curve.points) for number, (label, curve) in enumerate(shown.items())]
+    if len(curves) != 1:
+        lines.append(("all", "together", list(together)))
+    drawn = {kind: points for kind, _, points in lines if points}
+    legend = [(kind, label) for kind, label, _ in lines if kind in drawn] if curves else []
     summaries = summaries or {label: curve.summary for label, curve in curves.items() if curve.points}
-    if together and len(shown) < len(curves):
-        lines.insert(0, ("band", f"all {len(curves)} {what}s", list(together)))
-    if together and len(curves) != 1:
-        lines.append(("all", together_label, list(together)))
-    series = [make_series(*line, span[0]) for line in lines if line[2]]
-    legend = [one[:2] for one in series] if curves else []
     cells = [(label, *map(render_number, summary)) for label, summary in summaries.items()]
     text = "; ".join(f"{label}: from {first} to {last}" for label, first, last, *_ in cells[:MOST_LINES])
-    length_s = span[1] - span[0]
-    svg = draw_curves(series, title=title, text=text, length_s=length_s, render=render_number, from_zero=what == "node")
+    svg = draw_curves(drawn, title=title, text=text, span=span, render=render_number, from_zero=what == "node")
     head = (what, "first", "last", "least", "greatest", "mean")
     return Figure(title=title, svg=svg, legend=legend, table=Table(caption=title, head=head, rows=cells))
 
 
 def _find_outermost(curves: Mapping[str, Curve]) -> dict[str, Curve]:
-    ordered = sorted(curves.items(), key=lambda item: item[1].mean or 0.0)
+    ordered = sorted(curves.items(), key=lambda item: item[1].mean)
     return dict([*ordered[:2], *ordered[-2:]])
 
 
@@ -89,12 +85,7 @@ def make_heat_figure(title: str, curves: Mapping[str, Curve], *, span: tuple[flo
     bins = {label: curve.resample(*span) for label, curve in curves.items()}
     svg, low, high = draw_heat_map(bins, title=title, text=text, length_s=span[1] - span[0])
     legend = [("heat0", render_number(low)), ("heat7", render_number(high))]
-    table = Table(
-        caption=title,
-        head=("rank", "mean", "least", "greatest"),
-        rows=[
-            (label, *map(render_number, (one.mean, one.least, one.greatest)))
-            for label, one in ((label, curve.summary) for label, curve in curves.items())
-        ],
-    )
-    return Figure(title=title, svg=svg, legend=legend, table=table)
+    head = ("rank", "mean", "least", "greatest")
+    summaries = {label: curve.summary for label, curve in curves.items()}
+    rows = [(label, *map(render_number, (one.mean, one.least, one.greatest))) for label, one in summaries.items()]
+    return Figure(title=title, svg=svg, legend=legend, table=Table(caption=title, head=head, rows=rows))

@@ -3,8 +3,7 @@
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from itertools import groupby, pairwise
-from typing import NamedTuple
+from itertools import groupby
 from xml.etree import ElementTree as ET
 
 import pygal
@@ -19,7 +18,8 @@ sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder,
 WIDTH, HEIGHT = 560, 240
 FONT = 16  # the largest that the page's CSS uses, for the space beside the axes
 MOST_LABELS = 6
-STEPS_S = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 21600, 43200, 86400)
+DAY_S = 86400
+STEPS_S = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 21600, DAY_S // 2, DAY_S)
 LEVELS = 8  # of a heat map's colours
 LABEL_WIDTH = 96
 CELL = (WIDTH - LABEL_WIDTH) / BINS
@@ -28,39 +28,21 @@ PALEST = 0.7  # of the greatest value, or less: small differences have similar c
 _LONG_NUMBER = re.compile(r"-?\d+\.\d{2,}")
 
 
-class Series(NamedTuple):
-    """A curve. kind: its class in the page's CSS. points: with times in seconds since the start of the axis."""
-
-    kind: str
-    label: str
-    points: Sequence[tuple[float, float]]
-
-
-def make_series(kind: str, label: str, points: Sequence[Point], start: float) -> Series:
-    """A curve of the means of points; for the kind "band", the area between their least and their greatest values.
-
-    start: of the axis, in seconds since the epoch. Lines that arrive together have one time: their mean is drawn.
-    """
-    if kind == "band":
-        above = [(point.at - start, point.high) for point in points]
-        return Series(kind, label, [*above, *((point.at - start, point.low) for point in reversed(points)), *above[:1]])
-    moments = (merge(list(together)) for _, together in groupby(points, lambda point: point.at))
-    return Series(kind, label, [(point.at - start, point.value) for point in moments])
-
-
 def draw_curves(
-    series: Sequence[Series],
+    curves: Mapping[str, Sequence[Point]],
     *,
     title: str,
     text: str,
-    length_s: float,
+    span: tuple[float, float],
     render: Callable[[float], str],
     from_zero: bool = False,
 ) -> Markup:
-    """Curves over time. title, text: what a screen reader says. length_s: of the axis. render: writes a value.
+    """Curves over time. curves: by their classes in the page's CSS. title, text: what a screen reader says.
 
-    from_zero: the axis of values includes 0, so that CPU use between 99.9 and 100 % does not look like a fall.
+    span: when the axis of time begins and ends. render: writes a value. from_zero: the axis of values includes 0, so
+    that CPU use between 99.9 and 100 % does not look like a fall.
     """
+    start, length_s = span[0], span[1] - span[0]
     chart = pygal.XY(
         js=[],
         css=[],
@@ -79,17 +61,13 @@ def draw_curves(
         include_x_axis=from_zero,
         style=Style(label_font_size=FONT, major_label_font_size=FONT),
     )
-    for one in series:
-        chart.add(one.label, _widen(one.points, length_s))
-    return _clean(chart.render_tree(), [one.kind for one in series], title=title, text=text)
-
-
-def _widen(points: Sequence[tuple[float, float]], length_s: float) -> Sequence[tuple[float, float]]:
-    """A single point becomes a short line, so that it can be seen."""
-    if len(points) != 1:
-        return points
-    (at, value) = points[0]
-    return [(at - length_s / 100, value), (at + length_s / 100, value)]
+    for kind, points in curves.items():
+        # Lines that arrive together have one time: their mean is drawn.
+        moments = [merge(list(together)) for _, together in groupby(points, lambda point: point.at)]
+        placed = [(point.at - start, point.value) for point in moments]
+        # A single point becomes a short line, so that it can be seen.
+        chart.add(kind, placed if len(placed) > 1 else [(placed[0][0] + length_s / 100, placed[0][1]), *placed])
+    return _clean(chart.render_tree(), list(curves), title=title, text=text)
 
 
 def _clean(svg: ET.Element, kinds: Sequence[str], *, title: str, text: str) -> Markup:
@@ -133,9 +111,13 @@ def draw_heat_map(
         if number % every == 0:
             attributes = {"x": str(LABEL_WIDTH - 6), "y": str(number * tall + 12), "class": "row"}
             ET.SubElement(root, "text", attributes).text = label[:14]
-        for start, end, level in _runs([find_level(value, low, high) for value in row]):
-            x, width = LABEL_WIDTH + start * CELL, (end - start) * CELL
-            paths.setdefault(level, []).append(f"M{x:.1f} {number * tall + 1}h{width:.1f}v{tall - 1}h-{width:.1f}z")
+        x = float(LABEL_WIDTH)
+        for level, stretch in groupby(find_level(value, low, high) for value in row):
+            width = CELL * len(list(stretch))
+            if level is not None:
+                piece = f"M{x:.1f} {number * tall + 1}h{width:.1f}v{tall - 1}h-{width:.1f}z"
+                paths.setdefault(level, []).append(piece)
+            x += width
     for level, pieces in sorted(paths.items()):
         ET.SubElement(root, "path", {"class": f"heat{level}", "d": "".join(pieces)})
     for tick in find_ticks(length_s):
@@ -152,17 +134,10 @@ def find_level(value: float | None, low: float, high: float) -> int | None:
     return min(int((value - low) / (high - low) * LEVELS), LEVELS - 1) if high > low else LEVELS - 1
 
 
-def _runs(levels: Sequence[int | None]) -> list[tuple[int, int, int]]:
-    """The stretches of one colour: first bin, the one after the last, colour."""
-    cuts = [0, *(at + 1 for at, (one, other) in enumerate(pairwise(levels)) if one != other), len(levels)]
-    return [(start, end, level) for start, end in pairwise(cuts) if (level := levels[start]) is not None]
-
-
 def find_ticks(length_s: float) -> list[float]:
     """The times to name on an axis of this length. Pure."""
-    step = next((step for step in STEPS_S if length_s / step < MOST_LABELS), 0)
-    days = -(-length_s // (MOST_LABELS * 86400)) or 1
-    step = step or int(days * 86400)
+    days = int(length_s // (MOST_LABELS * DAY_S)) + 1
+    step = next((step for step in STEPS_S if length_s / step < MOST_LABELS), days * DAY_S)
     return [float(at) for at in range(0, int(length_s) + 1, step)]
 
 

@@ -1,12 +1,10 @@
 """Numbers over time, thinned while they are read. Pure."""
 
 from collections.abc import Callable, Iterable, Sequence
-from itertools import pairwise
 from statistics import fmean
 from typing import NamedTuple
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 MOST_POINTS = 200
 BINS = 120
@@ -14,17 +12,13 @@ MOST_TRIMMED = 6  # of the bins
 
 
 class Point(Struct, frozen=True, gc=False):
-    """The mean, the least and the greatest of some values.
-
-    at, begin: the times of the last and the first one, in seconds since the epoch. begin is None if it is unknown.
-    """
+    """The mean, the least and the greatest of some values. at: the time of the last one, in seconds since the epoch."""
 
     at: float
     value: float
     low: float
     high: float
     count: int = 1
-    begin: float | None = None
 
 
 class Summary(NamedTuple):
@@ -35,11 +29,6 @@ class Summary(NamedTuple):
     least: float
     greatest: float
     mean: float
-
-
-def since(start: float, point: Point) -> Point:
-    """The point with its times after `start`. Pure."""
-    return replace(point, at=point.at - start, begin=None if point.begin is None else point.begin - start)
 
 
 class Curve:
@@ -53,7 +42,7 @@ class Curve:
     def add(self, at: float, value: float) -> None:
         """Adds a finite value. A time before that of the last one, by a clock that was set back, counts as the last."""
         at = max(at, self.points[-1].at) if self.points else at
-        self._add(Point(at, value, value, value, begin=at))
+        self._add(Point(at, value, value, value))
 
     def _add(self, point: Point) -> None:
         if len(self.points) == 2 * MOST_POINTS:  # the first and the last point stay single values
@@ -62,31 +51,26 @@ class Curve:
         self.points.append(point)
 
     @property
-    def mean(self) -> float | None:
-        """The mean over the time, of which each value has what is since the one before; None without values.
+    def _apart(self) -> float:
+        """The time between its points on average."""
+        return (self.points[-1].at - self.points[0].at) / max(len(self.points) - 1, 1)
+
+    @property
+    def mean(self) -> float:
+        """The mean over the time; 0 without values.
 
         Not that of the points: the first part of a long log has more of them.
         """
         if not self.points:
-            return None
-        first, whole = self.points[0], merge(self.points)
-        if first.begin is not None and first.count > 1:
-            begin = first.begin - (first.at - first.begin) / (first.count - 1)
-        else:
-            begin = first.at - (whole.at - first.at) / max(whole.count - first.count, 1) * first.count
-        weights = [after - at for at, after in pairwise([begin, *(point.at for point in self.points)])]
-        return fmean((point.value for point in self.points), weights) if any(weights) else whole.value
-
-    @property
-    def last(self) -> float | None:
-        """The newest value; None without values."""
-        return self.points[-1].value if self.points else None
+            return 0.0
+        bins = self.resample(self.points[0].at - self._apart, self.points[-1].at)
+        return fmean(value for value in bins if value is not None)
 
     @property
     def summary(self) -> Summary:
         """Its main numbers; it has values."""
         low, high = min(point.low for point in self.points), max(point.high for point in self.points)
-        return Summary(self.points[0].value, self.points[-1].value, low, high, self.mean or 0.0)
+        return Summary(self.points[0].value, self.points[-1].value, low, high, self.mean)
 
     def resample(self, start: float, end: float) -> list[float | None]:
         """The means in BINS bins of equal length.
@@ -97,12 +81,11 @@ class Curve:
         found: list[float | None] = [None] * BINS
         if not self.points:
             return found
-        apart = (self.points[-1].at - self.points[0].at) / max(len(self.points) - 1, 1)
         bins: dict[int, list[Point]] = {}
         for point in self.points:
             bins.setdefault(find_bin(point.at, start, end), []).append(point)
         value = self.points[-1].value
-        first, last = self.points[0].at - apart, self.points[-1].at + apart
+        first, last = self.points[0].at - self._apart, self.points[-1].at + self._apart
         for number in range(find_bin(last, start, end), find_bin(first, start, end) - 1, -1):
             value = merge(bins[number]).value if number in bins else value
             found[number] = value
@@ -112,14 +95,9 @@ class Curve:
 def merge(points: Sequence[Point]) -> Point:
     """One point for several. Pure."""
     count = sum(point.count for point in points)
-    return Point(
-        points[-1].at,
-        sum(point.value * point.count for point in points) / count,
-        min(point.low for point in points),
-        max(point.high for point in points),
-        count,
-        points[0].begin,
-    )
+    value = sum(point.value * point.count for point in points) / count
+    low, high = min(point.low for point in points), max(point.high for point in points)
+    return Point(points[-1].at, value, low, high, count)
 
 
 def find_bin(at: float, start: float, end: float) -> int:
@@ -131,21 +109,15 @@ def find_bin(at: float, start: float, end: float) -> int:
 def combine(
     curves: Sequence[Curve], start: float, end: float, of: Callable[[Sequence[float]], float]
 ) -> tuple[Point, ...]:
-    """One curve for several, with points where they have some, and the least and the greatest of these. Pure.
-
-    of: sum, which has no least and greatest, or the mean.
-    """
+    """One curve for several, with points where they have some. Pure. of: sum, or the mean."""
     if len(curves) == 1:
         return tuple(curves[0].points)
-    rows = zip(*(curve.resample(start, end) for curve in curves), strict=True)
     points = []
-    for number, row in enumerate(rows):
+    for number, row in enumerate(zip(*(curve.resample(start, end) for curve in curves), strict=True)):
         values = [value for value in row if value is not None]
         if values:
-            at = start + (number + 0.5) / BINS * (end - start)  # the middle of the bin
-            value = of(values)
-            low, high = (value, value) if of is sum else (min(values), max(values))
-            points.append(Point(at, value, low, high, len(values)))
+            at, value = start + (number + 0.5) / BINS * (end - start), of(values)  # the middle of the bin
+            points.append(Point(at, value, value, value, len(values)))
     reported = {find_bin(point.at, start, end) for curve in curves for point in curve.points}
     shown = _trim(points)
     return tuple(point for point in shown if find_bin(point.at, start, end) in reported) or tuple(shown)

@@ -1,6 +1,6 @@
 """What happened in a job, from the lines of its log: the numbers that its ranks reported, its states and its errors.
 
-Examining a line takes up to 0.1 ms, so of a very long log only a part of the lines is examined; `is_sampled` says so.
+Examining a line takes up to 0.1 ms, so of a very long log only a part of the lines is examined.
 """
 
 from collections import deque
@@ -31,39 +31,24 @@ _OUTPUT = b', "line": "'  # as node/wire.py writes it, after the time and the pr
 _HELD_OUT = (b"alid", b"est set", b"val_", b"val ", b"Val ", b"eval")
 
 
-class Mark(Struct, frozen=True, kw_only=True):
-    """Something that happened, on the axis of time. kind: "state", "message", "warning" or "exit"."""
-
-    at: float
-    kind: str
-    text: str
-
-
 class FirstError(Struct, frozen=True, kw_only=True):
-    """The first process of the newest attempt that failed, and its last lines."""
+    """The process whose failure has ended the job, and its last lines."""
 
     process: Process
-    at: float
     lines: tuple[str, ...]
 
 
 class RankHistory(Struct, kw_only=True):
-    """One worker, with its newest process. broke: for each number that became nan or greater than LARGEST, when."""
+    """One worker, with its newest process."""
 
     process: Process
     curves: dict[str, Curve] = field(default_factory=dict)
-    broke: dict[str, float] = field(default_factory=dict)
 
     def take(self, numbers: Mapping[str, float], at: float) -> None:
         """Adds the numbers of a report."""
         for name, value in numbers.items():
-            if name not in self.curves and len(self.curves) >= MOST_CURVES:
-                continue
-            curve = self.curves.setdefault(name, Curve())
-            if abs(value) <= LARGEST:  # nan is not
-                curve.add(at, value)
-            else:
-                self.broke.setdefault(name, at)
+            if abs(value) <= LARGEST and (name in self.curves or len(self.curves) < MOST_CURVES):  # nan is not
+                self.curves.setdefault(name, Curve()).add(at, value)
 
 
 class History:
@@ -74,8 +59,7 @@ class History:
         self.labels: dict[int, str] = {}  # of workers, "rank 3", by the number of the process
         self._ranks: dict[str, RankHistory] = {}
         self.states: list[tuple[float, JobState]] = []
-        self.marks: list[Mark] = []  # of very many, the first and the last ones
-        self.marks_left_out = 0
+        self.marks: deque[tuple[float, str, str]] = deque(maxlen=MOST_MARKS)  # time, kind and text of the newest ones
         self.hints: list[tuple[str, str]] = []  # whose, and the hint
         self.first_error: FirstError | None = None
         self.result: JobResult | None = None
@@ -86,11 +70,6 @@ class History:
         self._advisor = advisor or Advisor()
         self._numbers = ScalarReader()
         self._recent: deque[bytes] = deque(maxlen=RECENT)
-
-    @property
-    def is_sampled(self) -> bool:
-        """Whether only a part of the lines was examined."""
-        return self.examined < self.lines
 
     def read(self, lines: Iterable[bytes]) -> None:
         """Reads lines of the log, up to the job's result."""
@@ -166,35 +145,25 @@ class History:
         if event.state is not None and (not self.states or self.states[-1][1] != event.state):
             self.states.append((event.at, event.state))
             self._mark(event.at, "state", event.state)
-            self.first_error = None if event.state == "starting" else self.first_error  # an attempt may go well
         if event.result is not None:
             self.result = event.result
-            self._find_culprit(event.result.culprit)
+            culprit = self.events.processes.get(-1 if self.result.culprit is None else self.result.culprit)
+            if culprit is not None:
+                self.first_error = FirstError(process=culprit, lines=self._find_last_lines(culprit.number))
         if event.kind in ("message", "damaged"):
             self._mark(event.at, "message", event.text)
         for text in event.warnings:
-            self._mark(event.at, "warning", text)
+            if not any(text == known for *_, known in self.marks):
+                self._mark(event.at, "warning", text)
         if event.kind == "process" and event.process is not None:
             self._note_process(event.process, event.at)
 
     def _note_process(self, process: Process, at: float) -> None:
         if process.role == "worker":
             self._rank(process)
-        if not process.exit_code and process.signal is None:
-            return
-        is_ending = self.events.state == "ending"
-        # Otherwise the supervisor has ended it; torchrun then exits with 1.
-        if not is_ending or (process.signal is None and process.role != "launcher"):
+        if (process.exit_code or process.signal is not None) and self.events.state != "ending":
             how = f"exit code {process.exit_code}" if process.signal is None else f"signal {process.signal}"
             self._mark(at, "exit", f"{process.tag}: {how}")
-        if self.first_error is None and not is_ending:
-            self.first_error = FirstError(process=process, at=at, lines=self._find_last_lines(process.number))
-
-    def _find_culprit(self, number: int | None) -> None:
-        """Takes the supervisor's word for which process failed first: others may have been noticed before it."""
-        known, process = self.first_error, self.events.processes.get(-1 if number is None else number)
-        if process is not None and known is not None and known.process.number != number:
-            self.first_error = FirstError(process=process, at=known.at, lines=self._find_last_lines(process.number))
 
     def _find_last_lines(self, number: int) -> tuple[str, ...]:
         mark, found = b'"p": %d, "line":' % number, deque[str]()
@@ -214,9 +183,4 @@ class History:
             self.hints.append((event.process.tag if event.process else "", hint))
 
     def _mark(self, at: float, kind: str, text: str) -> None:
-        known = any(mark.kind == "warning" and mark.text == text for mark in self.marks) if kind == "warning" else False
-        if not known:
-            if len(self.marks) == MOST_MARKS:
-                del self.marks[MOST_MARKS // 2]
-                self.marks_left_out += 1
-            self.marks.append(Mark(at=at, kind=kind, text=text[:LONGEST_LINE]))
+        self.marks.append((at, kind, text[:LONGEST_LINE]))

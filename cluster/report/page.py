@@ -10,6 +10,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from msgspec import to_builtins
+from msgspec.structs import replace
 
 from cluster.report.analysis import (
     NODE_NUMBERS,
@@ -22,7 +23,6 @@ from cluster.report.analysis import (
     find_traffic,
 )
 from cluster.report.blocks import (
-    MOST_LINES,
     Figure,
     Section,
     Table,
@@ -31,8 +31,8 @@ from cluster.report.blocks import (
     render_number,
 )
 from cluster.report.charts import render_clock
-from cluster.report.curves import Curve, Summary, since
-from cluster.report.history import LARGEST, History, RankHistory
+from cluster.report.curves import Curve, Summary
+from cluster.report.history import RankHistory
 from cluster.report.job import JobData
 from cluster.views.results import render_files
 from cluster.views.status import render_usd
@@ -45,14 +45,7 @@ from node.train_settings import TrainSettings
 LONGEST = 2000  # characters of a value
 MOST_ROWS = 128  # of a table
 DIGEST = 12  # characters
-MACHINE = {
-    "type": "types",
-    "zone": "zones",
-    "image": "AMI",
-    "system": "system",
-    "kernel": "kernel",
-    "driver": "NVIDIA driver",
-}
+MACHINE = ("type", "zone", "image", "system", "kernel", "driver")
 
 
 def render_report(jobs: Sequence[JobData]) -> str:
@@ -85,8 +78,6 @@ def clean(text: str) -> str:
 def describe_job(job: JobData) -> dict[str, Any]:
     """What the template shows of a job."""
     metrics = find_metrics(job)
-    record, history = job.record, job.history
-    result = history.result or record.result
     sections = (
         _make_curves(job, metrics),
         _make_ranks(job, metrics),
@@ -96,31 +87,14 @@ def describe_job(job: JobData) -> dict[str, Any]:
         Section(title="What ran", facts=_describe_run(job)),
     )
     return {
-        "title": f"{record.name} {job.state}: job {record.id}",
-        "id": record.id,
-        "name": record.name,
-        "state": job.state,
-        "error": result.error or "",
-        "exit_code": result.exit_code,
-        "cause": result.cause or "",
-        "stall": record.stall.text if record.stall and not record.has_ended else "",
-        "stacks": record.stacks,
-        "first_error": history.first_error,
-        "warnings": [*record.warnings, *_find_broken(job)],
-        "hints": list(dict.fromkeys(history.hints)),
+        "title": f"{job.record.name} {job.state}: job {job.record.id}",
+        "job": job,
+        "result": job.history.result or job.record.result,
+        "hints": list(dict.fromkeys(job.history.hints)),
         "tiles": _make_tiles(job, metrics),
         "sections": [section for section in sections if section is not None],
-        "note": _render_sampling(history),
+        "note": f"The curves are made of {job.history.examined:,} of {job.history.lines:,} lines of output.",
     }
-
-
-def _find_broken(job: JobData) -> list[str]:
-    """The first rank of each number that became nan, inf or too large to draw."""
-    ranks = job.history.ranks
-    broken = sorted((at, name, label) for label, one in ranks.items() for name, at in one.broke.items())
-    first = {name: (at, label) for at, name, label in reversed(broken)}
-    what = f"became nan, inf or over {LARGEST:g}"
-    return [f"{name} {what} at {_clock(at, job)}, first on {label}" for name, (at, label) in first.items()]
 
 
 def _make_tiles(job: JobData, metrics: Sequence[Metric]) -> dict[str, str]:
@@ -145,15 +119,13 @@ def _make_curves(job: JobData, metrics: Sequence[Metric]) -> Section | None:
         shown = metric
         if metric.name == SPEED and len(metric.ranks) > 1:
             title, total = f"{SPEED}, all ranks", {"sum": metric.summary}
-            figures.append(make_curves_figure(title, {}, together=metric.together, together_label="sum",
-                                              span=job.span, summaries=total))  # fmt: skip
+            figures.append(make_curves_figure(title, {}, together=metric.together, span=job.span, summaries=total))
             shown = combine_ranks(f"{SPEED} by rank", metric.ranks, job, fmean)
         rows = {label: curve.summary for label, curve in metric.ranks.items()}
         rows |= {"mean": shown.summary} if len(rows) > 1 else {}
-        # Of few ranks, the sum above shows what the mean of their speeds would.
-        together = shown.together if shown is metric or len(metric.ranks) > MOST_LINES else ()
-        figures.append(make_curves_figure(shown.name, metric.ranks, together=together,
-                                          span=job.span, summaries=rows))  # fmt: skip
+        figures.append(
+            make_curves_figure(shown.name, metric.ranks, together=shown.together, span=job.span, summaries=rows)
+        )
     text = "" if figures else "The job has reported no numbers that cluster knows."
     return Section(title="Curves", text=text, figures=figures)
 
@@ -180,7 +152,7 @@ def _describe_rank(label: str, one: RankHistory, metrics: Sequence[Metric]) -> t
     code = "" if process.exit_code is None else f"exit code {process.exit_code}"
     end = f"signal {process.signal}" if process.signal is not None else code or "-"
     curves = ((metric.name, metric.ranks.get(label)) for metric in metrics)
-    values = [None if curve is None else curve.mean if name == SPEED else curve.last for name, curve in curves]
+    values = [None if one is None else one.mean if name == SPEED else one.points[-1].value for name, one in curves]
     return (label, process.host, end, *map(render_number, values))
 
 
@@ -219,10 +191,8 @@ def _make_timeline(job: JobData) -> Section:
         for (at, state), after in pairwise(states)
         if after[0] > at
     ]
-    marks = [(_clock(mark.at, job), mark.kind, mark.text) for mark in job.history.marks]
-    left_out = job.history.marks_left_out
-    caption = f"Events, without {left_out} in the middle" if left_out else "Events"
-    tables = [Table(caption=caption, head=("time", "event", "what"), rows=marks)] if marks else []
+    marks = [(_clock(at, job), *what) for at, *what in job.history.marks]
+    tables = [Table(caption="Events", head=("time", "event", "what"), rows=marks)] if marks else []
     if len(job.record.attempts) > 1:
         tables.insert(0, _make_attempts(job))
     started = datetime.fromtimestamp(job.start, UTC)
@@ -280,7 +250,7 @@ def _describe_run(job: JobData) -> dict[str, str]:
         "workers": str(spec.workers),
         "servers": str(spec.servers) if spec.servers else "",
         "nodes": ", ".join(host.name for host in job.record.nodes),
-        **{title: ", ".join(filter(None, machines[name])) for name, title in MACHINE.items()},
+        **{f"machine {name}": ", ".join(filter(None, found)) for name, found in machines.items()},
         "started by": spec.owner or "",
     }
     return {name: value for name, value in (facts | _find_settings(job.record)).items() if value}
@@ -288,23 +258,8 @@ def _describe_run(job: JobData) -> dict[str, str]:
 
 def _find_settings(record: Record) -> dict[str, str]:
     ours, defaults = (to_builtins(train) for train in (record.spec.train, TrainSettings()))
-    changed = {name: value for name, value in ours.items() if value != defaults.get(name)}
-    return {f"[train] {name}": _render_setting(value) for name, value in changed.items() if name != "script_source"}
-
-
-def _render_setting(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return " ".join(f"{name}={one}" for name, one in value.items())
-    return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-
-
-def _render_sampling(history: History) -> str:
-    if not history.is_sampled:
-        return f"The curves are made of all {history.lines:,} lines of output; many points are drawn as means."
-    return (
-        f"The log has {history.lines:,} lines of output. The curves are made of {history.examined:,} of them, "
-        "spread over the whole time, with all results of validations; shorter peaks may be missing."
-    )
+    changed = {name: value for name, value in ours.items() if value != defaults.get(name) and name != "script_source"}
+    return {f"[train] {name}": str(value) for name, value in changed.items()}
 
 
 # -- several jobs ------------------------------------------------------------------------------------------------------
@@ -313,7 +268,6 @@ def _render_sampling(history: History) -> str:
 def _compare(jobs: Sequence[JobData]) -> dict[str, Any]:
     """What the template shows of several jobs."""
     labels, metrics = _make_labels(jobs), [find_metrics(job) for job in jobs]
-    name = f"{len(jobs)} jobs: {', '.join(labels)}"
     ends = [{"state": job.state, **_make_tiles(job, found)} for job, found in zip(jobs, metrics, strict=True)]
     runs = [_describe_run(job) for job in jobs]
     settings = _tabulate("Settings that differ", labels, runs, only_different=True)
@@ -325,9 +279,8 @@ def _compare(jobs: Sequence[JobData]) -> dict[str, Any]:
         Section(title="Settings that differ", tables=[settings]),
         Section(title="Same settings", facts=same),
     ]
-    nothing = dict.fromkeys(("id", "state", "error", "stall", "stacks", "note"), "")
-    return {**nothing, "title": name, "name": name, "exit_code": None, "first_error": None, "warnings": (),
-            "hints": (), "tiles": {}, "sections": sections}  # fmt: skip
+    title = f"{len(jobs)} jobs: {', '.join(labels)}"
+    return {"title": title, "job": None, "tiles": {}, "sections": sections, "note": ""}
 
 
 def _compare_curves(
@@ -339,7 +292,7 @@ def _compare_curves(
     for label, job, found in zip(labels, jobs, metrics, strict=True):
         for metric in found:
             of_all = curves.setdefault(metric.name, {one: Curve() for one in labels})  # each job keeps its colour
-            of_all[label] = Curve(since(job.start, point) for point in metric.together)
+            of_all[label] = Curve(replace(point, at=point.at - job.start) for point in metric.together)
             summaries.setdefault(metric.name, {})[label] = metric.summary
     return [
         make_curves_figure(name, of_all, span=span, what="job", summaries=summaries[name])

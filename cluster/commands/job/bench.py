@@ -8,8 +8,7 @@ import click
 from msgspec.structs import replace
 
 from bootstrap.apply import ReadyNode
-from bootstrap.ssh.node_program import parse_message
-from bootstrap.verify.checks import Check
+from bootstrap.verify.checks import Check, ProbeResult
 from bootstrap.verify.measures import judge, read_measures
 from cluster.app import App, pass_app
 from cluster.jobs import check_idle, head_of
@@ -78,8 +77,9 @@ def measure_kv_store(app: App, nodes: Sequence[ReadyNode], job: Job) -> list[Che
     checks: list[Check] = []
 
     def take(event: Event) -> None:
-        if event.kind == "line" and event.process is not None and (message := parse_message(event.text.encode())):
-            checks.extend(read_measures(event.process.host, [message]))
+        if event.kind == "line" and event.process is not None:
+            printed = ProbeResult(exit_code=0, stdout=event.text, stderr="")
+            checks.extend(read_measures(event.process.host, printed.messages))
 
     with closing(head_of(app, nodes)) as head:
         check_idle(head)

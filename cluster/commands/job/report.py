@@ -1,6 +1,5 @@
 """`cluster report`."""
 
-import sys
 from pathlib import Path
 
 import click
@@ -22,23 +21,19 @@ def report(app: App, *, jobs: tuple[str, ...], output: str | None, compare: bool
     JOB is an id, the start of an id, or a name; default: the newest job. Several jobs are compared on one page.
     The page is one HTML file, which needs no network and no scripts.
     """
-    from cluster.report import load_jobs, render_report, report_document, write_report  # noqa: PLC0415 - slow
+    from cluster.report import load_jobs, report_document, write_report  # noqa: PLC0415 - slow
 
     if compare and len(jobs) == 1:
         raise UsageError("--compare needs two jobs or more", hint="cluster jobs")
-    if output == "-" and opens:
-        raise UsageError("--open needs a file: -o FILE")
     if as_json and (output or opens):
         raise UsageError("--json prints the numbers, and writes no page", hint="cluster report --json > FILE")
     found = load_jobs(app, *jobs, newest=2 if compare else 1)
     if as_json:
         app.print_json([report_document(job) for job in found])
         return
-    if output == "-":
-        sys.stdout.buffer.write(render_report(found).encode("utf-8", "replace"))
-        return
     path = Path(output or f"report-{'-'.join(job.record.id for job in found)[:150]}.html")
     write_report(path, found)
-    app.print_line(str(path), wrapped=False)
+    if output != "-":
+        app.print_line(str(path), wrapped=False)
     if opens:
         click.launch(path.resolve().as_uri())

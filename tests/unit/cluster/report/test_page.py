@@ -98,7 +98,8 @@ def test_hostile_records_are_inert() -> None:
 def test_hostile_lines_are_inert() -> None:
     texts = [EVIL, f"Epoch[0] Batch [1] {EVIL}=1.5 <script>=2", f"loss: 1 epoch: 1 \x00{'x' * 1_000_000}"]
     lines = (entry(1, p=0, line=text) for text in texts)
-    html = render_report([make_job(*begin(1), *lines, entry(2, message=EVIL), entry(3, p=0, exit=1))])
+    end = entry(3, result={"state": "failed", "exit_code": 1, "culprit": 0})
+    html = render_report([make_job(*begin(1), *lines, entry(2, message=EVIL), end)])
     page = check_inert(html)
     assert len(html) < 100_000
     assert any(EVIL[:20] in line for line in page.text["pre"])
@@ -113,7 +114,7 @@ def test_the_page_of_many_ranks_is_small(ranks: int) -> None:
     shown = {path["class"] for path in page.find("path") if str(path.get("class")).startswith("curve")}
     single = {f"curve s{number}" for number in range(min(ranks, 4 if ranks > 8 else 8))}
     together = {"curve all"} if ranks > 1 else set()
-    assert shown == single | together | ({"curve band"} if ranks > 8 else set())
+    assert shown == single | together
     tables = re.findall("<table>.*?</table>", html, re.DOTALL)
     by_rank = next((table for table in tables if "samples/s by rank<" in table), "")
     assert bool(re.search(f">mean</th>.*>{100 + (ranks - 1) / 2:g}<", by_rank, re.DOTALL)) is (ranks > 1)
@@ -143,7 +144,8 @@ def test_of_equal_speeds_the_rank_that_waits_least_is_named() -> None:
 
 def test_a_failed_job_shows_its_error_and_the_hint() -> None:
     error = entry(1, p=1, line="ModuleNotFoundError: No module named 'gluonnlp'")
-    job = make_job(*begin(2), error, entry(2, p=1, exit=1), state="failed", exit_code=1, error="worker 1 failed")
+    end = entry(2, result={"state": "failed", "exit_code": 1, "error": "worker 1 failed", "culprit": 1})
+    job = make_job(*begin(2), error, end, state="failed", exit_code=1, error="worker 1 failed")
     page = Page(render_report([job]))
     assert page.text["h3"] == ["The last lines of worker 1 node-1, which failed first"]
     assert "gluonnlp" in "".join(page.text["pre"])
@@ -151,12 +153,10 @@ def test_a_failed_job_shows_its_error_and_the_hint() -> None:
 
 
 @pytest.mark.parametrize("value", ["nan", "1e+300"])
-def test_a_number_that_became_nan_is_named_once(value: str) -> None:
+def test_a_number_that_cannot_be_drawn(value: str) -> None:
     losses = {0: "Epoch[0] Batch [1] loss=1", 65: f"Epoch[0] Batch [1] loss={value}"}
-    lines = (entry(at, p=rank, line=text) for at, text in losses.items() for rank in (1, 0))
-    page = Page(render_report([make_job(*begin(2), *lines)]))
-    assert "Warning: loss became nan, inf or over 1e+100 at 1:05, first on rank 0" in page.text["p"]
-    assert sum("nan, inf or over" in text for text in page.text["p"]) == 1
+    page = Page(render_report([make_job(*begin(1), *(entry(at, p=0, line=text) for at, text in losses.items()))]))
+    assert "loss" in page.text["figcaption"]
 
 
 def test_machines_and_samples_of_nodes() -> None:
