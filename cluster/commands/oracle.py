@@ -1,6 +1,7 @@
 """`cluster oracle`: shows the tables of GPUs and wheels."""
 
 import difflib
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
@@ -8,27 +9,19 @@ import click
 from cluster.app import App, pass_app
 from cluster.views.layout import render_table
 from foundation.errors import NotFoundError
-from provision.oracle.decide import Verdict, check_mxnet, judge, pick_for
-from provision.oracle.tables import (
-    GPU_MACHINES,
-    WHEELS,
-    Gpu,
-    Machine,
-    Wheel,
-    find_fitting,
-    find_machine,
-    show,
-    show_code,
-)
+from provision.oracle.decide import check_mxnet, judge, pick_for
+from provision.oracle.tables import GPU_MACHINES, WHEELS, Machine, Wheel, find_fitting, find_machine, show
 from provision.oracle.torch import TORCH_BUILDS, TorchBuild, pick_torch
-
-FRAMEWORKS = ("mxnet", "pytorch")
 
 
 @click.command("oracle")
 @click.argument("instance_type", required=False)
 @click.option(
-    "--framework", type=click.Choice(FRAMEWORKS), default="mxnet", show_default=True, help="Whose wheels to show."
+    "--framework",
+    type=click.Choice(["mxnet", "pytorch"]),
+    default="mxnet",
+    show_default=True,
+    help="Whose wheels to show.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
 @pass_app
@@ -42,24 +35,37 @@ def oracle(app: App, *, instance_type: str | None, framework: str, as_json: bool
     app.show(render(framework, instance_type, columns=app.find_columns()), document, as_json=as_json)
 
 
-def render(framework: str, instance_type: str | None = None, *, columns: int | None = None) -> str:
-    """Renders the tables of all GPUs and wheels, or the answer for one instance type. Raises NotFoundError."""
-    if instance_type is None:
-        wheels = _list_builds() if framework == "pytorch" else _list_wheels()
-        return "\n\n".join(render_table(rows, columns=columns, prose=True) for rows in (_list_gpus(framework), wheels))
-    render_one = _render_torch_machine if framework == "pytorch" else _render_mxnet_machine
-    machine = _find_machine(instance_type)
-    return f"{instance_type}: {machine.label}\n{render_one(instance_type, machine, columns)}"
-
-
 def make_document(framework: str, instance_type: str | None = None) -> dict[str, Any]:
     """Returns the output of `cluster oracle --json`, for one instance type or for all. Raises NotFoundError."""
     if instance_type is None:
-        machines = [_machine_document(framework, machine) for machine in GPU_MACHINES]
-        return {"machines": machines, "wheels": _wheel_documents(framework)}
+        machines = [_describe_machine(framework, machine) for machine in GPU_MACHINES]
+        return {"machines": machines, "wheels": _list_wheels(framework, None)}
     machine = _find_machine(instance_type)
-    wheels = _wheel_documents(framework, machine)
-    return {"instance_type": instance_type, **_machine_document(framework, machine), "wheels": wheels}
+    wheels = _list_wheels(framework, machine)
+    return {"instance_type": instance_type, **_describe_machine(framework, machine), "wheels": wheels}
+
+
+def render(framework: str, instance_type: str | None = None, *, columns: int | None = None) -> str:
+    """Renders the tables of all GPUs and wheels, or the answer for one instance type. Raises NotFoundError."""
+    document = make_document(framework, instance_type)
+    rows = _tabulate_builds(document["wheels"]) if framework == "pytorch" else _tabulate_wheels(document["wheels"])
+    wheels = render_table(rows, columns=columns, prose=True)
+    if instance_type is None:
+        return f"{render_table(_tabulate_gpus(document['machines']), columns=columns, prose=True)}\n\n{wheels}"
+    machine, auto = _find_machine(instance_type), document["auto"]
+    notes: Sequence[str] = ()
+    if framework == "pytorch":
+        taken = 'torch = "auto" uses the image\'s PyTorch if it fits, else ' + (
+            auto or "no wheel: none is known to run"
+        )
+        notes = ["every version runs on the CPU"] if machine.gpu is None else []
+    elif auto:
+        s3 = "reads s3:// directly" if document["auto_reads_s3"] else "does not read s3:// directly"
+        taken = f'mxnet = "auto" takes {auto}, which {s3}'
+        notes = check_mxnet(instance_type=instance_type, mxnet="auto", ami="auto")
+    else:
+        taken = 'mxnet = "auto" has no wheel for it'
+    return "\n".join([f"{instance_type}: {machine.label}", taken, *notes, "", wheels])
 
 
 def _find_machine(instance_type: str) -> Machine:
@@ -75,10 +81,7 @@ def _find_machine(instance_type: str) -> Machine:
     return machine
 
 
-# -- as JSON -----------------------------------------------------------------------------------------------------------
-
-
-def _machine_document(framework: str, machine: Machine) -> dict[str, Any]:
+def _describe_machine(framework: str, machine: Machine) -> dict[str, Any]:
     gpu: dict[str, Any] | None = None
     if machine.gpu is not None:
         capability = machine.gpu.capability
@@ -86,24 +89,24 @@ def _machine_document(framework: str, machine: Machine) -> dict[str, Any]:
         gpu["compute_capability"] = None if capability is None else show(capability)
     document = {"family": machine.family, "architecture": machine.architecture, "gpu": gpu}
     if framework == "pytorch":
-        return {**document, "auto": _pick_torch(machine)}
+        return {**document, "auto": pick_torch(machine.gpu) if machine.architecture == "x86_64" else None}
     auto = pick_for(machine)
     return {**document, "auto": auto and auto.requirement, "auto_reads_s3": auto and auto.reads_s3}
 
 
-def _wheel_documents(framework: str, machine: Machine | None = None) -> list[dict[str, Any]]:
-    """Returns the wheels; for a machine, with whether they run."""
+def _list_wheels(framework: str, machine: Machine | None) -> list[dict[str, Any]]:
+    """Returns the wheels; for a machine, with whether they run, those that run on its GPU first."""
     if framework == "pytorch":
-        return [
-            {**_build_document(build), **({} if machine is None else {"runs": _runs_torch(build, machine)})}
-            for build in TORCH_BUILDS
-        ]
+        return [_describe_build(build, machine) for build in TORCH_BUILDS]
+    wheels = [_describe_wheel(wheel, machine) for wheel in WHEELS]
     if machine is None:
-        return [_wheel_document(wheel) for wheel in WHEELS]
-    return [{**_wheel_document(one.wheel), "runs": one.runs, "why": one.why} for one in _judge(machine)]
+        return wheels
+    uses_cpu = machine.gpu is None or machine.architecture != "x86_64"
+    return sorted(wheels, key=lambda one: (not one["runs"], one["cuda"] is None and not uses_cpu))
 
 
-def _wheel_document(wheel: Wheel) -> dict[str, Any]:
+def _describe_wheel(wheel: Wheel, machine: Machine | None) -> dict[str, Any]:
+    verdict = None if machine is None else judge(wheel, machine.gpu, machine.architecture)
     return {
         "wheel": wheel.requirement,
         "size_mb": wheel.size_mb,
@@ -112,113 +115,65 @@ def _wheel_document(wheel: Wheel) -> dict[str, Any]:
         "reads_s3": wheel.reads_s3,
         "needs": list(wheel.needs),
         "packages": list(wheel.packages),
+        **({} if verdict is None else {"runs": verdict.runs, "why": verdict.why}),
     }
 
 
-def _build_document(build: TorchBuild) -> dict[str, Any]:
+def _describe_build(build: TorchBuild, machine: Machine | None) -> dict[str, Any]:
+    gpu = None if machine is None or machine.architecture != "x86_64" else machine.gpu
     return {
         "first": show(build.first),
         "last": show(build.last),
         "cuda": show(build.cuda),
         "machine_code": [show(version) for version in build.code],
         "on_pypi": build.on_pypi,
+        **({} if machine is None else {"runs": gpu is not None and bool(find_fitting(build.code, gpu))}),
     }
 
 
-# -- as tables ---------------------------------------------------------------------------------------------------------
+# -- the documents as tables -------------------------------------------------------------------------------------------
 
 
-def _list_gpus(framework: str) -> list[tuple[str, ...]]:
-    """Returns a row for each GPU and architecture, with the wheel of "auto"."""
-    machines_of: dict[tuple[Gpu | None, str], list[Machine]] = {}
-    for machine in GPU_MACHINES:
-        machines_of.setdefault((machine.gpu, machine.architecture), []).append(machine)
-    rows: list[tuple[str, ...]] = [("GPU", "CAPABILITY", "FAMILIES", '"auto" TAKES')]
-    for (gpu, architecture), machines in machines_of.items():
-        name, capability = gpu.name if gpu is not None else "-", "-"
-        if gpu is not None and gpu.capability is not None:
-            capability = show(gpu.capability) + (" (arm64)" if architecture == "arm64" else "")
-        elif gpu is not None:
-            name = f"{gpu.maker} {gpu.name}"
-        families = " ".join(each.family for each in machines)
-        rows.append((name, capability, families, _machine_document(framework, machines[0])["auto"] or "-"))
-    return rows
+def _tabulate_gpus(machines: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
+    """A row for each GPU and architecture, with the wheel of "auto"."""
+    families: dict[tuple[str, str, str], list[str]] = {}
+    for machine in machines:
+        gpu = machine["gpu"] or {"name": "-", "maker": "NVIDIA", "compute_capability": None}
+        name = gpu["name"] if gpu["maker"] == "NVIDIA" else f"{gpu['maker']} {gpu['name']}"
+        of_arm = " (arm64)" if machine["architecture"] == "arm64" and gpu["compute_capability"] else ""
+        key = (name, f"{gpu['compute_capability'] or '-'}{of_arm}", machine["auto"] or "-")
+        families.setdefault(key, []).append(machine["family"])
+    rows = [(name, capability, " ".join(found), auto) for (name, capability, auto), found in families.items()]
+    return [("GPU", "CAPABILITY", "FAMILIES", '"auto" TAKES'), *rows]
 
 
-def _list_wheels() -> list[tuple[str, ...]]:
+def _tabulate_wheels(wheels: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = [("WHEEL", "MB", "CUDA", "MACHINE CODE (sm_)", "READS s3://", "CUDA'S LIBRARIES")]
-    for wheel in WHEELS:
-        cuda = show(wheel.cuda) if wheel.cuda is not None else "-"
-        code, s3 = show_code(wheel.code) or "-", _yes(wheel.reads_s3)
-        rows.append((wheel.requirement, str(wheel.size_mb), cuda, code, s3, _libraries(wheel)))
-    return rows
+    for one in wheels:
+        image = "needs none" if one["cuda"] is None else f"CUDA {one['cuda']}, from the image"
+        libraries = "from PyPI" if one["packages"] else image
+        s3 = "yes" if one["reads_s3"] else "no"
+        rows.append((one["wheel"], str(one["size_mb"]), one["cuda"] or "-", _show_code(one), s3, libraries))
+    return _add_verdicts(rows, wheels)
 
 
-def _libraries(wheel: Wheel) -> str:
-    if wheel.cuda is None:
-        return "needs none"
-    return "from PyPI" if wheel.packages else f"CUDA {show(wheel.cuda)}, from the image"
-
-
-def _yes(value: bool) -> str:  # noqa: FBT001 - a cell of a table
-    return "yes" if value else "no"
-
-
-def _render_mxnet_machine(name: str, machine: Machine, columns: int | None) -> str:
-    """Renders the wheels for one instance type, whether each runs, and why. Pure."""
-    auto = pick_for(machine)
-    if auto is not None:
-        s3 = "reads s3:// directly" if auto.reads_s3 else "does not read s3:// directly"
-        taken = f'mxnet = "auto" takes {auto.requirement}, which {s3}'
-    else:
-        taken = 'mxnet = "auto" has no wheel for it'
-    notes = check_mxnet(instance_type=name, mxnet="auto", ami="auto") if auto is not None else ()
-    rows = [("WHEEL", "RUNS", "READS s3://", "CUDA'S LIBRARIES", "WHY")]
-    for verdict in _judge(machine):
-        wheel = verdict.wheel
-        runs = "cpu" if _leaves_gpu_unused(wheel, machine) else _yes(verdict.runs)
-        rows.append((wheel.requirement, runs, _yes(wheel.reads_s3), _libraries(wheel), verdict.why))
-    return "\n".join([taken, *notes, "", render_table(rows, columns=columns, prose=True)])
-
-
-def _judge(machine: Machine) -> list[Verdict]:
-    """Returns the verdict on every wheel, in order of preference.
-
-    Wheels that run come before those that do not; among both, wheels that leave the GPU unused come last.
-    """
-    verdicts = (judge(wheel, machine.gpu, machine.architecture) for wheel in WHEELS)
-    return sorted(verdicts, key=lambda v: (not v.runs, _leaves_gpu_unused(v.wheel, machine)))
-
-
-def _leaves_gpu_unused(wheel: Wheel, machine: Machine) -> bool:
-    return wheel.cuda is None and machine.gpu is not None and machine.architecture == "x86_64"
-
-
-def _list_builds() -> list[tuple[str, ...]]:
+def _tabulate_builds(builds: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = [("TORCH", "CUDA", "MACHINE CODE (sm_)", "FROM")]
-    for build in TORCH_BUILDS:
-        source = "PyPI" if build.on_pypi else f"PyTorch's index for {build.label}"
-        rows.append((build.versions, show(build.cuda), show_code(build.code), source))
-    return rows
+    for one in builds:
+        versions = one["first"] if one["first"] == one["last"] else f"{one['first']} to {one['last']}"
+        source = "PyPI" if one["on_pypi"] else f"PyTorch's index for cu{one['cuda'].replace('.', '')}"
+        rows.append((versions, one["cuda"], _show_code(one), source))
+    return _add_verdicts(rows, builds)
 
 
-def _pick_torch(machine: Machine) -> str | None:
-    """Returns the wheel of `torch = "auto"` for a machine; None if there is none. Pure."""
-    return pick_torch(machine.gpu) if machine.architecture == "x86_64" else None
+def _show_code(wheel: Mapping[str, Any]) -> str:
+    return " ".join(version.replace(".", "") for version in wheel["machine_code"]) or "-"
 
 
-def _runs_torch(build: TorchBuild, machine: Machine) -> bool:
-    return machine.architecture == "x86_64" and machine.gpu is not None and bool(find_fitting(build.code, machine.gpu))
-
-
-def _render_torch_machine(_name: str, machine: Machine, columns: int | None) -> str:
-    """Renders which PyTorch builds run on one instance type. Pure."""
-    auto = _pick_torch(machine) or "no wheel: none is known to run"
-    taken = f'torch = "auto" uses the image\'s PyTorch if it fits, else {auto}'
-    if machine.gpu is None:
-        return f"{taken}; every version runs on the CPU"
-    heading, *builds = _list_builds()
-    rows = [(heading[0], "RUNS", *heading[1:])]
-    for build, listed in zip(TORCH_BUILDS, builds, strict=True):
-        rows.append((listed[0], _yes(_runs_torch(build, machine)), *listed[1:]))
-    return f"{taken}\n\n{render_table(rows, columns=columns, prose=True)}"
+def _add_verdicts(rows: list[tuple[str, ...]], wheels: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
+    """The rows, and whether each wheel runs on the machine, if there is one."""
+    if "runs" not in wheels[0]:
+        return rows
+    runs = ["RUNS", *("yes" if one["runs"] else "no" for one in wheels)]
+    reasons = [("WHY",), *((one["why"],) for one in wheels)] if "why" in wheels[0] else [()] * len(rows)
+    return [(row[0], does, *row[1:], *why) for row, does, why in zip(rows, runs, reasons, strict=True)]
