@@ -85,7 +85,7 @@ def up_in_a_region(app: App, *, dry_run: bool, yes: bool, keep_failed: bool, agr
             continues = continue_jobs(app, lost, described.state)
             job = None if continues else ask_for_job(app, described)()
             if job is not None and job.record is not None and job.record.state == "waiting":
-                replace_lost(app, job.record, waits=True)
+                replace_lost(app, job.record)
             else:
                 replace_unhealthy(app, described, job, yes=yes)
 

@@ -149,7 +149,6 @@ def render_scp_command(
     """The words of an scp command that copies files and folders to a node, or from it. Pure.
 
     sources, target: paths on this machine or on the node, as `to_node` says. options: as for render_ssh_command.
-    It uses SFTP, since OpenSSH 8.7: no shell reads the paths.
     """
     own = parse_spec(host.spec)
     there = f"{host.user}@{host.address}:" if own is None else f"{own.words[-1]}:"
@@ -158,6 +157,7 @@ def render_scp_command(
     theirs = [there + path for path in remote]
     port = ("-P", str(own.port)) if own is not None and own.port is not None else ()
     first = port if own is not None else ("-F", "none", *render_options(options))
+    # -s: by SFTP, which is not the default before OpenSSH 9.0, so that no shell reads the paths.
     return ("scp", "-s", *first, "-r", "-p", "--", *(ours + theirs if to_node else theirs + ours))
 
 

@@ -5,7 +5,6 @@ them the job's own files, and notifies the head. The other nodes are not touched
 or on the head itself (on_head.py). Each step can be interrupted: the next command finds what exists and continues.
 """
 
-import time
 from collections.abc import Sequence
 from contextlib import closing
 
@@ -18,7 +17,7 @@ from bootstrap.ssh.node_program import runtime_command
 from cluster.app import App, if_interrupted
 from cluster.containers import find_login, prepare_image
 from cluster.costs import find_node_prices, noting_costs
-from cluster.jobs import ask_head, head_of, open_head
+from cluster.jobs import head_of, open_head
 from cluster.nodes.ec2 import Ec2Nodes
 from cluster.nodes.health_check import find_hardware
 from cluster.recovery.consent import check_consent
@@ -35,12 +34,10 @@ from provision.render import render_plan
 from provision.resources.instances import TerminateInstances
 from provision.up import prepare_replacement
 from provision.up import up as carry_out
-from train.follow.run import HeadReplacesError, NotReplacedError, replace_nodes
+from train.follow.run import replace_nodes
 from train.job.lost_nodes import check_setup, find_lost, find_paths, plan_hosts
 
 SEND_TIMEOUT_S = 900.0
-HEAD_EVERY_S = 1.0
-MOST_REFUSALS = 5
 
 
 def replace_unhealthy(app: App, nodes: Ec2Nodes, job: HeadJob | None, *, yes: bool) -> None:
@@ -66,18 +63,16 @@ def replace_unhealthy(app: App, nodes: Ec2Nodes, job: HeadJob | None, *, yes: bo
         launch(app, {others[name].index: others[name].instance_id for name in unhealthy})
 
 
-def replace_lost(app: App, job: Record, *, names: Sequence[str] = (), waits: bool = False) -> None:
+def replace_lost(app: App, job: Record, *, names: Sequence[str] = ()) -> None:
     """Replaces the nodes that a job waits for, and gives it the new ones. The job then continues.
 
-    Call enter_cloud first. names: the nodes' names, when the head calls this; (): ask the head. waits: if the head is
-    replacing the nodes itself, wait until it is done. Raises HeadReplacesError in that case without `waits`. Raises
-    ClusterError or a subclass; the job then still waits.
+    Call enter_cloud first. names: the nodes' names, when the head calls this; (): ask the head. Raises
+    HeadReplacesError if the head is replacing them itself, ClusterError or a subclass; the job then still waits.
     """
     check_consent(app, job)
     if not names:
-        names = claim(app, job, waits=waits)
-    if not names:
-        return  # the head has replaced them
+        with open_head(app, describe(app)) as head:
+            names = replace_nodes(head, job.id, ())
     app.message(
         f"job {job.id} ({job.name}) waits for {', '.join(names)}: replacing {'it' if len(names) == 1 else 'them'}"
     )
@@ -102,33 +97,6 @@ def replace_lost(app: App, job: Record, *, names: Sequence[str] = (), waits: boo
     if left:
         raise ClusterError(f"job {job.id} still waits for {', '.join(left)}", hint="cluster up")
     app.message(f"job {job.id} continues: cluster logs -f {job.id} follows it", style="green")
-
-
-def claim(app: App, job: Record, *, waits: bool) -> tuple[str, ...]:
-    """Tells the head that this command replaces the nodes that a job waits for, and returns their names.
-
-    () if the head has replaced them itself in the meantime. Raises HeadReplacesError without `waits`, ClusterError or a
-    subclass.
-    """
-    is_told, refused = False, 0
-    with open_head(app, describe(app)) as head:
-        while True:
-            try:
-                return replace_nodes(head, job.id, ())
-            except HeadReplacesError as error:
-                if not waits:
-                    raise
-                if not is_told:
-                    is_told = True
-                    app.message(f"{error.message}: waiting for it (Ctrl-C ends this)")
-            except NotReplacedError:  # the job may have its nodes already, although its record does not show it yet
-                refused += 1
-                if refused == MOST_REFUSALS:
-                    raise
-            time.sleep(HEAD_EVERY_S)
-            record = next((one for one in ask_head(head) if one.id == job.id), None)
-            if record is None or record.state != "waiting":
-                return ()
 
 
 def launch_for(app: App, job: Record, lost: dict[int, str]) -> ClusterState:

@@ -18,7 +18,6 @@ from node.protocol import SHELL
 from node.train_settings import ENV_NAME_PATTERN, ENVIRONMENTS, GcType, KvStore
 from train.job.defaults import PYTHON, find_option
 from train.job.payload import find_likely, shipped_scripts
-from train.job.program import refuse_windows_lines
 from train.job.selection import parse_nodes
 
 _GPUS = re.compile(r"[0-9]+(,[0-9]+)*")
@@ -104,17 +103,6 @@ def find_cwd(given: str | None, configured: str, *, here: Path, project_dir: Pat
     if given is None and configured == "auto":
         return "."
     raise UsageError(f"{named}: not below the folder of cluster.toml, {project_dir}", hint="cluster train --cwd .")
-
-
-def check_first_line(command: Sequence[str], *, folder: Path) -> None:
-    """Raises UsageError if the command is a program of the user's with a `#!` line that Linux cannot use.
-
-    folder: where it runs.
-    """
-    path = folder / command[0] if command else None
-    if path is not None and path.is_file():
-        with path.open("rb") as file:
-            refuse_windows_lines(file.readline(200), name=command[0])
 
 
 def check_script(command: Sequence[str], *, folder: Path) -> None:

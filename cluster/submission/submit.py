@@ -29,7 +29,6 @@ from cluster.submission.launchers import replace_launcher
 from cluster.submission.preparation import Preparation, Submission
 from cluster.submission.request import (
     TrainRequest,
-    check_first_line,
     check_script,
     find_cwd,
     read,
@@ -147,7 +146,6 @@ def read_request(app: App, words: Sequence[str], options: Mapping[str, Any], *, 
         folder = app.project_dir / train.subfolder
         if chosen.command and not is_command and not train.sync_dst_dir:  # where the nodes keep other files
             check_script(request.command, folder=folder)
-        check_first_line(request.command, folder=folder)
         return request
     command = find_command(train.script, train.args, project_dir=app.project_dir, subfolder=train.subfolder)
     return replace(request, command=command)

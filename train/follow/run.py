@@ -39,10 +39,6 @@ class HeadReplacesError(ClusterError):
     """The head itself is replacing the nodes of a job."""
 
 
-class NotReplacedError(ClusterError):
-    """The head has not accepted new hosts for a job, for example because the job does not wait for any."""
-
-
 class Started(Struct, frozen=True, kw_only=True):
     """A job that the head has accepted. program: sends its events, if requested."""
 
@@ -333,15 +329,14 @@ def replace_nodes(head: Head, job: str, hosts: Sequence[JobHost]) -> tuple[str, 
 
     hosts: empty to ask for these names.
 
-    Raises ConnectError, AnswerError; NotReplacedError for the head's errors; HeadReplacesError without hosts while the
-    head replaces the nodes itself.
+    Raises ConnectError, AnswerError, ClusterError; HeadReplacesError without hosts while the head replaces the nodes
+    itself.
     """
     with closing(head.open("replace", job)) as program:
         program.send_message(hosts)
         line = program.answer(timeout_s=STOP_TIMEOUT_S)
     if find_first_key(line) == "error":
-        error = head.failed(line, hint="cluster jobs")
-        raise NotReplacedError(error.message, hint=error.hint)
+        raise head.failed(line, hint="cluster jobs")
     reply = head.read(line, Reply)
     if reply.by_head and not hosts:
         raise HeadReplacesError(

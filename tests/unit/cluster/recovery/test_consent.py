@@ -81,4 +81,4 @@ def test_a_head_that_says_that_a_job_waits(app: App) -> None:
     """Nothing is asked of EC2, which this machine could not reach."""
     forged = structs.replace(RECORD, state="waiting", waiting_for=("node-1",))
     with pytest.raises(ClusterError, match=f"is not continued: {UNKNOWN}"):
-        replace_lost(app, read_record(json.dumps(to_builtins(forged)).encode(), source="head"), waits=True)
+        replace_lost(app, read_record(json.dumps(to_builtins(forged)).encode(), source="head"))
