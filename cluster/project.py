@@ -5,6 +5,7 @@ The script is parsed, never run.
 
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from msgspec import Struct
@@ -32,7 +33,7 @@ class OwnProject(Struct, frozen=True, kw_only=True):
 
     framework: None if nothing names one; why: what names it, such as "train.py imports torch". version: the exact
     version of the framework that the packages name, such as "torch==2.13.0". packages, locked: the values for
-    [bootstrap] packages, and whether [bootstrap] project fits. mistake: what is wrong with the packages.
+    [bootstrap] packages, and whether [bootstrap] project fits.
     """
 
     script: str | None
@@ -41,14 +42,13 @@ class OwnProject(Struct, frozen=True, kw_only=True):
     version: str | None = None
     packages: tuple[str, ...] = ()
     locked: bool = False
-    mistake: str | None = None
 
 
 def find_project(folder: Path) -> OwnProject | None:
     """The project in a folder; None if there is none."""
     script = _find_script(folder)
     locked = (folder / LOCK).is_file() and (folder / PYPROJECT).is_file()
-    packages, requirements, mistake = ((), (), None) if locked else _find_packages(folder)
+    packages, requirements = ((), ()) if locked else _find_packages(folder)
     if script is None and not packages and not locked:
         return None
     framework, why = _find_framework(folder, script, requirements, locked=locked)
@@ -59,35 +59,31 @@ def find_project(folder: Path) -> OwnProject | None:
         version=_find_version(requirements, framework),
         packages=packages,
         locked=locked,
-        mistake=mistake,
     )
 
 
 def _find_script(folder: Path) -> str | None:
-    """train.py, or the one script there, or the one that has a main part; or the train.py of a folder."""
+    """train.py, or the one script there, or the one that has a main part."""
     if (folder / SCRIPT).is_file():
         return SCRIPT
     scripts = [path for path in sorted(folder.glob("*.py")) if path.is_file() and not _NOT_SCRIPTS.fullmatch(path.name)]
     if len(scripts) > 1:
         scripts = [path for path in scripts if "__main__" in _read(path)]
-    if not scripts:
-        scripts = [path for path in folder.glob(f"[!.]*/{SCRIPT}") if path.is_file()]
-    names = [path.relative_to(folder).as_posix() for path in scripts]
+    names = [path.name for path in scripts]
     return names[0] if len(names) == 1 and names[0].isprintable() else None  # TOML cannot have a name that is not UTF-8
 
 
-def _find_packages(folder: Path) -> tuple[tuple[str, ...], tuple[str, ...], str | None]:
-    """The entry of [bootstrap] packages, the requirements that it means, and what is wrong with it."""
+def _find_packages(folder: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The entry of [bootstrap] packages, and the requirements that it means; `up` says what is wrong with them."""
     if (folder / REQUIREMENTS).is_file():
         entry = f"-r {REQUIREMENTS}"
     elif _names_dependencies(_read(folder / PYPROJECT)):
         entry = f"-r {PYPROJECT}"
     else:
-        return (), (), None
-    try:
-        return (entry,), read_packages([entry], folder=folder)[0], None
-    except ConfigError as error:
-        return (entry,), (), error.message
+        return (), ()
+    with suppress(ConfigError):
+        return (entry,), read_packages([entry], folder=folder)[0]
+    return (entry,), ()
 
 
 def _names_dependencies(pyproject: str) -> bool:

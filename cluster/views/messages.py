@@ -58,7 +58,7 @@ class StepDisplay:
         """console: None if nothing can be drawn on stderr."""
         self._console = console
         self._lock = threading.Lock()
-        self._running: tuple[str, ...] = ()
+        self._running: dict[str, str] = {}  # names of steps, by their place
         self._spinner = None
         if console is not None:
             from rich.status import Status  # noqa: PLC0415 - see the top
@@ -68,7 +68,7 @@ class StepDisplay:
     def show(self, event: Event, *, is_hidden: bool = False) -> None:
         """Shows an event. is_hidden: only by the spinner."""
         with self._lock:
-            self._running = still_running(self._running, event)
+            track(self._running, event)
             if event.kind in MARKS and not is_hidden:
                 mark, style = MARKS[event.kind]
                 message(self._console, f"{mark} {render_event(event)}", style=style)
@@ -78,7 +78,8 @@ class StepDisplay:
                 from rich.text import Text  # noqa: PLC0415 - see the top
 
                 # A str would be read as markup.
-                self._spinner.update(Text(escape_line(self._running[-1]), no_wrap=True, overflow="ellipsis"))
+                newest = next(reversed(self._running.values()))
+                self._spinner.update(Text(escape_line(newest), no_wrap=True, overflow="ellipsis"))
                 self._spinner.start()
             else:
                 self._stop()
@@ -86,7 +87,7 @@ class StepDisplay:
     def close(self) -> None:
         """Removes the spinner."""
         with self._lock:
-            self._running = ()
+            self._running.clear()
             self._stop()
 
     def _stop(self) -> None:
@@ -105,20 +106,13 @@ def step_name(event: Event) -> str:
     return f"{event.where}: {event.what}" if event.where else event.what
 
 
-def still_running(running: tuple[str, ...], event: Event) -> tuple[str, ...]:
-    """Returns the steps that are running after an event, in the order in which they started. Pure.
+def track(running: dict[str, str], event: Event) -> None:
+    """Updates the names of the running steps, by their nodes, or else by their own names.
 
-    If the event that ends a step has another name than its start, it ends the last step that started at the same place.
+    A step without a node may end by another name than that of its start: then it is the newest one.
     """
+    key = event.where or event.what
     if event.kind == "start":
-        return (*running, step_name(event))
-    if event.kind not in {"done", "same", "failed"}:
-        return running
-    prefix = f"{event.where}: " if event.where else ""
-    candidates = [name for name in running if name == step_name(event)] or [
-        name for name in running if name.startswith(prefix)
-    ]
-    if not candidates:
-        return running
-    position = len(running) - 1 - running[::-1].index(candidates[-1])
-    return running[:position] + running[position + 1 :]
+        running[key] = step_name(event)
+    elif event.kind in {"done", "same", "failed"} and running:
+        running.pop(key if key in running or event.where else next(reversed(running)), None)

@@ -16,13 +16,12 @@ import click
 
 from cluster.app import App, pass_app
 from cluster.config import ClusterConfig, parse_config
-from cluster.folders import find_above
 from cluster.project import OwnProject, find_project
 from foundation.errors import ClusterError, ConfigError, UsageError
 from foundation.files import write_whole
 from foundation.progress import Event
 from foundation.schema import make_schema
-from foundation.user_folders import cache_folder, find_user, home_folder
+from foundation.user_folders import cache_folder, find_user
 from provision.aws.operator_policy import render_operator_policy
 from provision.oracle.tables import find_machine
 
@@ -95,7 +94,6 @@ def init(
     if not (full or template):
         text = shorten(text, shown=SHOWN, unused={"provision", "lease"} if cloud == "hosts" else {"hosts"})
     text = f"{_save_schema(app)}{text}"
-    _warn_of_place(app)
     written = parse_config(tomllib.loads(text), source="the command line")  # checks the values before they are written
     write_new(app.config_path, text)
     has_instances = written.cloud != "hosts"
@@ -103,8 +101,6 @@ def init(
     app.message(f"wrote {app.config_path}: cluster {written.name}, {nodes}")
     if project is not None:
         app.message(f"your project: {render_project(project)}")
-        if project.mistake is not None:
-            app.report(Event(kind="warn", what=project.mistake))
     commands = "cluster up" if template is None else "the commands in its first lines"
     first = "read it" if has_instances else "list your hosts in [hosts] names"
     app.message(f"next: {first}, then run {commands}")
@@ -128,16 +124,6 @@ def _save_schema(app: App) -> str:
         app.report(Event(kind="warn", what=f"editors get no schema of cluster.toml: {path}: {error.strerror}"))
         return ""
     return f"#:schema {path.as_uri()}\n"
-
-
-def _warn_of_place(app: App) -> None:
-    """Warns of a file that counts for more folders than one project's, or in place of the one above it."""
-    folder, above = app.project_dir, find_above(app.config_path)
-    if folder in {Path("/"), home_folder().resolve()}:
-        what = f"{app.config_path} counts in all folders below {folder} that have none of their own"
-        app.report(Event(kind="warn", what=f"{what}; a project's folder is a better place"))
-    elif above is not None:
-        app.report(Event(kind="warn", what=f"from now on, commands in {folder} use this file, and not {above}"))
 
 
 def write_new(path: Path, text: str) -> None:

@@ -20,7 +20,7 @@ from bootstrap.environment.lock import NoSourceError, NoWheelError, check_hashes
 from bootstrap.environment.package_build import render_build
 from bootstrap.environment.target import WheelTarget
 from bootstrap.environment.uv import find_settings, open_url
-from cluster.views.messages import still_running
+from cluster.views.messages import track
 from foundation.errors import ClusterError
 from foundation.progress import Event, silent
 from http_server import serve_http
@@ -317,8 +317,8 @@ def test_nodes_without_gpus_get_the_cpu_build_of_pytorch(
     bundle = fetch_bundle(target, cache=tmp_path / "cache", report=events.append)
     assert bundle.torch.version == chosen
     messages = [event.what for event in events if "GB of wheels, with CUDA" in event.what]
-    running: tuple[str, ...] = ()
+    running: dict[str, str] = {}
     for event in events:
-        running = still_running(running, event)
-    assert running == ()  # although the search for the CPU build failed
+        track(running, event)
+    assert not running  # although the search for the CPU build failed
     assert len(messages) == announced

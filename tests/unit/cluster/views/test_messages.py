@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from cluster.app import LONG_S, App
-from cluster.views.messages import StepDisplay, still_running
+from cluster.views.messages import StepDisplay, track
 from foundation.progress import Event
 
 
@@ -24,13 +24,14 @@ def done(what: str, where: str | None = None) -> Event:
         ([begin("a"), done("a")], ()),
         ([begin("a", "node-0"), begin("b", "node-1"), done("ready", "node-0")], ("node-1: b",)),
         ([begin("a"), begin("b"), done("a")], ("b",)),
+        ([begin("a"), begin("b"), done("ready")], ("a",)),
     ],
 )
 def test_steps_run_from_their_beginning_to_their_end(events: list[Event], left: tuple[str, ...]) -> None:
-    running: tuple[str, ...] = ()
+    running: dict[str, str] = {}
     for event in events:
-        running = still_running(running, event)
-    assert running == left
+        track(running, event)
+    assert tuple(running.values()) == left
 
 
 def test_without_a_terminal_finished_steps_are_plain_lines(capsys: pytest.CaptureFixture[str]) -> None:
