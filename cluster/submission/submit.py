@@ -175,9 +175,7 @@ def _replace_launcher(app: App, request: TrainRequest) -> TrainRequest:
             hint=f"cluster train --launcher {wanted}, which uses nodes without {SCHEDULERS[configured].title}",
         )
     for key, value in found.settings.items():
-        if key == "env":
-            app.override("train.env", {**value, **request.overrides.get("train.env", {})})
-        elif f"train.{key}" not in request.overrides:
+        if f"train.{key}" not in request.overrides:
             app.override(f"train.{key}", value)
     return replace(request, command=found.command, replaced=found.words)
 
