@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from cluster.commands import COMMANDS, SECTIONS
-from cluster.config import ClusterConfig, load_config
+from cluster.config import ClusterConfig
 from cluster.main import INTERRUPTED, cli
 from cluster.views.examples import EXAMPLES
 from cluster.views.status import Status, status_document
@@ -228,17 +228,6 @@ def parse(words: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "example", sorted(REPOSITORY.glob("examples/*/cluster.toml")), ids=lambda path: path.parent.name
-)
-def test_the_examples_have_what_they_name(example: Path) -> None:
-    config = load_config(example, {})
-    assert config.name == "examples"
-    assert config.cloud == "sandbox"
-    assert (example.parent / config.train.script).is_file() or config.train.script.startswith("train_")
-    assert 10 <= len((example.parent / "README.md").read_text().splitlines()) <= 35
-
-
-@pytest.mark.parametrize(
     ("heading", "known"),
     [
         ("## cluster status", {*get_args(AllocationState), *status_document(NOTHING)} - {"name", "state", "why"}),
@@ -271,12 +260,3 @@ def test_the_messages_of_the_troubleshooting_page_are_ours() -> None:
     assert len(messages) > 20
     for message in messages:
         assert message.strip() in sources, message
-
-
-def test_a_page_links_a_term_once() -> None:
-    """Pages link to the glossary where they first use a word of ours."""
-    pages = (path.read_text() for path in (REPOSITORY / "docs").rglob("*.md"))
-    linked = [re.findall(r"glossary\.md#([\w-]+)", text) for text in pages]
-    assert [terms for terms in linked if len(terms) > len(set(terms))] == []
-    used = {term for terms in linked for term in terms}
-    assert {"head", "lease", "adopt", "attempt", "receipt"} <= used

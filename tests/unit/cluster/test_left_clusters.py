@@ -4,13 +4,12 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from msgspec import structs
 
 from cluster.config import parse_config
 from cluster.folders import find_left
 from project import Project
 from provision.cost import storage
-from provision.cost.ledger import Ledger, LedgerNode, LedgerVolume, Period
+from provision.cost.ledger import Ledger, LedgerNode, Period
 from provision.files import ClusterFiles
 
 RUNNING = (Period(start=1.8e9, end=None),)
@@ -66,13 +65,6 @@ def test_other_folders_clusters_and_ended_ones_are_not_named(project: Project, t
     make_cluster(tmp_path, "stopped", project.directory, ENDED)  # its disks cost money
     make_cluster(tmp_path, "deleted", project.directory).forget()
     assert [text.split()[1] for text in find_left(project.directory, None)] == ["old", "stopped"]
-
-
-def test_a_volume_that_is_left(project: Project, tmp_path: Path) -> None:
-    files = make_cluster(tmp_path, "old", project.directory, ENDED, ended_at=1.8e9)
-    volume = LedgerVolume(volume_id="vol-1", region="us-east-1", size_gib=500, made_at=1.8e9)
-    storage.update(files.root, lambda ledger: structs.replace(ledger, volumes=(volume,)))
-    assert ": its volumes cost $0.0538 per hour" in next(find_left(project.directory, None))
 
 
 def test_commands_name_it_without_cluster_toml(project: Project) -> None:

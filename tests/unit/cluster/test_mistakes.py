@@ -38,7 +38,6 @@ TOML = 'name = "demo"\n'
         (TOML, ("train", ""), "the first word is empty", "cluster train SCRIPT"),
         (TOML, ("train", "--", ""), "the first word is empty", "cluster train SCRIPT"),
         (TOML, ("train", "src"), "src: this is a folder, and not a script", "cluster train src/main.py"),
-        (TOML, ("train", "--", "src/windows.sh"), "src/windows.sh, line 1: the line ends as on Windows", "sed -i "),
         (TOML + '[provision]\nregion = "us-east-1a"', ("up",), 'did you mean "us-east-1"?', None),
         (TOML, ("init",), "cluster.toml exists already; it is left as it is", "cluster -c OTHER.toml init"),
         (TOML + '[data]\nurl = "s3:/b/x"', ("up",), 'url = "s3:/b/x": not an S3 URL; did you mean "s3://b/x"?', None),
@@ -55,30 +54,11 @@ def test_a_mistake_is_named(toml: str | None, words: tuple[str, ...], message: s
         Path("cluster.toml").write_text(toml, encoding="utf-8")
     Path("src").mkdir()
     Path("src/main.py").touch()
-    Path("src/windows.sh").write_bytes(b"#!/bin/sh\r\necho\r\n")
     done = CliRunner().invoke(cli, words)
     assert isinstance(done.exception, ClusterError), done.output
     assert done.exception.exit_code == (2 if isinstance(done.exception, ConfigError | UsageError) else 1)
     assert message.format(here=Path.cwd()) in done.exception.message
     assert (done.exception.hint or "").startswith(hint or "correct "), done.exception.hint
-
-
-@pytest.mark.parametrize(
-    ("content", "line"), [(TOML.encode() + "# größer\n".encode("latin-1"), 2), (TOML.encode("utf-16"), 1)]
-)
-@pytest.mark.usefixtures("empty_folder")
-def test_a_file_that_is_not_utf_8_names_the_line(content: bytes, line: int) -> None:
-    Path("cluster.toml").write_bytes(content)
-    done = CliRunner().invoke(cli, ("iam-policy",))
-    assert isinstance(done.exception, ConfigError)
-    assert done.exception.message == f"cluster.toml, line {line}: not UTF-8 text"
-
-
-@pytest.mark.parametrize("text", ["\ufeff" + TOML, TOML.replace("\n", "\r\n") + "[train]\r\nargs = []\r\n"])
-@pytest.mark.usefixtures("empty_folder")
-def test_a_file_from_windows_is_read(text: str) -> None:
-    Path("cluster.toml").write_bytes(text.encode())
-    assert CliRunner().invoke(cli, ("iam-policy",)).exit_code == 0
 
 
 @pytest.mark.usefixtures("empty_folder")

@@ -124,11 +124,6 @@ def test_another_file_is_no_capsule(tmp_path: Path, data: bytes | None) -> None:
     assert "None" not in raised.value.message
 
 
-def test_a_capsule_that_cannot_be_written(tmp_path: Path) -> None:
-    with pytest.raises(ClusterError, match="cannot write"):
-        make_capsule(tmp_path / "no" / "a.capsule")
-
-
 def test_a_device_or_a_pipe_is_not_replaced(tmp_path: Path) -> None:
     """As root, `-o /dev/null` would leave a file there."""
     pipe = tmp_path / "null"

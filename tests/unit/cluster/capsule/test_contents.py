@@ -14,7 +14,7 @@ from cluster.app import App
 from cluster.capsule import replay
 from cluster.capsule.archive import Manifest
 from cluster.capsule.contents import Ingredients, compare, render_rows, scrub
-from cluster.capsule.describe import LONGEST_LINE, MOST_LINES, cut_middle, find_tree, write_capsule
+from cluster.capsule.describe import find_tree, write_capsule
 from cluster.capsule.replay import choose_settings
 from cluster.jobs import JobSources
 from foundation.errors import ClusterError
@@ -133,15 +133,6 @@ def test_a_report_has_neither_values_of_variables_nor_accounts() -> None:
     assert scrub(value, []) == value
     bucket = "s3://sagemaker-us-east-1-123456789012/a, s3://123456789012-logs/b"
     assert scrub(bucket, [], is_public=True) == "s3://sagemaker-us-east-1-***/a, s3://***-logs/b"
-
-
-def test_a_log_is_cut_in_the_middle() -> None:
-    lines = [f"{number}" for number in range(2 * MOST_LINES + 5)]
-    assert cut_middle(lines[: 2 * MOST_LINES]).splitlines() == lines[: 2 * MOST_LINES]
-    found = cut_middle(iter(lines)).splitlines()
-    assert found[MOST_LINES] == "... 5 lines are left out here ..."
-    assert (found[:MOST_LINES], found[-MOST_LINES:]) == (lines[:MOST_LINES], lines[-MOST_LINES:])
-    assert cut_middle(["x" * 1000]) == "x" * LONGEST_LINE + "\n"
 
 
 def settings_of(**values: Any) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from click.shell_completion import BashComplete
 from click.testing import CliRunner
 
 from cluster.commands import COMMANDS
-from cluster.completion import MOST_NODES, PROGRAM, VARIABLE, describe_shape, load_command, make_shape
+from cluster.completion import PROGRAM, VARIABLE, describe_shape, load_command, make_shape
 from cluster.main import cli
 
 FILE = """
@@ -60,14 +60,6 @@ def complete(*words: str) -> list[str]:
 @pytest.mark.usefixtures("folder")
 def test_words(words: tuple[str, ...], found: list[str]) -> None:
     assert complete(*words) == found
-
-
-def test_words_of_huge_clusters_and_existing_hosts(folder: Path) -> None:
-    (folder.parent / "cluster.toml").write_text("[provision]\nnodes = 2000000000\n")
-    assert len(complete("ssh", "node-")) == MOST_NODES
-    hosts = 'name = "plain"\ncloud = "hosts"\n[hosts]\nnames = ["me@gpu1", "gpu2:2222", "me@gpu1"]\n'
-    (folder.parent / "cluster.toml").write_text(hosts)
-    assert complete("ssh", "gp") == ["gpu1", "gpu2"]
 
 
 def test_a_change_of_any_commands_module_is_noticed() -> None:

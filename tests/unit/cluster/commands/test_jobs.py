@@ -1,6 +1,5 @@
 """`cluster jobs` and `cluster status`: the job that an argument names, and how jobs are shown."""
 
-import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -11,11 +10,10 @@ from cluster import jobs
 from cluster.app import App
 from cluster.nodes.ec2 import Ec2Nodes
 from cluster.views.jobs import job_documents, render_jobs
-from cluster.views.results import render_files, render_new_files
+from cluster.views.results import render_files
 from cluster.views.status import HeadJob, Status, render_job_lines, render_status, status_document
 from foundation.errors import ClusterError, NotFoundError, UsageError
 from job_records import NOW, make_record, make_running, make_state
-from node.protocol import NewFiles
 from provision.config import ProvisionConfig
 from provision.model import ClusterState
 from train.follow.records import choose_job, find_running, merge_records
@@ -51,11 +49,6 @@ def test_words_that_find_a_job(words: str | None, found: int | ClusterError) -> 
     else:
         with pytest.raises(type(found), match=found.message):
             choose_job(records, words)
-
-
-def test_no_job_has_run() -> None:
-    with pytest.raises(NotFoundError, match="no job has run"):
-        choose_job([], None)
 
 
 @pytest.mark.parametrize(
@@ -107,26 +100,6 @@ def test_where_the_files_of_a_job_are(values: dict[str, Any], shown: str) -> Non
     nodes = [{"name": f"node-{at}", "ip": f"10.0.0.{at}"} for at in range(2)]
     made = {"cwd": f"/home/me/.cluster/jobs/{JOB}/work", "nodes": nodes, **values}
     assert render_files(make_record(1, **made)) == shown
-
-
-def new_files(host: str, count: int, *folders: str, **more: Any) -> NewFiles:
-    return NewFiles(host=host, count=count, folders=folders, **more)
-
-
-@pytest.mark.parametrize(
-    ("files", "shown"),
-    [
-        ([new_files("node-1", 3, "out/")], "3 new files in out/ on node-1"),
-        (
-            [new_files("node-0", 2, "", "a/"), new_files("node-1", 9, "a/", "b/", "c/")],
-            "2 new files in a/ on node-0, 9 new files in a/, b/ and others on node-1",
-        ),
-        ([new_files("node-0", 50_000, "x/", is_part=True)], "at least 50000 new files in x/ on node-0"),
-        ([new_files(f"node-{number}", 2, "x/") for number in range(5)], "10 new files on 5 nodes"),
-    ],
-)
-def test_new_files_in_words(files: list[NewFiles], shown: str) -> None:
-    assert render_new_files(files) == shown
 
 
 def test_down_names_the_files_that_were_not_copied(
@@ -224,16 +197,6 @@ def test_the_status_shows_the_running_job(job: HeadJob, line: str, shown: dict[s
     document = status_document(status)["job"]
     assert document is not None
     assert shown.items() <= document.items()
-
-
-def test_status_does_not_wait_for_a_silent_head(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-    hung = threading.Event()
-    monkeypatch.setattr(jobs, "_ask", lambda *_: hung.wait(30))
-    nodes = Ec2Nodes(make_state(), ProvisionConfig())
-    try:
-        assert jobs.ask_for_job(app, nodes, patience_s=0.05)() == HeadJob(why="node-0 did not answer within 0 s")
-    finally:
-        hung.set()
 
 
 def test_jobs_from_s3_are_shown_beside_why_the_head_is_not_asked(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bootstrap.ssh.host import render_editor_links, render_scp_command
+from bootstrap.ssh.host import render_scp_command
 from bootstrap.ssh.tunnel import ENDED, OPENED, ProgramEnded, check_free, keep_open
 from cluster.commands.ssh import read_paths, read_ports
 from foundation.errors import ClusterError, NotFoundError, UsageError
@@ -85,10 +85,6 @@ def test_a_tunnel_ends_with_the_program_or_its_node(tmp_path: Path) -> None:
         words = ("sh", "-c", once, f"{tmp_path}/once")
         with pytest.raises(end):
             keep_open(words, find_line=find_line, opened=lambda: None, report=silent)
-
-
-def test_a_link_opens_an_editor_in_the_home_folder_of_root() -> None:
-    assert render_editor_links("a", "root").splitlines()[0] == "# vscode://vscode-remote/ssh-remote+a/root"
 
 
 @pytest.mark.parametrize(

@@ -103,13 +103,6 @@ def test_the_user_is_asked_before_nodes_end(
     assert ("this would interrupt job 20261121-000000-abc (train_mnist)" in output) is (job is RUNS)
 
 
-@pytest.mark.parametrize("words", [None, "20261121-20"])
-def test_without_its_head_only_the_full_id_stops_a_job(app: App, words: str | None) -> None:
-    with pytest.raises(ClusterError, match="node-0 is stopped") as caught:
-        stop_without_head(app, words, ClusterError("node-0 is stopped"))
-    assert "full id" in (caught.value.hint or "")
-
-
 def test_without_its_head_a_job_is_ended_on_all_nodes(
     app: App, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -54,11 +54,6 @@ def test_the_estimate(usd_per_hour: float | None, note: str, text: str) -> None:
     assert render_estimate(usd_per_hour, 2.0, note=note) == text
 
 
-def test_the_estimate_names_what_ended_nodes_have_cost() -> None:
-    text = render_estimate(0.25, 2.0, note="", spent_usd=3.0)
-    assert text.endswith("$0.50; the cluster has already cost $3.00")
-
-
 def test_the_question_and_the_price_come_from_the_plan(world: World) -> None:
     plan = prepare_up(world.clients, request=world.request(make_config(nodes=2)), files=world.files)
     assert render_question(plan, down=False) == "Launch 2 instances?"
@@ -186,11 +181,6 @@ def test_a_set_up_that_fails(
     assert calls == (steps if is_new else 2 * steps)  # nothing was launched: a volume of earlier nodes stays
 
 
-def test_it_stays_without_down(app: App, calls: list[str]) -> None:
-    assert run_job(app, (), OPTIONS, Choices(), is_command=False) == 0
-    assert calls == ["up", "train", "results", "report"]
-
-
 @pytest.mark.parametrize(
     ("choices", "options", "message"),
     [
@@ -219,14 +209,6 @@ def test_the_answer_is_the_budget(
     with nullcontext() if budget is not None else pytest.raises(click.exceptions.Exit):
         assert ask_budget(app, "Launch 2 instances?", 0.5) == budget
     assert capsys.readouterr().err.count("neither an amount") == answers.count("\n") - 1
-
-
-@pytest.mark.parametrize(("usd", "budget"), [(0.0232, 0.03), (0.07, 0.07), (0.0, 0.01)])
-def test_the_budget_of_enter_is_not_less_than_the_estimate(
-    app: App, monkeypatch: pytest.MonkeyPatch, usd: float, budget: float
-) -> None:
-    monkeypatch.setattr("sys.stdin", io.StringIO("\n"))
-    assert ask_budget(app, "Launch 2 instances?", usd) == budget
 
 
 @pytest.mark.parametrize(("changes", "plans"), [(False, 1), (True, 2)])

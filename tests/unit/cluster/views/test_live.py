@@ -79,16 +79,6 @@ def test_a_warning_is_repeated_at_the_end(capsys: pytest.CaptureFixture[str]) ->
     assert (first, second, last) == ("warning: one", "warning: other", "warning: one")
 
 
-def test_a_warning_stays_in_the_view(terminal: Terminal) -> None:
-    with display(terminal, speed(0, 20, 2000.0)) as shown:
-        shown.take(warnings("two separate models"))
-        terminal.wait_for(lambda: terminal.screen.text.count("two separate models") == 2)
-        above, *_, row, _ = terminal.settle().splitlines()
-        assert above == row == "warning: two separate models"
-        shown.take(result())
-    assert terminal.settle().splitlines()[-1] == "warning: two separate models"
-
-
 def test_speeds_are_in_the_view_and_lines_above_it(terminal: Terminal) -> None:
     with display(terminal) as shown:
         shown.take(line("[bold]first[/] \x1b[2J\x1b]0;title\x07line"))
@@ -185,20 +175,6 @@ def test_the_terminal_is_free_for_a_question(terminal: Terminal) -> None:
         terminal.wait_for(lambda: "job mnist" in terminal.screen.text)
         text = terminal.settle()
     assert text.splitlines()[:3] == ["[worker 0 node-0] before", "Stop the job?", "[worker 0 node-0] meanwhile"]
-
-
-def test_rows_are_erased_after_the_window_was_made_narrower(terminal: Terminal) -> None:
-    with display(terminal) as shown:
-        for rank in range(2):
-            shown.take(speed(rank, 20, 2000.0))
-        terminal.wait_for(lambda: ", 2 workers" in terminal.screen.text)
-        rows = terminal.settle().splitlines()
-        terminal.resize(40, 30)
-        shown.take(line("text"))
-        terminal.wait_for(lambda: "[worker 0 node-0] text" in terminal.raw)
-    wrapped = sum(-(-len(row) // 40) for row in rows)
-    assert wrapped > len(rows)
-    assert f"\x1b[{wrapped}A\x1b[J" in terminal.raw
 
 
 @pytest.mark.parametrize("plain", [False, True])

@@ -1,9 +1,7 @@
 """The state, errors and cost of a cluster, and how status and list show them."""
 
 import json
-import os
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,12 +11,11 @@ from cluster.views.clusters import RegionClusters, list_document, render_cluster
 from cluster.views.status import Status, render_status, status_document
 from provision.cost.bill import ClusterBill, VolumeBill
 from provision.describe import describe_clusters
-from provision.files import ClusterFiles
 from provision.lease.terms import Lease, render_lease
 from provision.model import ClusterState, Instance, Node, UntrustedInstance
 from provision.preflight.prices import Prices
 from provision.resources.shared_volume import SharedVolume
-from provision.status import find_allocation, find_errors
+from provision.status import find_allocation
 from provision_world import LAUNCHED_AT, NAME, World, make_bill, make_config, make_group, make_node, make_state
 
 NOW = LAUNCHED_AT + timedelta(hours=10)
@@ -68,11 +65,6 @@ def test_the_state_of_a_cluster(state: ClusterState, at_work: int | None, wanted
     assert (allocation.state, allocation.why) == (wanted, why)
 
 
-def test_an_error_without_a_code_has_its_words() -> None:
-    one, other = find_errors(make_state(stopped(1, "the dog ate it"), ended={"i-9": "the dog ate it"}))
-    assert (one.code, one.message) == (other.code, other.message) == (None, "the dog ate it")
-
-
 def make_status(state: ClusterState, **values: Any) -> Status:
     """A status with ten hours of each instance, at $0.17 per hour while it runs, and of a volume at $0.01 per hour."""
     start = LAUNCHED_AT.timestamp()
@@ -104,15 +96,6 @@ def test_status_as_text() -> None:
     ]
 
 
-def test_status_of_80_columns() -> None:
-    status = replace(make_status(make_state(make_node(0), make_node(1))), price_note="simulated")
-    lines = render_status(status, columns=80).splitlines()
-    assert lines[0].split() == ["NODE", "ROLE", "STATE", "TYPE", "PRIVATE", "PUBLIC", "AGE", "INSTANCE"]
-    assert lines[-1].endswith("so far (simulated; 20.00 node hours)")
-    assert max(map(len, lines)) <= 80
-    assert status_document(status)["cost"]["simulated"]
-
-
 @pytest.mark.parametrize(
     ("set_up", "line"),
     [
@@ -139,17 +122,6 @@ def test_status_as_json() -> None:
     assert (cost["at"], cost["usd_per_hour"]) == (NOW.isoformat(), pytest.approx(0.18))
     assert cost["nodes"]["node-0"]["ran_s"] == 36000
     assert cost["cost_usd"] == pytest.approx(3.5)
-
-
-def test_a_running_command_is_seen_and_not_disturbed(tmp_path: Path) -> None:
-    files = ClusterFiles(tmp_path / "cluster")
-    assert files.find_command_at_work() is None
-    assert not files.root.exists()  # status leaves no file
-    with files.locked():
-        assert files.find_command_at_work() == os.getpid()
-    assert files.find_command_at_work() is None
-    with files.locked():
-        pass
 
 
 def test_all_clusters_of_the_region_are_listed(world: World) -> None:

@@ -128,26 +128,6 @@ def test_the_filter() -> None:
     drive(model, script)
 
 
-def test_scrolling_up_stays_until_the_end() -> None:
-    model = job(state("running"), *(line(f"line {at}") for at in range(100)))
-
-    async def script(screen: WatchScreen, pilot: "Pilot[bool]") -> None:
-        log = screen.lines
-        await until(pilot, lambda: log.max_scroll_y > 0 and log.is_vertical_scroll_end)
-        await pilot.press("home")
-        await until(pilot, lambda: log.scroll_y == 0)
-        model.take(line("new"))
-        await until(pilot, lambda: len(log.lines) == 101)
-        await pilot.pause()
-        assert log.scroll_y == 0
-        await pilot.press("end")
-        await until(pilot, lambda: log.is_vertical_scroll_end)
-        model.take(line("newer"))
-        await until(pilot, lambda: len(log.lines) == 102 and log.is_vertical_scroll_end)
-
-    drive(model, script)
-
-
 def test_keys_between_ranks_and_log_and_resizing() -> None:
     model = job(*running())
 

@@ -1,8 +1,6 @@
 """The page of `cluster watch --web`: for this machine, and for whoever knows its address."""
 
 import http.client
-import socket
-import struct
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -71,23 +69,3 @@ def test_an_error_is_on_the_page() -> None:
     text, is_final = page.read()
     assert "node-0 &lt;script&gt;does not answer" in text
     assert not is_final
-
-
-def test_a_closed_tab_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
-    """Browsers leave while a page is rendered, which they ask for every five seconds."""
-    is_asked, is_closed = threading.Event(), threading.Event()
-
-    def render() -> tuple[str, bool]:
-        is_asked.set()
-        is_closed.wait(10)
-        return "x" * 10_000_000, True
-
-    with served(LivePage(render)) as url:
-        parts = urlsplit(url)
-        with socket.create_connection((parts.hostname or "", parts.port or 0)) as browser:
-            browser.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            browser.sendall(f"GET {parts.path} HTTP/1.0\r\n\r\n".encode())
-            is_asked.wait(10)
-        is_closed.set()
-        assert get(url).status == 200
-    assert capfd.readouterr().err == ""
