@@ -1,7 +1,6 @@
 """`cluster lease`."""
 
 import time
-from typing import Any
 
 import click
 from msgspec import to_builtins
@@ -18,49 +17,32 @@ from provision.lease.lease_plan import Change, change_lease, find_near_end
 from provision.membership import no_nodes
 
 
-class Duration(click.ParamType[int | str]):
-    """A length of time, such as "90m", or "none" without a sign. sign: the prefix that is required, such as "+"."""
-
-    name = "duration"
-
-    def __init__(self, *, sign: str = "") -> None:
-        self.sign = sign
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
-        """Returns the time in seconds, or "none". Raises BadParameter."""
-        text = str(value)
-        try:
-            found = parse_duration(text.removeprefix(self.sign))
-        except ValueError as error:
-            message = "; +4h puts the end off by four hours" if self.sign else ""
-            self.fail(f"{text!r}: {error}{message}", param, ctx)
-        if self.sign and (not text.startswith(self.sign) or found is None):
-            self.fail(f"{text!r}: write +4h to put the end off by four hours", param, ctx)
-        return "none" if found is None else found
+def read_extension(text: str) -> int:
+    """Returns the seconds of a word such as "+4h". Raises ValueError."""
+    found = parse_duration(text.removeprefix("+"))
+    if found is None or not text.startswith("+"):
+        raise ValueError(f"{text!r}: write +4h to put the end off by four hours")
+    return found
 
 
-class Amount(click.ParamType[float | str]):
-    """US dollars, or "none"."""
+def read_limit(text: str) -> int | str:
+    """Returns a length of time in seconds, or "none". Raises ValueError."""
+    found = parse_duration(text)
+    return "none" if found is None else found
 
-    name = "amount"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float | str:
-        """Returns the amount, or "none". Raises BadParameter."""
-        if value == "none":
-            return "none"
-        try:
-            amount = float(value)
-        except ValueError:
-            amount = -1.0
-        if not 0 < amount < float("inf"):
-            self.fail(f"{value!r} is not an amount in US dollars", param, ctx)
-        return amount
+def read_amount(text: str) -> float | str:
+    """Returns an amount in US dollars, or "none". Raises ValueError."""
+    amount = 0.0 if text == "none" else float(text)
+    if not (text == "none" or 0 < amount < float("inf")):
+        raise ValueError(f"{text!r} is not an amount in US dollars")
+    return amount or text
 
 
 @click.command("lease")
-@click.argument("more", type=Duration(sign="+"), metavar="[+DURATION]", required=False)
-@click.option("--idle", type=Duration(), metavar="DURATION", help='End after so long without use: 1h; or "none".')
-@click.option("--budget", type=Amount(), metavar="USD", help='End when the cluster has cost so much; or "none".')
+@click.argument("more", type=read_extension, metavar="[+DURATION]", required=False)
+@click.option("--idle", type=read_limit, metavar="DURATION", help='End after so long without use: 1h; or "none".')
+@click.option("--budget", type=read_amount, metavar="USD", help='End when the cluster has cost so much; or "none".')
 @click.option("--none", "none", is_flag=True, help="Remove all limits: nothing ends the cluster but `cluster down`.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask before a change that ends the cluster within 5 minutes.")
 @click.option("--json", "as_json", is_flag=True, help="Print the lease as JSON.")

@@ -31,41 +31,27 @@ _MOST_LABELS = 20
 """The most labels in the text output. --json has all of them."""
 
 
-class Size(click.ParamType[int]):
-    """A number of bytes: 64MiB, 1GB, 5000."""
-
-    name = "size"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Returns the number of bytes. Raises BadParameter if the value is not a size."""
-        if isinstance(value, int):
-            return value
-        found = re.fullmatch(r"(\d+(?:\.\d+)?) *(|[kmg]i?)b?", str(value).strip().lower())
-        size = int(float(found[1]) * _UNITS[found[2]]) if found else 0
-        if size <= 0:
-            self.fail(f"{value!r} is not a size such as 256MiB, 1GB or 5000", param, ctx)
-        return size
+def read_size(text: str) -> int:
+    """Returns a number of bytes: 64MiB, 1GB, 5000. Raises ValueError."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?) *(|[kmg]i?)b?", text.strip().lower())
+    size = int(float(found[1]) * _UNITS[found[2]]) if found else 0
+    if size <= 0:
+        raise ValueError(f"{text!r} is not a size such as 256MiB, 1GB or 5000")
+    return size
 
 
-class LabelWidth(click.ParamType[int]):
-    """A number of labels: 1 or more, or "all", which becomes 0."""
-
-    name = "label-width"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Returns the number. Raises BadParameter if the value is neither a number from 1 up nor "all"."""
-        if value == "all":
-            return 0
-        if not str(value).isdecimal() or int(value) < 1:
-            self.fail(f"{value!r} is neither a number from 1 up nor all", param, ctx)
-        return int(value)
+def read_width(text: str) -> int:
+    """Returns a number of labels, 0 for "all". Raises ValueError."""
+    if text != "all" and not (text.isdecimal() and int(text)):
+        raise ValueError(f"{text!r} is neither a number from 1 up nor all")
+    return 0 if text == "all" else int(text)
 
 
 @click.command("pack")
 @click.argument("source", metavar="DIR|LIST.lst", type=click.Path(path_type=Path))
 @click.argument("destination", metavar="DST|s3://BUCKET/DST/", type=FILE_OR_URL)
 @click.option("--shards", type=click.IntRange(1), help=f"Number of shards.  [default: {_SHARDS}]")
-@click.option("--shard-size", type=Size(), metavar="SIZE", help="Or: maximum size of a shard, such as 256MiB.")
+@click.option("--shard-size", type=read_size, metavar="SIZE", help="Or: maximum size of a shard, such as 256MiB.")
 @click.option("--resize", type=click.IntRange(1), metavar="PIXELS", help="Resize the shorter edge to PIXELS.")
 @click.option("--center-crop", is_flag=True, help="Crop to the square in the middle.")
 @click.option("--encoding", type=click.Choice(["jpg", "png"]), default="jpg", show_default=True)
@@ -73,7 +59,7 @@ class LabelWidth(click.ParamType[int]):
 @click.option("--color", type=click.Choice(["color", "gray", "unchanged"]), default="color", show_default=True)
 @click.option("--pass-through", is_flag=True, help="Pack the files unchanged.")
 @click.option("--root", type=click.Path(path_type=Path, file_okay=False), help="Base folder of a list's paths.")
-@click.option("--label-width", type=LabelWidth(), metavar="N|all", help="Number of a list's labels to pack.")
+@click.option("--label-width", type=read_width, metavar="N|all", help="Number of a list's labels to pack.")
 @click.option("--exts", default=",".join(image_list.EXTENSIONS), show_default=True, help="Extensions of image files.")
 @click.option("--shuffle/--no-shuffle", default=None, help="Shuffle images.  [default: folders yes, lists no]")
 @click.option("--seed", type=int, default=image_list.SEED, show_default=True, help="Seed of the shuffle.")
@@ -175,7 +161,7 @@ def _image_options(options: dict[str, Any]) -> ImageOptions:
 @click.command("split")
 @click.argument("words", metavar="SOURCE... DST", type=FILE_OR_URL, nargs=-1, required=True)
 @click.option("--shards", type=click.IntRange(1), help="Number of shards.")
-@click.option("--shard-size", type=Size(), metavar="SIZE", help="Or: maximum size of a shard, such as 256MiB.")
+@click.option("--shard-size", type=read_size, metavar="SIZE", help="Or: maximum size of a shard, such as 256MiB.")
 @click.option("--replace", is_flag=True, help="Replace existing shards.")
 @click.option("--create-bucket", is_flag=True, help="Create the bucket (private) if it does not exist.")
 @pass_app

@@ -9,8 +9,7 @@ from textual.pilot import Pilot
 from textual.widgets import Label, Static
 
 from cluster.watch.model import LONGEST_LINE, JobModel, LeftError
-from cluster.watch.nodes import render_nodes
-from cluster.watch.screen import Box, WatchScreen
+from cluster.watch.screen import Box, WatchScreen, render_nodes
 from foundation.errors import ConnectError
 from job_events import line, speed, state, warnings, worker
 from node.protocol import JobResult
