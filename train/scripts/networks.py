@@ -8,7 +8,6 @@ from typing import Any, Callable, List, Optional, Tuple
 import mxnet as mx
 from common.network_names import SMALL, pick_depth
 from mxnet.gluon import HybridBlock, nn
-from mxnet.gluon.contrib.nn import HybridConcurrent
 from mxnet.gluon.model_zoo import vision
 from mxnet.gluon.model_zoo.vision.resnet import BasicBlockV1, BasicBlockV2, BottleneckV2, ResNetV1, ResNetV2
 
@@ -56,8 +55,6 @@ def build(
 def _block(network: str, depth: int, classes: int, *, small: bool) -> HybridBlock:
     if network in ("resnet", "resnet-v2", "resnext"):
         return _residual(network, depth, classes, small=small)
-    if network == "inception-bn":
-        return inception_bn(classes, small=small)
     if network == "inception-v3":
         return _inception_v3(classes)
     if network == "vgg":
@@ -91,27 +88,6 @@ def _inception_v3(classes: int) -> HybridBlock:
 
 
 # -- blocks and networks that MXNet's model zoo lacks ----------------------------------------------------------------
-
-# Inception-BN's blocks: the channels of the 1 by 1 branch (None: the block halves the image and has no such branch), of
-# the 3 by 3 branch and of the double 3 by 3 branch as (before, in) the convolutions, and of the projection after
-# pooling (None: max pooling without a projection).
-_Block = Tuple[Optional[int], Tuple[int, int], Tuple[int, int], Optional[int]]
-_INCEPTION_BN: Tuple[_Block, ...] = (
-    (64, (64, 64), (64, 96), 32),
-    (64, (64, 96), (64, 96), 64),
-    (None, (128, 160), (64, 96), None),
-    (224, (64, 96), (96, 128), 128),
-    (192, (96, 128), (96, 128), 128),
-    (160, (128, 160), (128, 160), 128),
-    (96, (128, 192), (160, 192), 128),
-    (None, (128, 192), (192, 256), None),
-    (352, (192, 320), (160, 224), 128),
-    (352, (192, 320), (192, 224), 128),  # the last one uses max pooling
-)
-# The blocks of its small variant: channels of the 1 by 1 branch (None: as above) and of the 3 by 3 branch.
-_INCEPTION_BN_SMALL: Tuple[Tuple[Optional[int], int], ...] = (
-    (32, 32), (32, 48), (None, 80), (112, 48), (96, 64), (80, 80), (48, 96), (None, 96), (176, 160), (176, 160),
-)  # fmt: skip
 
 
 class Bottleneck(HybridBlock):
@@ -163,58 +139,6 @@ def lenet(classes: int) -> HybridBlock:
     for channels in (20, 50):
         layers += [nn.Conv2D(channels, 5, activation="relu"), nn.MaxPool2D(2, 2)]
     return _sequence(*layers, nn.Dense(256, activation="relu"), nn.Dense(classes))
-
-
-def inception_bn(classes: int, *, small: bool) -> HybridBlock:
-    """Inception with batch normalization (Ioffe and Szegedy, 2015); small: the variant for images like CIFAR's."""
-    if small:
-        stem = _conv_bn(96, 3, padding=1)
-        blocks = [_small_inception(*channels) for channels in _INCEPTION_BN_SMALL]
-    else:
-        stem = (
-            *_conv_bn(64, 7, strides=2, padding=3),
-            nn.MaxPool2D(3, 2, 1),
-            *_conv_bn(64, 1),
-            *_conv_bn(192, 3, padding=1),
-            nn.MaxPool2D(3, 2, 1),
-        )
-        blocks = [_inception(*block, max_pool=block is _INCEPTION_BN[-1]) for block in _INCEPTION_BN]
-    return _sequence(*stem, *blocks, nn.GlobalAvgPool2D(), nn.Dense(classes))
-
-
-def _inception(
-    one: Optional[int], three: Tuple[int, int], double: Tuple[int, int], projected: Optional[int], *, max_pool: bool
-) -> HybridBlock:
-    stride = 2 if one is None else 1
-    branches = [
-        [*_conv_bn(three[0], 1), *_conv_bn(three[1], 3, strides=stride, padding=1)],
-        [
-            *_conv_bn(double[0], 1),
-            *_conv_bn(double[1], 3, padding=1),
-            *_conv_bn(double[1], 3, strides=stride, padding=1),
-        ],
-    ]
-    if one is not None:
-        branches.insert(0, [*_conv_bn(one, 1)])
-    if projected is None:
-        branches.append([nn.MaxPool2D(3, 2, 1)])
-    else:
-        pool = nn.MaxPool2D if max_pool else nn.AvgPool2D
-        branches.append([pool(3, 1, 1), *_conv_bn(projected, 1)])
-    return _side_by_side(branches)
-
-
-def _small_inception(one: Optional[int], three: int) -> HybridBlock:
-    if one is None:
-        return _side_by_side([_conv_bn(three, 3, strides=2, padding=1), (nn.MaxPool2D(3, 2, 1),)])
-    return _side_by_side([_conv_bn(one, 1), _conv_bn(three, 3, padding=1)])
-
-
-def _side_by_side(branches: Any) -> HybridBlock:
-    """A block that concatenates the channels of its branches."""
-    joined = HybridConcurrent(axis=1)
-    joined.add(*[_sequence(*layers) for layers in branches])
-    return joined
 
 
 def _sequence(*layers: HybridBlock) -> HybridBlock:

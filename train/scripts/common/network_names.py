@@ -34,7 +34,6 @@ BY_NAME = {
     "resnext": Choice((50, 101, 152), (29, *range(38, 165, 9)), 8),
     "vgg": Choice(_VGG, _VGG, 32),
     "alexnet": Choice((), (), 63),
-    "inception-bn": Choice((), (), 28),
     "inception-v3": Choice((), (), 75),
     "mobilenet": Choice((), (), 8),
 }

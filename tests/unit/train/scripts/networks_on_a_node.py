@@ -37,14 +37,13 @@ PUBLISHED = (
     ("vgg", 16, LARGE, 138_357_544),
     ("vgg", 19, LARGE, 143_667_240),
     ("alexnet", None, LARGE, 61_100_840),  # one tower
-    ("inception-bn", None, LARGE, 11.3e6),
     ("inception-v3", None, (3, 299, 299), 23_834_568),  # without the auxiliary classifier
     ("mobilenet", None, LARGE, 4_231_976),
 )
 TRAINED = (
     ("mlp", None, 28), ("lenet", None, 28), ("resnet", 8, 28), ("resnet", 18, 33), ("resnet", 50, 33),
     ("resnet-v2", 8, 28), ("resnet-v2", 50, 33), ("resnext", 29, 28), ("resnext", 50, 33), ("vgg", 11, 32),
-    ("alexnet", None, 63), ("inception-bn", None, 28), ("inception-bn", None, 33), ("inception-v3", None, 75),
+    ("alexnet", None, 63), ("inception-v3", None, 75),
     ("mobilenet", None, 28),
 )  # fmt: skip
 
