@@ -234,10 +234,6 @@ cluster data du s3://bucket/mnist/ --json   for scripts
 cluster data rm s3://bucket/mnist/train.rec   an object
 cluster data rm -r s3://bucket/mnist/         a folder
 """,
-    "data verify": """
-cluster data verify s3://bucket/mnist/ mnist/
-cluster data verify s3://bucket/mnist/ mnist/ --exclude '*.tmp'
-""",
     "data pack": """
 cluster data pack photos/ packed/ --resize 256 --quality 95
 cluster data pack photos/ s3://bucket/photos/ --shard-size 256MiB

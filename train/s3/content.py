@@ -11,7 +11,7 @@ from isal.isal_zlib import crc32, crc32_combine
 from foundation.thread_pool import Check, map_in_threads
 from node.staging import integrity
 from train.s3.connection import Connection
-from train.s3.transfer_plan import Download, FoundObject, Upload
+from train.s3.transfer_plan import Download, Upload
 from train.s3.url import S3Object
 
 Headers = Mapping[str, str]
@@ -23,18 +23,15 @@ _HASHED_AT_ONCE = min(4, os.cpu_count() or 1)
 """Parts of a large file hashed at once: one for each processor."""
 
 
-def is_same(connection: Connection, path: Path, item: S3Object | FoundObject | Download, go_on: Check) -> bool | None:
-    """Whether a file and an object have the same content; None if S3 keeps no digest to compare with.
-
-    go_on: called regularly; raises to stop. Raises OSError, ClusterError or a subclass, and what go_on raises.
-    """
+def _is_same(connection: Connection, path: Path, item: S3Object | Download, go_on: Check) -> bool:
+    """Whether a file and an object are known to have the same content. Raises OSError, ClusterError or a subclass."""
     with path.open("rb") as file:
         descriptor = file.fileno()
         if os.fstat(descriptor).st_size != item.size_bytes or os.pread(descriptor, 1, item.size_bytes):
             return False
         url = item.source if isinstance(item, Download) else item.url
         ask = partial(connection.find_headers, url)
-        return verify_open(descriptor, size_bytes=item.size_bytes, etag=item.etag, find_headers=ask, go_on=go_on)
+        return bool(verify_open(descriptor, size_bytes=item.size_bytes, etag=item.etag, find_headers=ask, go_on=go_on))
 
 
 def verify_open(
@@ -46,9 +43,10 @@ def verify_open(
     go_on: Check,
     headers: Headers | None = None,
 ) -> bool | None:
-    """As is_same, but for the first `size_bytes` bytes of an open file.
+    """Whether an open file begins with the `size_bytes` bytes of an object; None if S3 keeps no digest to compare with.
 
     etag: of the object, from a listing. find_headers: asks S3 for the object's headers; headers: if that was done.
+    go_on: called regularly; raises to stop. Raises OSError, and what find_headers and go_on raise.
     """
     if headers is None:  # most ETags are MD5s, and the listing has them
         check = integrity.find_check({"ETag": etag}, size_bytes)
@@ -153,7 +151,7 @@ def choose_uploads(
 
     def is_there(upload: Upload, go_on: Check) -> bool:
         item = objects.get(upload.destination)
-        return item is not None and bool(is_same(connection, upload.source, item, go_on))
+        return item is not None and _is_same(connection, upload.source, item, go_on)
 
     return _part(planned, is_there) if there else (tuple(planned), ())
 
@@ -165,7 +163,7 @@ def choose_downloads(
 
     def is_there(download: Download, go_on: Check) -> bool:
         path = download.destination
-        return path.is_file() and bool(is_same(connection, path, download, go_on))
+        return path.is_file() and _is_same(connection, path, download, go_on)
 
     return _part(planned, is_there)
 

@@ -11,7 +11,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "ls": ("cluster.commands.data.transfer:ls", "List buckets, or the contents of a folder."),
     "du": ("cluster.commands.data.transfer:du", "Count objects and bytes by folder."),
     "rm": ("cluster.commands.data.transfer:rm", "Delete objects, folders and buckets."),
-    "verify": ("cluster.commands.data.transfer:verify", "Compare S3 with a local folder."),
     "pack": ("cluster.commands.data.records:pack", "Pack folders of images into RecordIO shards."),
     "split": ("cluster.commands.data.records:split", "Split .rec files into shards of another number or size."),
     "info": ("cluster.commands.data.records:info", "Show records, bytes, labels and shards of .rec files."),

@@ -1,4 +1,4 @@
-"""`cluster data put`, `get`, `ls`, `du`, `rm` and `verify`: files and objects in S3."""
+"""`cluster data put`, `get`, `ls`, `du` and `rm`: files and objects in S3."""
 
 import os
 import shlex
@@ -24,7 +24,6 @@ from foundation.durations import render_time
 from foundation.errors import NotFoundError, UsageError
 from foundation.progress import Event
 from provision.model import count
-from train.s3 import compare
 from train.s3 import operations as s3
 from train.s3.contents import Entry
 from train.s3.transfer_plan import TransferPlan
@@ -199,31 +198,6 @@ def rm(app: App, *, urls: tuple[str, ...], recursive: bool, yes: bool) -> None:
         app.require(f"Delete {', '.join(buckets)} with everything in it?", yes=yes)
     deleted = s3.rm(urls, region=app.config.provision.region, recursive=recursive, report=app.report)
     app.message(f"deleted {count(deleted, 'object')}")
-
-
-@click.command("verify")
-@click.argument("url", metavar="s3://BUCKET/FOLDER/", type=FILE_OR_URL)
-@click.argument("local", metavar="DIR", type=FILE_OR_URL)
-@_exclude
-@click.option("--json", "as_json", is_flag=True, help="Print the differences as JSON.")
-@pass_app
-def verify(app: App, *, url: str, local: str, exclude: tuple[str, ...], as_json: bool) -> None:
-    """Compare S3 with a local folder.
-
-    It compares content, and prints every difference; the exit code is 1 if there are any.
-    """
-    app.enter_cloud()
-    verdict = compare.verify(url, local, region=app.config.provision.region, exclude=exclude)
-    rows = [{"name": item.name, "difference": item.kind} for item in verdict.differences]
-    if as_json:
-        app.print_json({"compared": verdict.compared, "differences": rows})
-    else:
-        for row in rows:
-            app.print_line(f"{row['difference']:<8}  {row['name']}")
-    if rows:
-        app.message(f"{len(rows)} of {verdict.compared} differ between {url} and {local}")
-        raise click.exceptions.Exit(1)
-    app.message(f"{url} and {local} are the same: {count(verdict.compared, 'object')}")
 
 
 def _decide(app: App, plan: TransferPlan, destination: str, *, dry_run: bool, yes: bool) -> bool:

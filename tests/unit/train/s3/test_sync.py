@@ -1,4 +1,4 @@
-"""put and get (unchanged files, --delete, --exclude, declined plans), verify and du, with moto's S3."""
+"""put and get (unchanged files, --delete, --exclude, declined plans), with moto's S3."""
 
 import os
 from contextlib import suppress
@@ -8,13 +8,11 @@ from typing import Any
 import pytest
 
 from folders import read_files, write_files
-from foundation.errors import AwsError, UsageError
+from foundation.errors import UsageError
 from foundation.progress import silent
 from foundation.user_folders import state_folder
-from http_server import Faults, cutting_proxy
 from s3_server import REGION, S3Server
 from train.s3 import operations as s3
-from train.s3.compare import verify
 from train.s3.run_journal import Run, noted
 from train.s3.transfer import PART_BYTES
 from train.s3.transfer_plan import Download, TransferPlan, Upload
@@ -126,36 +124,6 @@ def test_a_declined_plan_is_not_carried_out(server: S3Server, local: Path, tmp_p
     assert not get(f"s3://{BUCKET}/", tmp_path / "out", decide=decline).carried_out
     assert not (tmp_path / "out").exists()
     assert seen == [(3, 1, 1), (2, 0, 0)]
-
-
-def test_verify_names_every_difference(server: S3Server, local: Path) -> None:
-    put(local, f"s3://{BUCKET}/in/")
-    assert verify(f"s3://{BUCKET}/in/", str(local), region=REGION).differences == ()
-    for key, content in (("in/a.rec", b"aab"), ("in/new", b""), ("in/notes.txt", b"longer")):
-        server.client.put_object(Bucket=BUCKET, Key=key, Body=content)
-    server.client.delete_object(Bucket=BUCKET, Key="in/sub/c.txt")
-    verdict = verify(f"s3://{BUCKET}/in/", str(local), region=REGION)
-    assert verdict.compared == 5
-    assert sorted((item.kind, item.name) for item in verdict.differences) == [
-        ("content", "a.rec"), ("missing", "sub/c.txt"), ("size", "notes.txt"), ("surplus", "new"),
-    ]  # fmt: skip
-    assert len(verify(f"s3://{BUCKET}/in/", str(local), region=REGION, exclude=["*.txt", "new"]).differences) == 1
-    assert verify(f"s3://{BUCKET}/in/sub/b.rec", str(local / "sub" / "b.rec"), region=REGION).differences == ()
-
-
-def test_verify_reads_what_has_no_digest(server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    contents = {"large": os.urandom(9 * 2**20), "empty": b""}
-    server.put("b-1", {})
-    for name, content in contents.items():
-        server.put_without_checksum("b-1", name, content)
-    write_files(tmp_path / "d", contents)
-    assert verify("s3://b-1/", str(tmp_path / "d"), region=REGION).differences == ()
-    with cutting_proxy(server.url, Faults(cut=1), after_bytes=1000) as url, monkeypatch.context() as patch:
-        patch.setenv("AWS_ENDPOINT_URL", url)
-        with pytest.raises(AwsError, match="1000 bytes read"):
-            verify("s3://b-1/", str(tmp_path / "d"), region=REGION)
-    (tmp_path / "d" / "large").write_bytes(contents["large"][:-1] + b"x")
-    assert len(verify("s3://b-1/", str(tmp_path / "d"), region=REGION).differences) == 1
 
 
 def leave_killed(run: Run) -> None:
