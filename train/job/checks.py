@@ -4,13 +4,11 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from bootstrap.apply import ReadyNode
 from foundation.errors import ConfigError
 from node.engines import ENGINES
 from node.engines.engine import Framework
-from node.staging.words import RECORDS, find_urls
 from node.train_settings import ENVIRONMENTS
 from provision.model import count
 from train.job.config import TrainConfig
@@ -50,7 +48,7 @@ class ProposedJob(Struct, frozen=True, kw_only=True):
 
     library: such as "mxnet==1.7.0.post2", a wheel's file name or "torch==2.13.0+cpu". shipped: the name of this
     project's script that the job runs, None for the user's own. command: the command that it runs instead, or ().
-    data: the content of [data] url, None if unknown or not set. region: the nodes'. nodes_credentials: it uses the
+    data: the state of [data] url, None if unknown or not set. region: the nodes'. nodes_credentials: it uses the
     nodes' credentials, not this machine's. has_results: [data] results is set. missing_results: it, if there is no such
     bucket. volumes: the folders where [[volumes]] are mounted. names_data: False if the user's own program is known not
     to read [data] url. trains_alone: see program.py.
@@ -109,13 +107,6 @@ class ProposedJob(Struct, frozen=True, kw_only=True):
         return self.shipped is not None and any(word.partition("=")[0] in _DATA_OPTIONS for word in self.config.args)
 
     @property
-    def names_files(self) -> bool:
-        """Whether the user's own program is given files of records, and so may not read the folder."""
-        return self.shipped is None and any(
-            url.endswith(RECORDS) for url in find_urls(self.command or self.config.args)
-        )
-
-    @property
     def reads_data_url(self) -> bool:
         """Whether the job runs one of this project's scripts, which reads [data] url."""
         return self.data_url is not None and self.shipped is not None and not self.reads_something_else
@@ -126,10 +117,9 @@ def check(job: ProposedJob) -> tuple[str, ...]:
     data_problems: list[Problem] = []
     if job.data is not None and job.data_url is not None and job.names_data and not job.reads_something_else:
         data_problems += find_problems(
-            replace(job.data, others=()) if job.names_files else job.data,
+            job.data,
             job.data_url,
             region=job.region,
-            script=job.shipped,
             nodes_credentials=job.nodes_credentials,
         )
     problems = [problem for rule in _ERRORS for problem in rule(job)]

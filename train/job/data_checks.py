@@ -6,9 +6,6 @@ from typing import NamedTuple
 from train.job.survey import Data
 from train.s3.url import is_s3
 
-# This project's scripts that read the .rec files in train/.
-RECORD_SCRIPTS = ("train_cifar10.py", "train_imagenet.py")
-
 
 class Problem(NamedTuple):
     """An error or warning about a job, and what to do. certain: no program can read [data] url like this."""
@@ -18,13 +15,10 @@ class Problem(NamedTuple):
     certain: bool = True
 
 
-def find_problems(
-    data: Data, url: str, *, region: str | None, script: str | None, nodes_credentials: bool
-) -> Iterator[Problem]:
+def find_problems(data: Data, url: str, *, region: str | None, nodes_credentials: bool) -> Iterator[Problem]:
     """The problems of a job's data at [data] url.
 
-    region: the nodes'. script: this project's script, if the job runs one. nodes_credentials: the job uses the nodes'
-    credentials.
+    region: the nodes'. nodes_credentials: the job uses the nodes' credentials.
     """
     setting, of_s3 = f'data.url = "{url}"', is_s3(url)
     put = f"cluster data put FOLDER {url}" if of_s3 else f"cluster cp LOCAL_FOLDER node-0:{url}"
@@ -45,16 +39,5 @@ def find_problems(
             "cluster iam-policy prints the permissions that you need; or let the nodes use [provision] "
             "instance_profile",
         )
-    if data.complete and not data.objects:
+    if data.is_empty:
         yield Problem(f"{setting}: there is nothing to read", put)
-    elif data.complete and of_s3 and not data.in_train and script in RECORD_SCRIPTS:
-        yield Problem(f"{setting}: {script} reads .rec files in train/, and finds none", put)
-    if data.others and (script is None or script in RECORD_SCRIPTS):
-        first, more = data.others[0], len(data.others) - 1
-        named = f"{first} and {more} more" if more else first
-        yield Problem(
-            f"{url.rstrip('/')}/ contains {named} next to .rec files: MXNet reads every file of a folder as records",
-            "move the other files elsewhere, or name the .rec files: --data-train 's3://.../a.rec;s3://.../b.rec'",
-            # Records may also be in a file such as "part-0", but not in one with another extension.
-            certain=script in RECORD_SCRIPTS and any("." in name for name in data.others),
-        )

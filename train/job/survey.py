@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 from msgspec import Struct
-from msgspec.structs import replace
 
 from bootstrap.apply import ReadyNode
 from bootstrap.ssh.connections import on_all
@@ -19,30 +18,23 @@ from train.s3.url import parse_url
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
-MAX_PAGES = 10
-"""The most pages of a listing that are read, a thousand objects each: a job does not wait for all of a large folder."""
 FOLDER_TIMEOUT_S = 60.0
 # After these errors, the job starts without the answer. botocore raises OSError and ValueError for an invalid CA bundle
 # or endpoint.
 _UNKNOWN = (ClientError, BotoCoreError, ClusterError, OSError, ValueError)
-_TRAINING = "train/"
 COUNT_FILES = "import os, sys; print(len(os.listdir(sys.argv[1])) if os.path.isdir(sys.argv[1]) else -1)"
 
 
 class Data(Struct, frozen=True, kw_only=True):
-    """The content of [data] url.
+    """The state of [data] url.
 
-    in_train: the number of .rec files in train/. complete: everything below the URL was counted. exists: the bucket or
-    folder is there. others: files next to .rec files where training reads them, in train/ or directly below the URL.
-    region: the bucket's; None if it is not known. at_aws: S3 was asked at AWS's own endpoint. refused: what S3 refuses
-    to this machine's credentials, with the reason.
+    exists: the bucket or folder is there. is_empty: it has nothing to read. region: the bucket's; None if it is not
+    known. at_aws: S3 was asked at AWS's own endpoint. refused: what S3 refuses to this machine's credentials, with the
+    reason.
     """
 
-    objects: int
-    in_train: int = 0
-    complete: bool = True
     exists: bool = True
-    others: tuple[str, ...] = ()
+    is_empty: bool = False
     region: str | None = None
     at_aws: bool = True
     refused: str | None = None
@@ -110,7 +102,7 @@ def find_missing(clients: Clients, url: str | None) -> str | None:
 
 
 def find_data(clients: Clients, url: str) -> Data | None:
-    """Counts the objects below [data] url and reads a byte of one; None if S3 cannot be asked."""
+    """Lists [data] url and reads a byte of an object; None if S3 cannot be asked."""
     try:
         where = parse_url(url)
         return _find_data(clients.s3, where.bucket, where.as_folder().key)
@@ -121,58 +113,26 @@ def find_data(clients: Clients, url: str) -> Data | None:
 def _find_data(s3: "S3Client", bucket: str, prefix: str) -> Data:
     what = f"s3://{bucket}/{prefix} cannot be listed"
     try:
-        items, complete = _list(s3, bucket, prefix)
+        listed = s3.list_objects_v2(Bucket=bucket, Prefix=prefix).get("Contents", [])
         # botocore follows S3's redirects to another region; MXNet's reader does not.
         region = s3.head_bucket(Bucket=bucket).get("BucketRegion")
         at_aws = ".amazonaws.com" in s3.meta.endpoint_url
-        data = replace(count(items, complete=complete), region=region, at_aws=at_aws)
-        first = next((key for key, size_bytes in items if size_bytes), None)
+        first = next((item["Key"] for item in listed if item["Size"]), None)
         if first is not None:
-            what = f"s3://{bucket}/{prefix}{first} cannot be read"
-            s3.get_object(Bucket=bucket, Key=prefix + first, Range="bytes=0-0")["Body"].close()
+            what = f"s3://{bucket}/{first} cannot be read"
+            s3.get_object(Bucket=bucket, Key=first, Range="bytes=0-0")["Body"].close()
     except ClientError as error:
         code, words = error_code(error), error.response["Error"].get("Message", "")
         if code == "NoSuchBucket":
-            return Data(objects=0, exists=False)
+            return Data(exists=False)
         if code not in ("AccessDenied", "InvalidObjectState"):  # the latter: archived
             raise
-        return Data(objects=0, complete=False, refused=f"{what}: {code}: {words}")
-    return data
-
-
-def _list(s3: "S3Client", bucket: str, prefix: str) -> tuple[list[tuple[str, int]], bool]:
-    """The names below the prefix with sizes in bytes, and whether these are all."""
-    items: list[tuple[str, int]] = []
-    request: dict[str, Any] = {"Bucket": bucket, "Prefix": prefix}
-    for _ in range(MAX_PAGES):
-        page = s3.list_objects_v2(**request)
-        items += [(item["Key"].removeprefix(prefix), item["Size"]) for item in page.get("Contents", ())]
-        if not page.get("IsTruncated"):
-            return items, True
-        request["ContinuationToken"] = page["NextContinuationToken"]
-    return items, False
-
-
-def count(items: Sequence[tuple[str, int]], *, complete: bool) -> Data:
-    """Counts objects, given as names below the URL with sizes in bytes. Pure.
-
-    MXNet reads every non-empty file directly in a folder, whatever its name, and no file in its subfolders.
-    """
-    names = [name for name, size_bytes in items if size_bytes]
-    in_train = [name for name in names if name.startswith(_TRAINING) and name.endswith(".rec")]
-    folder = _TRAINING if in_train else ""
-    inside = [name for name in names if name.startswith(folder) and "/" not in name.removeprefix(folder)]
-    has_records = any(name.endswith(".rec") for name in inside)
-    return Data(
-        objects=sum(bool(name) and not name.endswith("/") for name, _ in items),
-        in_train=len(in_train),
-        complete=complete,
-        others=tuple(name for name in inside if not name.endswith(".rec")) if has_records else (),
-    )
+        return Data(refused=f"{what}: {code}: {words}")
+    return Data(is_empty=first is None, region=region, at_aws=at_aws)
 
 
 def find_folder_data(nodes: Sequence[ReadyNode], folder: str) -> Data:
-    """The content of a folder on a volume. Raises ClusterError if a node cannot read it."""
+    """The state of a folder on a volume. Raises ClusterError if a node cannot read it."""
     counts: dict[str, int] = {}
 
     def check(node: ReadyNode) -> None:
@@ -184,4 +144,4 @@ def find_folder_data(nodes: Sequence[ReadyNode], folder: str) -> Data:
 
     on_all(nodes, check)
     fewest = min(counts.values())
-    return Data(objects=max(fewest, 0), exists=fewest >= 0)
+    return Data(exists=fewest >= 0, is_empty=fewest <= 0)

@@ -9,16 +9,13 @@ from train.job.data_checks import Problem, find_problems
 from train.job.survey import Data
 
 URL = "s3://bucket/x/"
-CIFAR, MNIST = "train_cifar10.py", "train_mnist.py"
-GOOD = Data(objects=4, in_train=4, region="eu-west-1")
+GOOD = Data(region="eu-west-1")
 DENIED = "s3://bucket/x/train/a.rec cannot be read: AccessDenied: not authorized"
 
 
-def problems(
-    more: dict[str, Any], *, url: str = URL, script: str | None = CIFAR, nodes_credentials: bool = False
-) -> list[Problem]:
+def problems(more: dict[str, Any], *, url: str = URL, nodes_credentials: bool = False) -> list[Problem]:
     data = replace(GOOD, **more)
-    return list(find_problems(data, url, region="eu-west-1", script=script, nodes_credentials=nodes_credentials))
+    return list(find_problems(data, url, region="eu-west-1", nodes_credentials=nodes_credentials))
 
 
 @pytest.mark.parametrize(
@@ -29,8 +26,7 @@ def problems(
         # Outside AWS, a region may be no more than a name.
         ({"region": "us-west-2", "at_aws": False}, "the bucket is in us-west-2", "cluster data get", False),
         ({"refused": DENIED}, "x/train/a.rec cannot be read: AccessDenied: not", "cluster iam-policy", True),
-        ({"others": ("a.idx", "a.lst")}, "x/ contains a.idx and 1 more next to", "name the .rec files", True),
-        ({"others": ("part-0",)}, "x/ contains part-0 next to", "move the other files", False),
+        ({"is_empty": True}, "there is nothing to read", "cluster data put FOLDER s3://bucket/x/", True),
     ],
 )  # fmt: skip
 def test_each_problem_says_what_to_do(more: dict[str, Any], message: str, hint: str, *, certain: bool) -> None:
@@ -44,8 +40,8 @@ def test_each_problem_says_what_to_do(more: dict[str, Any], message: str, hint: 
     ("more", "message"),
     [
         ({"exists": False}, "there is no such folder"),
-        ({"objects": 0}, "there is nothing to read"),
-        ({"in_train": 0, "region": None}, None),
+        ({"is_empty": True}, "there is nothing to read"),
+        ({"region": None}, None),
     ],
 )
 def test_folders_on_volumes(more: dict[str, Any], message: str | None) -> None:
@@ -55,8 +51,3 @@ def test_folders_on_volumes(more: dict[str, Any], message: str | None) -> None:
 
 def test_a_refusal_to_this_machine_does_not_concern_nodes_with_their_own_credentials() -> None:
     assert not problems({"refused": DENIED}, nodes_credentials=True)
-
-
-def test_other_files_next_to_records_matter_to_programs_that_read_the_folder() -> None:
-    assert problems({"others": ("a.idx",)}, script=None)[0].certain is False
-    assert not problems({"others": ("train-images-idx3-ubyte",)}, script=MNIST)

@@ -7,15 +7,12 @@ import boto3
 import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError
 from moto import mock_aws
-from msgspec.structs import replace
 
-from mxnet_cluster.recordio import encode_record
 from provision.aws.clients import Clients, make_clients
-from train.job import survey
-from train.job.survey import Data, Survey, Surveyor, count, find_data, find_owner
+from train.job.survey import Data, Survey, Surveyor, find_data, find_owner
 
 REGION: Final = "eu-west-1"
-FOUND = Data(objects=6, in_train=2)
+FOUND = Data(region=REGION)
 
 
 @pytest.fixture(scope="module")
@@ -28,10 +25,8 @@ def clients() -> Iterator[Clients]:
         patch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
         s3 = boto3.client("s3", region_name=REGION)
         s3.create_bucket(Bucket="bucket", CreateBucketConfiguration={"LocationConstraint": REGION})
-        for key in ("x/train/a.rec", "x/train/b.rec", "x/val/a.rec", "x/c.rec", "x/labels.txt", "xy/a.rec"):
-            s3.put_object(Bucket="bucket", Key=key, Body=encode_record(key.encode()))
-        for key in ("x/train/", "x/train/empty.rec"):
-            s3.put_object(Bucket="bucket", Key=key, Body=b"")
+        for key, body in (("x/", b""), ("x/c.rec", b"c"), ("xy/a.rec", b"a")):
+            s3.put_object(Bucket="bucket", Key=key, Body=body)
         yield make_clients(REGION)
 
 
@@ -39,28 +34,13 @@ def clients() -> Iterator[Clients]:
     ("url", "wanted"),
     [
         ("s3://bucket/x", FOUND),
-        ("s3://bucket/x/train/", Data(objects=3)),
-        ("s3://bucket", Data(objects=7)),
-        ("s3://bucket/nothing/", Data(objects=0)),
-        ("s3://another/x/", Data(objects=0, exists=False)),
+        ("s3://bucket", FOUND),
+        ("s3://bucket/nothing/", Data(is_empty=True, region=REGION)),
+        ("s3://another/x/", Data(exists=False)),
     ],
 )
-def test_objects_below_a_url_are_counted(clients: Clients, url: str, wanted: Data) -> None:
-    assert find_data(clients, url) == replace(wanted, region=REGION if wanted.exists else None)
-
-
-@pytest.mark.parametrize(
-    ("names", "others"),
-    [
-        # MXNet reads neither folders inside the folder nor empty files.
-        (["train/a.rec", "train/b/c.rec", "train/b/d.txt", "train/empty"], ()),
-        (["train/a.rec", "train/a.idx", "train/a.lst", "labels.txt"], ("train/a.idx", "train/a.lst")),
-        (["a.rec", "labels.txt", "val/a.rec"], ("labels.txt",)),
-        (["train-images-idx3-ubyte", "val/a.rec"], ()),
-    ],
-)
-def test_files_next_to_records(names: list[str], others: tuple[str, ...]) -> None:
-    assert count([(name, 0 if "empty" in name else 8) for name in names], complete=True).others == others
+def test_what_is_below_a_url(clients: Clients, url: str, wanted: Data) -> None:
+    assert find_data(clients, url) == wanted
 
 
 def test_the_buckets_region_is_found_from_any_region(clients: Clients) -> None:
@@ -77,20 +57,6 @@ def test_a_refusal_of_s3(clients: Clients, call: str, what: str, monkeypatch: py
     found = find_data(clients, "s3://bucket/x/")
     where = "s3://bucket/x/" if what == "listed" else "s3://bucket/x/c.rec"
     assert found.refused == f"{where} cannot be {what}: AccessDenied: no"
-    assert not found.complete
-
-
-def test_only_the_first_pages_of_a_long_listing_are_read(clients: Clients, monkeypatch: pytest.MonkeyPatch) -> None:
-    listing = clients.s3.list_objects_v2
-
-    def by_twos(**request: Any) -> Any:
-        return listing(**request, MaxKeys=2)
-
-    monkeypatch.setattr(clients.s3, "list_objects_v2", by_twos)
-    assert find_data(clients, "s3://bucket/x/") == replace(FOUND, region=REGION)
-    monkeypatch.setattr(survey, "MAX_PAGES", 2)
-    cut = find_data(clients, "s3://bucket/x/")
-    assert (cut.complete, cut.objects) == (False, 3)
 
 
 @pytest.mark.parametrize(
@@ -115,7 +81,7 @@ def test_errors_of_aws_mean_unknown(clients: Clients, error: Exception, monkeypa
 def test_a_survey_has_data_and_owner(clients: Clients) -> None:
     found = Surveyor(clients, url="s3://bucket/x/").result()
     assert found.owner.startswith("arn:aws:")
-    assert found.data == replace(FOUND, region=REGION)
+    assert found.data == FOUND
     assert Surveyor(clients, url=None).result() == Survey(owner=found.owner, region=REGION)
     assert Surveyor(clients, url=None, results="s3://bucket/r/").result().results is None
     assert Surveyor(clients, url=None, results="s3://other/r/").result().results == "s3://other/r/"
