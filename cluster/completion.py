@@ -98,23 +98,10 @@ def _read_config(path: Path) -> dict[str, Any]:
     return {key: value for key, value in found.items() if isinstance(value, dict)}
 
 
-class FileOrUrl(Name):
-    """A local file or folder, or an S3 URL."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Returns the word. Raises BadParameter for a misspelt URL."""
-        from train.s3.url import check_spelling  # noqa: PLC0415 - completion does not need it
-
-        try:
-            return check_spelling(str(value))
-        except ValueError as error:
-            self.fail(f"{str(value)!r}: {error}", param, ctx)
-
-
 NODE = Name("node", _find_nodes)
 NODE_OR_FILE = Name("node or file", lambda path: [f"{name}:" for name in _find_nodes(path)], files=True)
 SCRIPT = Name("script", _find_scripts, files=True)
-FILE_OR_URL = FileOrUrl("file or URL", _find_urls, files=True)
+FILE_OR_URL = Name("file or URL", _find_urls, files=True)
 NAMES = {each.name: each for each in (NODE, NODE_OR_FILE, SCRIPT, FILE_OR_URL)}
 
 

@@ -40,25 +40,8 @@ class S3Object(Struct, frozen=True, kw_only=True):
     etag: str
 
 
-_MISSPELT = re.compile(r"(?:s3[an]?:/*|s3/{2,})(?=[^/])", re.IGNORECASE)
-_HTTPS = re.compile(r"https?://([a-z0-9.-]+)\.s3[a-z0-9.-]*\.amazonaws\.com/?")
-
-
-def check_spelling(text: str) -> str:
-    """Returns the text unchanged; pure. Raises ValueError for a misspelt S3 URL, such as s3:/bucket/key."""
-    found = _MISSPELT.match(text)
-    right = f"{SCHEME}{text[found.end() :]}" if found is not None else text
-    of_web = _HTTPS.match(text)
-    if of_web is not None:
-        right = f"{SCHEME}{of_web[1]}/{text[of_web.end() :]}"
-    if right != text:
-        raise ValueError(f'not an S3 URL; did you mean "{right}"?')
-    return text
-
-
 def check_folder(text: str) -> str:
     """Returns the S3 URL of a setting unchanged; pure. Raises ValueError with the reason if it is not valid."""
-    check_spelling(text)
     if not is_s3(text):
         raise ValueError("not an S3 URL: write it as s3://BUCKET/FOLDER/")
     bucket, _, key = text.removeprefix(SCHEME).partition("/")

@@ -40,7 +40,7 @@ TOML = 'name = "demo"\n'
         (TOML, ("train", "src"), "src: this is a folder, and not a script", "cluster train src/main.py"),
         (TOML + '[provision]\nregion = "us-east-1a"', ("up",), 'did you mean "us-east-1"?', None),
         (TOML, ("init",), "cluster.toml exists already; it is left as it is", "cluster -c OTHER.toml init"),
-        (TOML + '[data]\nurl = "s3:/b/x"', ("up",), 'url = "s3:/b/x": not an S3 URL; did you mean "s3://b/x"?', None),
+        (TOML + '[data]\nurl = "s3:/b/x"', ("up",), 'url = "s3:/b/x": not an S3 URL: write it as s3://', None),
         (TOML, ("report", "--json", "-o", "a.html"), "--json prints the numbers", "cluster report --json > FILE"),
         (TOML, ("data", "put", "no/", "s3://bucket/"), "no/: no such file or folder", "ls "),
         (TOML, ("train",), "the sandbox of this folder is not running, so there is no cluster", "cluster up"),
