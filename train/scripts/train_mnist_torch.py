@@ -44,6 +44,7 @@ if __name__ == "__main__":
 import torch  # noqa: E402 - see above
 import torch.distributed as dist  # noqa: E402
 from torch import nn  # noqa: E402
+from torch.distributed.rendezvous import rendezvous  # noqa: E402
 from torch.nn.functional import cross_entropy  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 from torch.utils.data import BatchSampler, DistributedSampler, TensorDataset  # noqa: E402
@@ -52,7 +53,6 @@ logger = logging.getLogger()
 Batches = Iterable[Tuple[torch.Tensor, torch.Tensor]]
 EDGE, CLASSES = 28, 10
 MEAN, DEVIATION = 0.1307, 0.3081  # of MNIST's training images, whose pixels are scaled to 0 to 1
-POLL_S = 0.1
 
 
 def train(chosen: argparse.Namespace) -> None:
@@ -312,7 +312,7 @@ def join(backend: str, timeout_s: int) -> Iterator[Ranks]:
     """
     gpu = script.find_gpu(os.environ, torch.cuda.device_count())
     rank, count = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    store = open_store(rank, count, timedelta(seconds=timeout_s)) if "RANK" in os.environ else None
+    store = open_store(timeout_s) if "RANK" in os.environ else None
     with_gpu = gpu is not None
     if store is not None:
         dist.init_process_group("gloo", store=store, rank=rank, world_size=count)
@@ -333,28 +333,12 @@ def join(backend: str, timeout_s: int) -> Iterator[Ranks]:
     dist.destroy_process_group()
 
 
-def open_store(rank: int, count: int, timeout: timedelta) -> Any:
+def open_store(timeout_s: int) -> Any:
     """The store at MASTER_ADDR, through which ranks find each other. Raises ScriptError unless all ranks join it."""
-    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    # torchrun's agent may already run the store for its ranks.
-    opens = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
-    failed = f"the process group did not form: rank {rank} of {count}, MASTER_ADDR={address} MASTER_PORT={port}"
     try:
-        store = dist.TCPStore(address, port, count, opens, timeout, wait_for_workers=False)
-        store = dist.PrefixStore(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), store)
-        store.add(f"joined/{rank}", 1)
-        ends_at = time.monotonic() + timeout.total_seconds()
-        missing = list(range(count))
-        # Polls: a store whose `wait` has timed out cannot tell which ranks are missing.
-        while missing and time.monotonic() < ends_at:
-            missing = [number for number in missing if not store.add(f"joined/{number}", 0)]
-            time.sleep(POLL_S if missing else 0)
+        return next(rendezvous("env://", timeout=timedelta(seconds=timeout_s)))[0]
     except RuntimeError as error:
-        raise ScriptError(f"{failed}: {str(error).partition(chr(10))[0]}") from error
-    if missing:
-        listed = f"{'rank' if len(missing) == 1 else 'ranks'} {', '.join(map(str, missing))}"
-        raise ScriptError(f"{failed}: {listed} did not join within {timeout.seconds} s")
-    return store
+        raise ScriptError(f"the process group did not form: {str(error).partition(chr(10))[0]}") from error
 
 
 if __name__ == "__main__":
