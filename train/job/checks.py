@@ -21,10 +21,6 @@ from train.job.survey import Data
 RESERVED = frozenset(
     {"DMLC_ROLE", "DMLC_PS_ROOT_URI", "DMLC_PS_ROOT_PORT", "DMLC_NUM_WORKER", "DMLC_NUM_SERVER", "CLUSTER_JOB_ID"}
 )
-# A kv-store that a command names, also within a line for a shell. Like local and device, nccl works on one machine.
-_STORE_OF_COMMAND = re.compile(r"""(?:^|\s)(--kv[-_]?store)(?:=|\s+)['"]?((?:local|device|nccl|dist)\w*)""")
-
-
 _DATA_OPTIONS = ("--data-dir", "--data-train", "--benchmark")
 _WITH_CUDA = re.compile(r"mxnet[-_]cu[0-9]|.*\.whl$")
 
@@ -231,29 +227,6 @@ def _reserved(job: ProposedJob) -> Iterator[Problem]:
             yield Problem(f"train.{key}: {name} is reserved: the cluster sets it for each process")
 
 
-def _store_of_command(job: ProposedJob) -> Iterator[str]:
-    """Warnings only: it is unknown what the user's own program does with its arguments."""
-    # If kv_store is added to a script's arguments, _overridden has checked them.
-    added = job.shipped is not None or job.config.kv_store_option
-    words = job.command or (() if added else job.config.args)
-    found: list[tuple[str, str]] = _STORE_OF_COMMAND.findall(" ".join(words))
-    if not found:
-        return
-    option, store = found[-1]
-    where = f"{option} {store} in {'the command' if job.command else 'train.args'}"
-    workers, is_distributed = job.workers, store.startswith("dist")
-    if not is_distributed and workers > 1:
-        yield (
-            f"{where}: {workers} workers would train {workers} separate models (write {option} "
-            f"{job.config.kv_store} there, or cluster train -n 1 --kv-store local)"
-        )
-    elif is_distributed and not job.distributed:
-        yield (
-            f'{where}, but train.kv_store = "{job.config.kv_store}" starts no servers (cluster train -n 2 '
-            "--kv-store dist_sync)"
-        )
-
-
 def _separate_models(job: ProposedJob) -> Iterator[str]:
     words = (*job.command, *job.config.args)
     if ENGINES[job.config.launcher].ports is None or job.workers == 1 or any("$CLUSTER_" in word for word in words):
@@ -268,14 +241,6 @@ def _separate_models(job: ProposedJob) -> Iterator[str]:
 def _gpu_warnings(job: ProposedJob) -> Iterator[str]:
     if job.config.gpus != "none" and job.has_gpus and not any(job.gpus.values()):
         yield f"{job.library} has no GPU support: the job runs on CPUs only"
-
-
-def _not_passed_on(job: ProposedJob) -> Iterator[str]:
-    config = job.config
-    has_option = config.kv_store != "none" and isinstance(config.gpus, tuple)  # otherwise, a variable
-    keys = ["gc_type"] * (config.gc_type != "none") + ["gpus"] * has_option
-    if job.command and keys:
-        yield f"train.{' and train.'.join(keys)} not passed on: a command runs word for word"
 
 
 def _checkpoints_on_a_node(job: ProposedJob) -> Iterator[str]:
@@ -307,10 +272,8 @@ def _missing_results(job: ProposedJob) -> Iterator[str]:
 
 _ERRORS: Sequence[Callable[[ProposedJob], Iterator[Problem]]] = (_kv_store, _overridden, _p3, _gpus, _reserved)
 _WARNINGS: Sequence[Callable[[ProposedJob], Iterator[str]]] = (
-    _store_of_command,
     _separate_models,
     _gpu_warnings,
-    _not_passed_on,
     _checkpoints_on_a_node,
     _missing_results,
 )

@@ -13,14 +13,9 @@ from train.job.survey import Data, Survey
 
 COMMAND: dict[str, Any] = {"command": ("python", "x.py")}
 OWN = {"script": OWN_SCRIPT}
-SHELL = {"command": ("sh", "-c", "cd x && exec python t.py --kv-store local")}
 
 
 MISSING, EMPTY = Data(exists=False), Data(is_empty=True)
-
-
-def names(*words: str) -> dict[str, Any]:
-    return {"command": ("python", "x.py", *words)}
 
 
 def seen(data: Data | None, *, mode: str = "auto", **more: Any) -> dict[str, Any]:
@@ -110,18 +105,6 @@ def test_all_errors_are_reported_at_once() -> None:
     [
         ({}, cpus(2), {}, []),
         ({}, gpus(1, 1), {"mxnet": "mxnet==1.9.1"}, ["mxnet==1.9.1 has no GPU support"]),
-        ({"gc_type": "2bit", "gpus": (0,)}, gpus(1, 1), COMMAND, ["train.gc_type and train.gpus not passed on"]),
-        # The kv-store that a command's arguments name.
-        ({"args": ("--kvstore", "device"), "kv_store_option": ""}, with_files(cpus(2)), OWN, ["device in train.args"]),
-        ({}, cpus(2), names("--kvstore=device", "-x"), ["--kvstore device in the command: 2 workers"]),
-        ({}, cpus(2), names("--kv_store", "nccl"), ["nccl in the command: 2 workers would train 2 separate models"]),
-        ({}, cpus(2), SHELL, ["--kv-store local in the command"]),
-        ({"kv_store": "local"}, cpus(1), names("--kv-store", "dist_sync"), ['"local" starts no servers']),
-        ({"kv_store": "local"}, cpus(1), names("--kv-store", "device"), []),
-        ({}, cpus(2), names("--kv-store", "local", "--kv-store", "dist_sync"), []),  # the last one counts
-        ({}, cpus(2), names("--kv-store", "$CLUSTER_KV_STORE"), []),
-        ({}, cpus(2), names("--no-kv-store", "local", "x--kv-store=local"), []),
-        ({}, cpus(2), {"command": ("python", "-c", "add('--kv-store', default='local')")}, []),
         # An error for this project's scripts is a warning for others, because it is unknown what they read.
         ({}, cpus(2), seen(MISSING, **COMMAND), ["there is no such bucket (cluster data put --create-bucket FOLDER"]),
         ({}, cpus(2), {"survey": Survey(results="s3://b/r/")}, ["so the job's files will stay on the nodes"]),
