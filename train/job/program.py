@@ -6,15 +6,14 @@ import shlex
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from modulefinder import ModuleFinder
 from pathlib import Path
 
 from foundation.errors import UsageError
 from foundation.files import read_bounded
 from train.job.defaults import KV_STORE_OPTION, PYTHON, find_folder, find_program
 
-_IMPORT = re.compile(
-    r"^[ \t]*(?:from[ \t]+(\.*[\w.]*)[ \t]+import[ \t]+([^\n#]+)|import[ \t]+([\w., \t]+))", re.MULTILINE
-)
 _TAKES_KV_STORE = re.compile(r"""["'](--kv[-_]?store)["'=]""")
 
 _TRAINS = re.compile(r"\.backward\(")
@@ -120,43 +119,16 @@ def read_program(script: str, *, command: Sequence[str], project_dir: Path, subf
 
 
 def read_modules(path: Path, *, folder: Path) -> Iterator[str]:
-    """The text of a program, and then that of each of its modules. folder: the program's, for absolute imports."""
-    seen: set[Path] = set()
-    left = [path]
-    while left:
-        path = left.pop(0)
-        if path in seen:
-            continue
-        seen.add(path)
-        try:
-            text = read_bounded(path).decode(errors="replace")
-        except OSError:
-            continue
-        yield text
-        for base, name in find_imports(text, at=path.parent, folder=folder):
-            module = base.joinpath(*name.split("."))
-            left += [module.with_suffix(".py"), module / "__init__.py"]
-
-
-def find_imports(text: str, *, at: Path, folder: Path) -> Iterator[tuple[Path, str]]:
-    """(folder, dotted name) of all possible modules: "from a import b" may mean a.py and a/b.py. Pure.
-
-    at: the folder of this file. folder: the program's, for absolute imports.
-    """
-    for origin, names, modules in _IMPORT.findall(text):
-        for module in filter(None, (word.split()[0] for word in modules.split(",") if word.split())):
-            yield folder, module
-        if not origin:
-            continue
-        plain = origin.lstrip(".")
-        dots = len(origin) - len(plain)
-        base = folder if not dots else (at, *at.parents)[min(dots, len(at.parents)) - 1]
-        imported = [word.split()[0] for word in names.strip("() \t\\").split(",") if word.split()]
-        if plain:
-            yield base, plain
-        for name in imported:
-            if name.isidentifier():
-                yield base, f"{plain}.{name}" if plain else name
+    """The text of a program, and of each of its modules. folder: the program's, where Python looks for them."""
+    finder = ModuleFinder([str(folder)])
+    # A program may be for another version of Python; then its own text has to do.
+    with warnings.catch_warnings(), suppress(SyntaxError, ValueError, OSError):
+        warnings.simplefilter("ignore")
+        finder.run_script(str(path))
+    files = (getattr(module, "__file__", None) or "" for module in finder.modules.values())
+    for file in dict.fromkeys([str(path), *(file for file in files if file.endswith(".py"))]):
+        with suppress(OSError):
+            yield read_bounded(Path(file)).decode(errors="replace")
 
 
 def names_data(url: str, *, program: str, words: Sequence[str]) -> bool:
