@@ -7,9 +7,9 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, Optional
 
-from msgspec import Raw, Struct, structs, to_builtins
+from msgspec import Struct, structs, to_builtins
 
-from foundation.decode import convert, decode
+from foundation.decode import decode
 from foundation.errors import ClusterError, NotFoundError, UsageError
 from foundation.thread_pool import Check, map_in_threads
 from node.protocol import (
@@ -93,7 +93,7 @@ class _Identified(Struct, frozen=True, kw_only=True):
 
 
 class _Jobs(Struct, frozen=True, kw_only=True):
-    jobs: list[Raw]
+    jobs: list[Any]
     unhealthy: dict[Name, Unhealthy] = {}
 
 
@@ -121,27 +121,10 @@ def read_jobs(line: bytes) -> tuple[tuple[JobRecord, ...], Mapping[str, Unhealth
     """The jobs in the head's list, damaged records included, and the unhealthy nodes. Raises ValueError."""
     if line.count(b",") > MAX_VALUES:
         raise ValueError(f"more than {MAX_VALUES} values in the list of jobs")
-    found = _read_list(line)
+    found = decode(line, _Jobs)
     if len(found.jobs) > MAX_JOBS:
         raise ValueError(f"more than {MAX_JOBS} jobs in the list")
-    return tuple(read_record(bytes(data), source="head") for data in found.jobs), found.unhealthy
-
-
-def _read_list(line: bytes) -> _Jobs:
-    try:
-        return decode(line, _Jobs)
-    except ValueError:
-        if b"\\ud" not in line:
-            raise
-    # A byte that is not UTF-8, as in a job's command, is a lone surrogate here, which msgspec cannot pass over.
-    try:
-        jobs, unhealthy = (json.loads(line).get(key) for key in ("jobs", "unhealthy"))
-        return _Jobs(
-            jobs=[Raw(json.dumps(job).encode()) for job in jobs],
-            unhealthy=convert(unhealthy or {}, dict[Name, Unhealthy]),
-        )
-    except (AttributeError, TypeError, RecursionError) as error:
-        raise ValueError(f"not a list of jobs: {error}") from None
+    return tuple(read_record(json.dumps(job).encode(), source="head") for job in found.jobs), found.unhealthy
 
 
 def merge_records(*sources: Iterable[JobRecord]) -> tuple[JobRecord, ...]:

@@ -107,7 +107,7 @@ def test_a_damaged_record_does_not_hide_others(what: str) -> None:
     other = but(id="20261121-000001-abcdef", name="other", state="done", submitted_at=900.0)
     good, *rest = (
         merge_records(read_jobs(b'{"jobs": [' + b", ".join([DAMAGED[what], other]) + b"]}")[0])
-        if what not in ("half", "nothing")
+        if what in ("an id that is a path", "workers in words", "long")
         else (merge_records([read_record(other, source="head"), read_record(DAMAGED[what], source="head")]))
     )
     assert (good.name, good.state) == ("other", "done")
@@ -146,8 +146,6 @@ def test_a_command_that_is_not_utf_8_does_not_hide_the_jobs() -> None:
     records, unhealthy = read_jobs(line[:-1] + b', "unhealthy": {"node-1": {"id": "i-1", "reasons": ["hot"]}}}')
     assert [(record.name, record.state) for record in records] == [("caf\udce9", "running"), ("other", "running")]
     assert list(unhealthy) == ["node-1"]
-    with pytest.raises(ValueError, match="not a list of jobs"):
-        read_jobs(b'["\\udce9"]')
 
 
 RESULTS = "s3://results/jobs/"
