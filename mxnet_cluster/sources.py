@@ -174,11 +174,7 @@ class Sources:
         except (ClientError, BotoCoreError, OSError) as error:
             if isinstance(error, OSError) and error.errno == errno.EBUSY:  # s3fs's FileExpired
                 raise ClusterError(f"{word}: it was changed while it was read", hint="run the command again") from error
-            raise self.explain(word, error) from error
-
-    def explain(self, word: str, error: Exception) -> Exception:
-        """Returns the error to report for an exception of botocore or s3fs about a URL."""
-        return ClusterError(f"{word}: {error}")
+            raise ClusterError(f"{word}: {error}") from error
 
 
 def _shard(entry: dict[str, Any]) -> Shard:

@@ -13,7 +13,7 @@ from msgspec import Struct
 from foundation.errors import ClusterError
 from mxnet_cluster.recordio import broken, decode_record, find_labels, scan_records
 from mxnet_cluster.records import count_part, find_part
-from train.data.sources import Shard, Sources
+from mxnet_cluster.sources import Shard, Sources
 from train.s3.url import is_s3
 
 HEAD_BYTES = 4096  # of a record, which usually has its labels there

@@ -20,7 +20,7 @@ from foundation.progress import Report
 from foundation.thread_pool import bounded_pool
 from foundation.user_folders import cache_folder
 from mxnet_cluster.recordio import scan_records
-from train.data.sources import INDEX_FOLDER, Shard, Sources
+from mxnet_cluster.sources import INDEX_FOLDER, Shard, Sources
 from train.data.work import move_files, work_folder
 from train.s3 import operations
 from train.s3.url import S3Url, is_s3, parse_url

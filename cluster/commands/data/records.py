@@ -14,13 +14,13 @@ from cluster.app import App, pass_app
 from cluster.completion import FILE_OR_URL
 from cluster.views.data import counting_bar
 from foundation.errors import NotFoundError, UsageError
+from mxnet_cluster.sources import Sources
 from provision.model import count
 from train.data import image_list
 from train.data.encode import ImageOptions, check_library
 from train.data.info import ShardInfo, describe_shards, share_out
 from train.data.pack import PackPart, apply_pack, plan_parts
 from train.data.shards import WrittenShard, check_apart, open_destination, split_shards
-from train.data.sources import Sources
 from train.s3.url import is_s3
 
 _SHARDS = 16

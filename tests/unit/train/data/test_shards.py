@@ -13,11 +13,11 @@ from foundation.errors import ClusterError
 from foundation.progress import silent
 from mxnet_cluster.recordio import MAGIC, ImageRecord, encode_image, encode_record
 from mxnet_cluster.records import iterate_records
+from mxnet_cluster.sources import Shard, Sources
 from photos import Run
 from record_files import image_record, write_uneven
 from train.data.info import describe_shards, share_out
 from train.data.shards import Destination, open_destination, split_shards
-from train.data.sources import Shard, Sources
 
 
 def joined(folder: Path) -> bytes:
