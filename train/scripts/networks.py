@@ -3,13 +3,20 @@
 `common.network_names` lists the networks without importing MXNet.
 """
 
-from typing import Any, Callable, List, Optional, Tuple
+from typing import Callable, List, Optional, Tuple
 
 import mxnet as mx
 from common.network_names import SMALL, pick_depth
 from mxnet.gluon import HybridBlock, nn
 from mxnet.gluon.model_zoo import vision
-from mxnet.gluon.model_zoo.vision.resnet import BasicBlockV1, BasicBlockV2, BottleneckV2, ResNetV1, ResNetV2
+from mxnet.gluon.model_zoo.vision.resnet import (
+    BasicBlockV1,
+    BasicBlockV2,
+    BottleneckV1,
+    BottleneckV2,
+    ResNetV1,
+    ResNetV2,
+)
 
 _UNITS = {
     18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3),
@@ -53,7 +60,7 @@ def build(
 
 
 def _block(network: str, depth: int, classes: int, *, small: bool) -> HybridBlock:
-    if network in ("resnet", "resnet-v2", "resnext"):
+    if network in ("resnet", "resnet-v2"):
         return _residual(network, depth, classes, small=small)
     if network == "inception-v3":
         return _inception_v3(classes)
@@ -64,13 +71,9 @@ def _block(network: str, depth: int, classes: int, *, small: bool) -> HybridBloc
 
 
 def _residual(network: str, depth: int, classes: int, *, small: bool) -> HybridBlock:
-    """A residual network. small: three stages with 6 n + 2 layers or, for ResNeXt, 9 n + 2 (He et al., 2015)."""
-    if network == "resnext":
-        units = [(depth - 2) // 9] * 3 if small else _UNITS[depth]
-        channels = [64, 256, 512, 1024, 2048]
-        return ResNetV1(ResNeXtBottleneck, units, channels[: len(units) + 1], classes, thumbnail=small)
+    """A residual network. small: three stages with 6 n + 2 layers (He et al., 2015)."""
     net, basic, bottleneck = (
-        (ResNetV1, BasicBlockV1, Bottleneck) if network == "resnet" else (ResNetV2, BasicBlockV2, BottleneckV2)
+        (ResNetV1, BasicBlockV1, BottleneckV1) if network == "resnet" else (ResNetV2, BasicBlockV2, BottleneckV2)
     )
     if small:
         return net(basic, [(depth - 2) // 6] * 3, [16, 16, 32, 64], classes, thumbnail=True)
@@ -85,47 +88,6 @@ def _inception_v3(classes: int) -> HybridBlock:
     net.features = net.features[:-2]
     net.features.add(nn.GlobalAvgPool2D(), nn.Dropout(0.5))
     return net
-
-
-# -- blocks and networks that MXNet's model zoo lacks ----------------------------------------------------------------
-
-
-class Bottleneck(HybridBlock):
-    """Convolutions of 1, 3 and 1 pixels parallel to a shortcut, with the interface of the zoo's BottleneckV1.
-
-    The zoo's block halves an image in its first convolution, which drops three of four pixels. This one halves it in
-    the second, as "ResNet v1.5" does. width: channels of the second convolution per output channel.
-    """
-
-    width, groups = 0.25, 1
-
-    def __init__(
-        self,
-        channels: int,
-        stride: int,
-        downsample: bool = False,  # noqa: FBT001, FBT002 - as the zoo passes it
-        in_channels: int = 0,
-        **named: Any,
-    ) -> None:
-        super().__init__(**named)
-        inner = int(channels * self.width)
-        self.body = _sequence(
-            *_conv_bn(inner, 1),
-            *_conv_bn(inner, 3, strides=stride, padding=1, groups=self.groups),
-            *_conv_bn(channels, 1)[:-1],
-        )
-        shortcut = _conv_bn(channels, 1, strides=stride, in_channels=in_channels)[:-1] if downsample else ()
-        self.shortcut = _sequence(*shortcut)
-
-    def hybrid_forward(self, F: Any, x: Any) -> Any:  # noqa: N803 - MXNet's name
-        """The rectified sum of body and shortcut."""
-        return F.Activation(self.body(x) + self.shortcut(x), act_type="relu")
-
-
-class ResNeXtBottleneck(Bottleneck):
-    """A bottleneck with 32 groups (Xie et al., 2016), of 4, 8, 16 and 32 channels in the four stages."""
-
-    width, groups = 0.5, 32
 
 
 def mlp(classes: int) -> HybridBlock:
@@ -145,8 +107,3 @@ def _sequence(*layers: HybridBlock) -> HybridBlock:
     made = nn.HybridSequential(prefix="")
     made.add(*layers)
     return made
-
-
-def _conv_bn(channels: int, kernel: int, **named: Any) -> Tuple[HybridBlock, ...]:
-    """A convolution without bias, batch normalization, rectified units."""
-    return nn.Conv2D(channels, kernel, use_bias=False, **named), nn.BatchNorm(), nn.Activation("relu")

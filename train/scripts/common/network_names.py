@@ -31,7 +31,6 @@ BY_NAME = {
     "lenet": Choice((), (), 16),
     "resnet": Choice(_RESNET, _RESNET_SMALL, 8),
     "resnet-v2": Choice(_RESNET, _RESNET_SMALL, 8),
-    "resnext": Choice((50, 101, 152), (29, *range(38, 165, 9)), 8),
     "vgg": Choice(_VGG, _VGG, 32),
     "alexnet": Choice((), (), 63),
     "inception-v3": Choice((), (), 75),

@@ -23,15 +23,13 @@ SMALL = (3, 28, 28)
 PUBLISHED = (
     ("resnet", 18, LARGE, 11_689_512),
     ("resnet", 34, LARGE, 21_797_672),
-    ("resnet", 50, LARGE, 25_557_032),
-    ("resnet", 101, LARGE, 44_549_160),
-    ("resnet", 152, LARGE, 60_192_808),
+    ("resnet", 50, LARGE, 25.56e6),
+    ("resnet", 101, LARGE, 44.55e6),
+    ("resnet", 152, LARGE, 60.19e6),
     ("resnet-v2", 50, LARGE, 25.55e6),
     ("resnet", 20, SMALL, 0.27e6),
     ("resnet", 56, SMALL, 0.85e6),
     ("resnet", 110, SMALL, 1.7e6),
-    ("resnext", 50, LARGE, 25_028_904),
-    ("resnext", 101, LARGE, 44_177_704),
     ("vgg", 11, LARGE, 132_863_336),
     ("vgg", 13, LARGE, 133_047_848),
     ("vgg", 16, LARGE, 138_357_544),
@@ -42,7 +40,7 @@ PUBLISHED = (
 )
 TRAINED = (
     ("mlp", None, 28), ("lenet", None, 28), ("resnet", 8, 28), ("resnet", 18, 33), ("resnet", 50, 33),
-    ("resnet-v2", 8, 28), ("resnet-v2", 50, 33), ("resnext", 29, 28), ("resnext", 50, 33), ("vgg", 11, 32),
+    ("resnet-v2", 8, 28), ("resnet-v2", 50, 33), ("vgg", 11, 32),
     ("alexnet", None, 63), ("inception-v3", None, 75),
     ("mobilenet", None, 28),
 )  # fmt: skip

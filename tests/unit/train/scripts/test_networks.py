@@ -59,7 +59,7 @@ VERSIONS = ("1.5.1.post0", "1.6.0", real_mxnet.VERSION, "1.8.0.post0", "1.9.1")
     ("version", "which", "trained"),
     [
         (real_mxnet.VERSION, "few", 2),
-        *(pytest.param(version, "all", 13, marks=pytest.mark.slow) for version in VERSIONS),
+        *(pytest.param(version, "all", 11, marks=pytest.mark.slow) for version in VERSIONS),
     ],
 )
 def test_every_network_trains_and_is_as_large_as_published(version: str, which: str, trained: int) -> None:
@@ -68,7 +68,7 @@ def test_every_network_trains_and_is_as_large_as_published(version: str, which: 
     done = subprocess.run(
         [python, "-W", "ignore", PROGRAM, SCRIPTS, which], capture_output=True, text=True, check=False, timeout=280
     )
-    assert (done.returncode, done.stdout) == (0, f"18 counted, {trained} trained\n"), done.stderr
+    assert (done.returncode, done.stdout) == (0, f"16 counted, {trained} trained\n"), done.stderr
 
 
 def test_the_indexes_of_a_packed_folder_are_not_read_as_records(tmp_path: Path) -> None:
