@@ -3,8 +3,6 @@
 import re
 from collections.abc import Iterator
 
-from msgspec import Struct, field
-
 from node.causes.mistake import without_rank
 from train.follow.events import Event, Process
 
@@ -12,39 +10,14 @@ BEGIN = "Traceback (most recent call last):"
 _ADDRESS = re.compile(r"0x[0-9a-f]+")
 MOST_LINES = 500
 MOST_NAMED = 4
-BURST_S = 1.0
-"""Lines that follow a traceback within this time belong to it: the rest of a message, or the exception's context."""
-
-
-class _Seen(Struct, kw_only=True):
-    """A traceback that was shown. lines: those that followed in its process."""
-
-    error: str
-    processes: list[Process]
-    lines: list[str] = field(default_factory=list)
-
-    @property
-    def message(self) -> str:
-        """The error's last line. From MXNet 1.7 on, an error starts with MXNet's own traceback; its message follows."""
-        rest = (line for line in self.lines if line and not line[0].isspace())
-        return next(rest, self.error) if self.error.endswith(BEGIN) else self.error
-
-
-class _Following(Struct, kw_only=True):
-    """A process after its traceback. position: in the lines of the one that was shown; None: it is that one."""
-
-    seen: _Seen
-    position: int | None
-    until: float
 
 
 class Tracebacks:
     """Holds back the lines of each traceback until it is complete, and leaves out those that were shown."""
 
     def __init__(self) -> None:
-        self._open: dict[int, list[Event]] = {}
-        self._seen: dict[tuple[str, ...], _Seen] = {}
-        self._following: dict[int, _Following] = {}
+        self._open: dict[int, list[Event]] = {}  # by the process's number
+        self._seen: dict[tuple[str, ...], list[Process]] = {}  # the processes that had a traceback
 
     def take(self, event: Event) -> list[Event]:
         """The events to show now, in order."""
@@ -58,17 +31,14 @@ class Tracebacks:
 
     def _take_line(self, event: Event, process: Process) -> list[Event]:
         text = _normal(event.text)
-        held = self._open.get(process.number)
-        if held is None and text == BEGIN:
-            self._open[process.number] = [event]
-            return []
-        if held is None:
-            return [] if self._repeats(process, text, event.at) else [event]
+        if process.number not in self._open and text != BEGIN:
+            return [event]
+        held = self._open.setdefault(process.number, [])
         held.append(event)
-        if text.startswith((" ", "\t")) and len(held) < MOST_LINES:
+        # From MXNet 1.7 on, an error starts with MXNet's own traceback; its message follows.
+        if (text.startswith((" ", "\t")) or text.endswith(BEGIN)) and len(held) < MOST_LINES:
             return []
-        del self._open[process.number]
-        return self._complete(held, process)
+        return self._complete(self._open.pop(process.number), process)
 
     def flush(self) -> list[Event]:
         """The lines that are held back."""
@@ -76,42 +46,19 @@ class Tracebacks:
 
     def render(self) -> Iterator[str]:
         """A line for each traceback that several processes had."""
-        for seen in self._seen.values():
-            count = len(seen.processes)
+        for lines, processes in self._seen.items():
+            count = len(processes)
             if count > 1:
-                names = ", ".join(process.tag for process in seen.processes[:MOST_NAMED])
+                names = ", ".join(process.tag for process in processes[:MOST_NAMED])
                 more = f" and {count - MOST_NAMED} more" if count > MOST_NAMED else ""
-                yield f"the same traceback on {count} processes ({names}{more}): {seen.message}"
+                yield f"the same traceback on {count} processes ({names}{more}): {lines[-1]}"
 
     def _complete(self, held: list[Event], process: Process) -> list[Event]:
-        lines = tuple(_normal(event.text) for event in held)
-        until = held[-1].at + BURST_S
-        seen = self._seen.get(lines)
-        if seen is None:
-            seen = self._seen[lines] = _Seen(error=lines[-1], processes=[process])
-            self._following[process.number] = _Following(seen=seen, position=None, until=until)
-            return held
-        if all(other.number != process.number for other in seen.processes):
-            seen.processes.append(process)
-            self._following[process.number] = _Following(seen=seen, position=0, until=until)
-            return []
-        return held  # the process itself repeats it
-
-    def _repeats(self, process: Process, text: str, at: float) -> bool:
-        """Whether a line repeats what followed the traceback that was shown."""
-        following = self._following.get(process.number)
-        if following is None:
-            return False
-        if at <= following.until:
-            lines = following.seen.lines
-            if following.position is None:
-                lines.append(text)
-                return False
-            if following.position < len(lines) and lines[following.position] == text:
-                following.position += 1
-                return True
-        del self._following[process.number]
-        return False
+        processes = self._seen.setdefault(tuple(_normal(event.text) for event in held), [])
+        if any(other.number == process.number for other in processes):
+            return held  # the process itself repeats it
+        processes.append(process)
+        return held if len(processes) == 1 else []
 
 
 def _normal(text: str) -> str:

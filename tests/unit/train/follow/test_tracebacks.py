@@ -51,14 +51,6 @@ def test_addresses_and_ranks_make_no_difference() -> None:
     assert len(show(*ranked(0), *ranked(1))) == len(WHOLE)
 
 
-def test_the_rest_of_a_message_is_shown_once() -> None:
-    """The context of an exception, and the further lines of its message; but not what a process prints later."""
-    chain = (*WHOLE, "", "During handling of the above exception, another exception occurred:", "", *WHOLE[:-1], "E: y")
-    assert len(show(*of(0, *chain, "Stack trace:", "  [bt] (0)"), *of(1, *chain, "Stack trace:", "  [bt] (0)"))) == 13
-    goes_on = show(*of(0, *WHOLE), *of(0, "again", at=109.0), *of(1, *WHOLE), *of(1, "again", at=109.0))
-    assert goes_on == [*((0, text) for text in WHOLE), (0, "again"), (1, "again")]
-
-
 def test_an_error_that_begins_with_a_traceback_is_named_by_its_words() -> None:
     tracebacks = Tracebacks()
     words = (BEGIN, *FRAMES, f"mxnet.base.MXNetError: {BEGIN}", '  File "io.cc", line 86', "MXNetError: no such file")
