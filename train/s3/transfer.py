@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
@@ -133,8 +134,7 @@ class _Job:
             self._progress.moved(size_bytes)
 
     def _put(self, upload: Upload, tier: Tier, check: Check) -> None:
-        with upload.source.open("rb", buffering=0) as file:
-            source = Source(file, check, self._moved)
+        with Source(upload.source, check, self._moved) as source:
             content = source if source.size_bytes > PART_BYTES else source.read_all()
             try:
                 self._connection.put(
@@ -229,20 +229,19 @@ class _Job:
         return digest.digest() if digest else b""
 
 
-class Source(io.RawIOBase):
+class Source(io.FileIO):
     """A local file to send. A read fails if the file changed since it was opened, so that no mixture is stored.
 
     obstore hides the error of a failed read: `raise_error` raises it.
     """
 
-    def __init__(self, file: io.FileIO, check: Check, moved: Callable[[int], None]) -> None:
+    def __init__(self, path: Path, check: Check, moved: Callable[[int], None]) -> None:
         """moved: called with the number of bytes that were read for the first time."""
-        super().__init__()
-        self._file = file
+        super().__init__(path)
         self._check = check
         self._moved = moved
         self._read_bytes = 0
-        self._before = os.fstat(file.fileno())
+        self._before = os.fstat(self.fileno())
         self._error: BaseException | None = None
         self.size_bytes = self._before.st_size
 
@@ -250,24 +249,24 @@ class Source(io.RawIOBase):
         """The whole content."""
         return b"".join(iter(lambda: self.read(self.size_bytes + 1), b""))
 
-    def read(self, size: int = -1, /) -> bytes:
-        """As in io.RawIOBase. Raises ClusterError if the file was changed, StoppedError, OSError."""
+    def read(self, size: int | None = -1, /) -> bytes:
+        """As in io.FileIO. Raises ClusterError if the file was changed, StoppedError, OSError."""
         try:
             self._check()
-            data = self._file.read(size) or b""
-            if self._file.tell() >= self.size_bytes or not data:
+            data = super().read(size) or b""
+            if self.tell() >= self.size_bytes or not data:
                 self._check_unchanged()
         except BaseException as error:
             self._error = error
             raise
-        if self._file.tell() > self._read_bytes:
-            self._moved(self._file.tell() - self._read_bytes)
-            self._read_bytes = self._file.tell()
+        if self.tell() > self._read_bytes:
+            self._moved(self.tell() - self._read_bytes)
+            self._read_bytes = self.tell()
         return data
 
     def _check_unchanged(self) -> None:
-        after = os.fstat(self._file.fileno())
-        at = self._file.tell()
+        after = os.fstat(self.fileno())
+        at = self.tell()
         # Files in /proc have other sizes than they say.
         if (self._before.st_size, self._before.st_mtime_ns, at) != (after.st_size, after.st_mtime_ns, self.size_bytes):
             raise ClusterError(f"it was changed while it was read: {at} bytes of {self.size_bytes}")
@@ -276,22 +275,6 @@ class Source(io.RawIOBase):
         """Raises the error of a failed read, if there was one."""
         if self._error is not None:
             raise self._error
-
-    def readable(self) -> bool:
-        """Returns True."""
-        return True
-
-    def seekable(self) -> bool:
-        """Returns True: a request that is retried starts from the beginning."""
-        return True
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
-        """As in io.RawIOBase."""
-        return self._file.seek(offset, whence)
-
-    def tell(self) -> int:
-        """As in io.RawIOBase."""
-        return self._file.tell()
 
 
 def _render_failure(transfer: Upload | Download, error: ClusterError | OSError) -> str:
