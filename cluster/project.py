@@ -16,7 +16,7 @@ from bootstrap.environment.requirements import PYPROJECT, find_exact, find_name,
 from foundation.errors import ConfigError
 from foundation.files import read_bounded
 from node.engines.engine import Framework
-from train.job.program import find_imports, read_modules
+from train.job.program import find_modules
 
 REQUIREMENTS = "requirements.txt"
 SCRIPT = "train.py"
@@ -98,11 +98,10 @@ def _find_framework(
 ) -> tuple[Framework | None, str]:
     """The framework, and what names it. The script's own imports count first."""
     path = folder / (script or "")
-    for text in read_modules(path, folder=path.parent) if script is not None else ():
-        for _, module in find_imports(text, at=path.parent, folder=path.parent):
-            name = module.partition(".")[0]
-            if (framework := _FRAMEWORKS.get(name.replace("_", "-"))) is not None:
-                return framework, f"{script} imports {name}"
+    for module in find_modules(path, folder=path.parent).badmodules if script is not None else ():
+        name = module.partition(".")[0]
+        if (framework := _FRAMEWORKS.get(name.replace("_", "-"))) is not None:
+            return framework, f"{script} imports {name}"
     named = [find_name(requirement) for requirement in requirements]
     if locked:
         named = _LOCKED_NAME.findall(_read(folder / LOCK))

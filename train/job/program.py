@@ -112,19 +112,27 @@ def read_program(script: str, *, command: Sequence[str], project_dir: Path, subf
         and "-m" in " ".join(command).split()
         and (here / f"{program.replace('.', '/')}.py").is_file()
     ):
-        return "\n".join(read_modules(here / f"{program.replace('.', '/')}.py", folder=here))
+        return "\n".join(_read_modules(here / f"{program.replace('.', '/')}.py", folder=here))
     if path.suffix != ".py" or not path.is_file():
         return ""
-    return "\n".join(read_modules(path, folder=path.parent))
+    return "\n".join(_read_modules(path, folder=path.parent))
 
 
-def read_modules(path: Path, *, folder: Path) -> Iterator[str]:
-    """The text of a program, and of each of its modules. folder: the program's, where Python looks for them."""
+def find_modules(path: Path, *, folder: Path) -> ModuleFinder:
+    """A program's modules, and the names that are none of them. folder: the program's, where Python looks for them.
+
+    Nothing is found if the program is for another version of Python.
+    """
     finder = ModuleFinder([str(folder)])
-    # A program may be for another version of Python; then its own text has to do.
     with warnings.catch_warnings(), suppress(SyntaxError, ValueError, OSError):
         warnings.simplefilter("ignore")
         finder.run_script(str(path))
+    return finder
+
+
+def _read_modules(path: Path, *, folder: Path) -> Iterator[str]:
+    """The text of a program, and of each of its modules."""
+    finder = find_modules(path, folder=folder)
     files = (getattr(module, "__file__", None) or "" for module in finder.modules.values())
     for file in dict.fromkeys([str(path), *(file for file in files if file.endswith(".py"))]):
         with suppress(OSError):
