@@ -226,10 +226,6 @@ cluster data ls                          the buckets
 cluster data ls s3://bucket/mnist/       a folder
 cluster data ls 's3://bucket/**/*.rec'   what matches
 """,
-    "data du": """
-cluster data du s3://bucket/                by folder
-cluster data du s3://bucket/mnist/ --json   for scripts
-""",
     "data rm": """
 cluster data rm s3://bucket/mnist/train.rec   an object
 cluster data rm -r s3://bucket/mnist/         a folder

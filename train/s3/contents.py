@@ -1,9 +1,7 @@
-"""Lists and deletes objects in S3: `cluster data ls`, `du` and `rm`."""
+"""Lists and deletes objects in S3: `cluster data ls` and `rm`."""
 
 import shlex
 from collections.abc import Sequence
-
-from msgspec import Struct
 
 from foundation.errors import ClusterError, NotFoundError, UsageError, list_lines
 from foundation.progress import Event, Report, silent
@@ -14,14 +12,6 @@ from train.s3.url import S3Object, S3Url, has_glob, is_marker, parse_url
 _DELETE_AT_ONCE = 1000  # S3's limit for one DeleteObjects
 # A line of a listing: an object, or the URL of a bucket or folder.
 Entry = S3Object | S3Url
-
-
-class Usage(Struct, frozen=True, kw_only=True):
-    """The number and size of the objects below a folder, or of a single object."""
-
-    url: S3Url
-    objects: int
-    size_bytes: int
 
 
 def ls(url: str | None, *, region: str, recursive: bool = False) -> tuple[Entry, ...]:
@@ -42,26 +32,6 @@ def ls(url: str | None, *, region: str, recursive: bool = False) -> tuple[Entry,
         if not has_glob(where.key):
             raise
         return _list_matches(connection, where, recursive=recursive)
-
-
-def du(url: str, *, region: str) -> tuple[Usage, ...]:
-    """The usage of each folder and object in a folder, sorted; the folder itself comes last.
-
-    Raises UsageError, NotFoundError if nothing is found, AwsError.
-    """
-    where = parse_url(url, exact=True)
-    connection = Connection(region=region)
-    found = find_objects(connection, [where]) if where.key else connection.list_objects(where)
-    sizes = [(item.url, item.size_bytes) for item in found]
-    base = where.key if not where.key or where.key.endswith("/") or has_glob(where.key) else where.key + "/"
-    folders: dict[S3Url, list[int]] = {}
-    for item_url, size_bytes in sizes:
-        name, slash, _ = item_url.key.removeprefix(base).partition("/")
-        group = S3Url(bucket=where.bucket, key=base + name + slash) if item_url.key.startswith(base) else item_url
-        folders.setdefault(group, []).append(size_bytes)
-    parts = [Usage(url=group, objects=len(each), size_bytes=sum(each)) for group, each in sorted(folders.items())]
-    total = Usage(url=where, objects=len(sizes), size_bytes=sum(size for _, size in sizes))
-    return (*parts, total)
 
 
 def find_whole_buckets(urls: Sequence[str], *, recursive: bool) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Copies datasets to S3 and back: `cluster data put` and `get`; also exports `ls`, `du` and `rm` of contents.py.
+"""Copies datasets to S3 and back: `cluster data put` and `get`; also exports `ls` and `rm` of contents.py.
 
 Each function opens its own connections and closes them. transfer_plan.py has the rules for names.
 """
@@ -14,7 +14,7 @@ from foundation.progress import Report
 from train.s3 import transfer
 from train.s3.connection import Connection
 from train.s3.content import choose_downloads, choose_uploads
-from train.s3.contents import delete_objects, du, find_whole_buckets, ls, rm
+from train.s3.contents import delete_objects, find_whole_buckets, ls, rm
 from train.s3.destination import describe_destination, prepare_bucket
 from train.s3.partial_file import find_surplus_files, refuse_links, remove_unfinished
 from train.s3.run_journal import Run, abort_unfinished, noted
@@ -23,7 +23,7 @@ from train.s3.transfer import Progress, is_in_parts
 from train.s3.transfer_plan import Download, TransferPlan, Upload, find_surplus_objects, plan_get, plan_put
 from train.s3.url import compile_excludes, has_glob, parse_url
 
-__all__ = ["Done", "du", "find_whole_buckets", "get", "ls", "put", "rm", "unwatched", "yes"]
+__all__ = ["Done", "find_whole_buckets", "get", "ls", "put", "rm", "unwatched", "yes"]
 
 # Takes the transfers that are about to start; returns their Progress.
 Watch = Callable[[Sequence[Upload | Download]], Progress]

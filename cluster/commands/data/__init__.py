@@ -9,7 +9,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "put": ("cluster.commands.data.transfer:put", "Copy files, folders and globs to S3."),
     "get": ("cluster.commands.data.transfer:get", "Copy objects, folders and globs from S3."),
     "ls": ("cluster.commands.data.transfer:ls", "List buckets, or the contents of a folder."),
-    "du": ("cluster.commands.data.transfer:du", "Count objects and bytes by folder."),
     "rm": ("cluster.commands.data.transfer:rm", "Delete objects, folders and buckets."),
     "pack": ("cluster.commands.data.records:pack", "Pack folders of images into RecordIO shards."),
     "split": ("cluster.commands.data.records:split", "Split .rec files into shards of another number or size."),

@@ -1,4 +1,4 @@
-"""`cluster data put`, `get`, `ls`, `du` and `rm`: files and objects in S3."""
+"""`cluster data put`, `get`, `ls` and `rm`: files and objects in S3."""
 
 import os
 import shlex
@@ -163,26 +163,6 @@ def ls(app: App, *, url: str | None, recursive: bool, as_json: bool) -> None:
         else:
             row = "-", "-", str(entry)
         app.print_line(_render_row(*row))
-
-
-@click.command("du")
-@click.argument("url", metavar="s3://BUCKET/FOLDER/", type=FILE_OR_URL)
-@click.option("--json", "as_json", is_flag=True, help="Print the counts as JSON.")
-@pass_app
-def du(app: App, *, url: str, as_json: bool) -> None:
-    """Count objects and bytes by folder.
-
-    Each line shows the size, the number of objects and the URL of one subfolder. The last line is the total.
-    """
-    app.enter_cloud()
-    usages = s3.du(url, region=app.config.provision.region)
-    if as_json:
-        rows = [{"url": str(row.url), "objects": row.objects, "size_bytes": row.size_bytes} for row in usages]
-        app.print_json({"folders": rows[:-1], "total": rows[-1]})
-        return
-    app.print_line(f"{'SIZE':>9}  {'OBJECTS':>9}  URL")
-    for row in usages:
-        app.print_line(f"{decimal(row.size_bytes):>9}  {row.objects:>9}  {row.url}")
 
 
 @click.command("rm")

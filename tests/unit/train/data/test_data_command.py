@@ -115,13 +115,6 @@ def test_a_question_stays_on_the_screen(project: Project, server: S3Server) -> N
     assert server.read("bucket") == {"new": b"n"}
 
 
-def test_du(project: Project, server: S3Server) -> None:
-    server.put("bucket", {"in/a": b"1", "in/b": b"22"})
-    usage = json.loads(project.run("data", "du", "--json", "s3://bucket/in/").stdout)
-    assert usage["total"] == {"url": "s3://bucket/in/", "objects": 2, "size_bytes": 3}
-    assert project.run("data", "du", "s3://bucket/in/").stdout.split()[-4:] == ["3", "bytes", "2", "s3://bucket/in/"]
-
-
 def test_secrets_are_neither_shown_nor_stored(project: Project, server: S3Server) -> None:
     server.put("bucket", {})
     (project.directory / "x").write_bytes(bytes(9_000_000))

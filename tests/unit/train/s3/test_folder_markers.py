@@ -31,7 +31,6 @@ def test_a_marker_with_content_is_named(server: S3Server, tmp_path: Path, other:
         get(source, tmp_path / "out")
     assert "\n  s3://bucket/in/: a file's name cannot end with a slash" in caught.value.message
     assert read_files(tmp_path / "out") == {"a": other}
-    assert s3.du(source, region=REGION)[-1].objects == 2
     first = s3.ls(source, region=REGION)[0]
     assert (str(first.url), first.size_bytes) == ("s3://bucket/in/", 4)
 
