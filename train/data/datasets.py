@@ -21,7 +21,6 @@ import tarfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from msgspec import Struct
 from PIL import Image
@@ -167,27 +166,25 @@ def decode_idx(file: bytes) -> tuple[tuple[int, ...], bytes]:
 
 def _write_cifar10(sources: Path, folder: Path, shards: int) -> Written:
     """Writes CIFAR-10 as RecordIO, in the order of its batches, which is not that of the archive."""
-    with TemporaryDirectory(dir=folder) as unpacked:
-        batches = {}
-        with tarfile.open(sources / CIFAR_ARCHIVE) as archive:  # extractall has no filter in Debian 12's Python 3.11.2
-            for member in archive:
-                if (content := archive.extractfile(member)) is not None:
-                    batches[Path(member.name).name] = batch = Path(unpacked, Path(member.name).name)
-                    batch.write_bytes(content.read())
-        train, val = (_read_batches([batches[name] for name in names]) for names in (CIFAR_TRAIN, (CIFAR_VAL,)))
-        return _write_parts(folder, train, val, shards=shards)
+    batches = {}
+    with tarfile.open(sources / CIFAR_ARCHIVE) as archive:
+        for member in archive:
+            if (content := archive.extractfile(member)) is not None:
+                batches[Path(member.name).name] = content.read()
+    train, val = (_read_batches([batches[name] for name in names]) for names in (CIFAR_TRAIN, (CIFAR_VAL,)))
+    return _write_parts(folder, train, val, shards=shards)
 
 
-def _read_batches(batches: Sequence[Path]) -> _Part:
-    count = sum(batch.stat().st_size for batch in batches) // _CIFAR_RECORD
+def _read_batches(batches: Sequence[bytes]) -> _Part:
+    count = sum(map(len, batches)) // _CIFAR_RECORD
     return _Part(count=count, images=(image for batch in batches for image in _read_batch(batch)))
 
 
-def _read_batch(batch: Path) -> Iterator[Labelled]:
-    with batch.open("rb") as file:
-        while record := file.read(_CIFAR_RECORD):
-            planes = [Image.frombytes("L", _CIFAR_SIZE, record[1 + at * _PLANE :][:_PLANE]) for at in range(3)]
-            yield record[0], Image.merge("RGB", planes)
+def _read_batch(batch: bytes) -> Iterator[Labelled]:
+    for begin in range(0, len(batch), _CIFAR_RECORD):
+        record = batch[begin : begin + _CIFAR_RECORD]
+        planes = [Image.frombytes("L", _CIFAR_SIZE, record[1 + at * _PLANE :][:_PLANE]) for at in range(3)]
+        yield record[0], Image.merge("RGB", planes)
 
 
 # --- 1797 digits that 43 people wrote, 8 by 8 pixels from 0 to 16 each: the test part of UCI's "Optical Recognition of
