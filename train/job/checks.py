@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -12,10 +13,10 @@ from node.engines.engine import Framework
 from node.train_settings import ENVIRONMENTS
 from provision.model import count
 from train.job.config import TrainConfig
-from train.job.data_checks import Problem, find_problems
 from train.job.defaults import KV_STORE_OPTION, find_option, script_options
 from train.job.placement import Placement, share_gpus
 from train.job.survey import Data
+from train.s3.url import is_s3
 
 # launch.py and the supervisor set these. With other values, a job could not find its scheduler, or be found itself.
 RESERVED = frozenset(
@@ -37,6 +38,14 @@ def check_framework(launcher: str, framework: Framework, *, has_image: bool = Fa
         f'train.launcher = "{launcher}" does not start programs of [bootstrap] framework = "{framework}"',
         hint=f"cluster train --launcher auto (or {', '.join(fitting)}), or change [bootstrap] framework",
     )
+
+
+class Problem(NamedTuple):
+    """An error or warning about a job, and what to do. certain: no program can read [data] url like this."""
+
+    message: str
+    hint: str = ""
+    certain: bool = True
 
 
 class ProposedJob(Struct, frozen=True, kw_only=True):
@@ -112,7 +121,7 @@ def check(job: ProposedJob) -> tuple[str, ...]:
     """The warnings about a job. Raises ConfigError, with all errors, if the job cannot work."""
     data_problems: list[Problem] = []
     if job.data is not None and job.data_url is not None and job.names_data and not job.reads_something_else:
-        data_problems += find_problems(
+        data_problems += find_data_problems(
             job.data,
             job.data_url,
             region=job.region,
@@ -126,6 +135,34 @@ def check(job: ProposedJob) -> tuple[str, ...]:
         raise ConfigError("\n".join(problem.message for problem in problems), hint=hint)
     warnings = [where for rule in _WARNINGS for where in rule(job)]
     return (*warnings, *(f"{problem.message} ({problem.hint})" for problem in data_problems))
+
+
+def find_data_problems(data: Data, url: str, *, region: str | None, nodes_credentials: bool) -> Iterator[Problem]:
+    """The problems of a job's data at [data] url.
+
+    region: the nodes'. nodes_credentials: the job uses the nodes' credentials.
+    """
+    setting, of_s3 = f'data.url = "{url}"', is_s3(url)
+    put = f"cluster data put FOLDER {url}" if of_s3 else f"cluster cp LOCAL_FOLDER node-0:{url}"
+    if not data.exists:
+        create = f"cluster data put --create-bucket FOLDER {url}"
+        yield Problem(f"{setting}: there is no such {'bucket' if of_s3 else 'folder'}", create if of_s3 else put)
+        return
+    if None not in (data.region, region) and data.region != region:
+        yield Problem(
+            f"{setting}: the bucket is in {data.region}, but the nodes are in {region} and read S3 there",
+            f'set [provision] region = "{data.region}" for a new cluster, or copy the data to a bucket in {region}: '
+            "cluster data get, then cluster data put --create-bucket",
+            certain=data.at_aws,
+        )
+    if data.refused is not None and not nodes_credentials:
+        yield Problem(
+            f"{setting}: the job gets your credentials, and with them {data.refused}",
+            "cluster iam-policy prints the permissions that you need; or let the nodes use [provision] "
+            "instance_profile",
+        )
+    if data.is_empty:
+        yield Problem(f"{setting}: there is nothing to read", put)
 
 
 def _kv_store(job: ProposedJob) -> Iterator[Problem]:

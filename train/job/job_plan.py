@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from bootstrap.apply import ReadyNode
-from bootstrap.container.config import ContainerConfig
+from bootstrap.container.config import ContainerConfig, parse_mount, parse_size
 from bootstrap.container.prepare import LauncherUse, PreparedImage
 from bootstrap.environment.target import choose_mxnet
 from foundation.remote_command import HIDDEN
@@ -19,7 +19,6 @@ from node.job_folder import mask
 from node.protocol import AllocationRequest, Container, JobHost, JobSpec, Notify, Order
 from train.job.checks import ProposedJob, check
 from train.job.config import DataConfig, QueueConfig, TrainConfig
-from train.job.containers import PYTHON, plan_containers
 from train.job.defaults import (
     Threads,
     choose_gpus,
@@ -34,6 +33,11 @@ from train.job.program import choose_kv_store_option, names_data, trains_alone
 from train.job.reading import Reading, plan_reading, plan_saved, plan_staged, reading_environment, reading_warnings
 from train.job.survey import Survey
 from train.s3.environment import S3Access
+
+IMAGE_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+"""The PATH for images that set none."""
+IMAGE_PYTHON = "python3"
+"""The program that runs scripts in an image with its own framework."""
 
 
 class Job(Struct, frozen=True, kw_only=True):
@@ -160,7 +164,7 @@ def plan_job(
 
     def words(node: ReadyNode) -> tuple[str, ...]:
         there = rebase(script, head=head, node=node, project_dir=folder(node))
-        python = node.python if image is None or framework != "none" else PYTHON
+        python = node.python if image is None or framework != "none" else IMAGE_PYTHON
         return tuple(command) or (python, there, *args, *options)
 
     name = job_name(config.name, command or (_base(script),))
@@ -265,6 +269,33 @@ def _place(config: TrainConfig, nodes: Sequence[ReadyNode]) -> Placement:
     if not config.kv_store.startswith("dist"):
         servers = 0  # gradients stay in the worker's own memory, or the program exchanges them
     return place(chosen, head=nodes[0], launcher=config.launcher, workers=workers, servers=servers)
+
+
+def plan_containers(
+    config: ContainerConfig,
+    image: PreparedImage | None,
+    nodes: Sequence[ReadyNode],
+    framework: Framework,
+    *,
+    volumes: Sequence[str] = (),
+) -> dict[str, Container]:
+    """The containers on each node that has the image; {} without one. volumes: where [[volumes]] are mounted. Pure."""
+    if image is None:
+        return {}
+    return {
+        node.host.name: Container(
+            engine=image.nodes[node.host.name].engine,
+            image=image.nodes[node.host.name].image,
+            path=image.nodes[node.host.name].path or IMAGE_PATH,
+            python_path=image.nodes[node.host.name].python_path,
+            shm_size=parse_size(config.shm_size),
+            mounts=(*((path, path, False) for path in volumes), *map(parse_mount, config.mounts)),
+            gpus=bool(node.facts.gpus),
+            has_environment=framework != "none",
+        )
+        for node in nodes
+        if node.host.name in image.nodes
+    }
 
 
 def choose_launcher_use(config: TrainConfig, framework: Framework) -> LauncherUse:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from train.job.data_checks import Problem, find_problems
+from train.job.checks import Problem, find_data_problems
 from train.job.survey import Data
 
 URL = "s3://bucket/x/"
@@ -15,7 +15,7 @@ DENIED = "s3://bucket/x/train/a.rec cannot be read: AccessDenied: not authorized
 
 def problems(more: dict[str, Any], *, url: str = URL, nodes_credentials: bool = False) -> list[Problem]:
     data = replace(GOOD, **more)
-    return list(find_problems(data, url, region="eu-west-1", nodes_credentials=nodes_credentials))
+    return list(find_data_problems(data, url, region="eu-west-1", nodes_credentials=nodes_credentials))
 
 
 @pytest.mark.parametrize(
