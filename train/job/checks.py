@@ -12,10 +12,10 @@ from node.engines import ENGINES
 from node.engines.engine import Framework
 from node.train_settings import ENVIRONMENTS
 from provision.model import count
-from train.job.config import TrainConfig
+from train.job.config import DataConfig, TrainConfig
 from train.job.defaults import KV_STORE_OPTION, find_option, script_options
 from train.job.placement import Placement, share_gpus
-from train.job.survey import Data
+from train.job.survey import Data, Survey
 from train.s3.url import is_s3
 
 # launch.py and the supervisor set these. With other values, a job could not find its scheduler, or be found itself.
@@ -53,10 +53,9 @@ class ProposedJob(Struct, frozen=True, kw_only=True):
 
     library: such as "mxnet==1.7.0.post2", a wheel's file name or "torch==2.13.0+cpu". shipped: the name of this
     project's script that the job runs, None for the user's own. command: the command that it runs instead, or ().
-    data: the state of [data] url, None if unknown or not set. region: the nodes'. nodes_credentials: it uses the
-    nodes' credentials, not this machine's. has_results: [data] results is set. missing_results: it, if there is no such
-    bucket. volumes: the folders where [[volumes]] are mounted. names_data: False if the user's own program is known not
-    to read [data] url. trains_alone: see program.py.
+    data: [data]. nodes_credentials: it uses the nodes' credentials, not this machine's. volumes: the folders where
+    [[volumes]] are mounted. names_data: False if the user's own program is known not to read [data] url.
+    trains_alone: see program.py.
     """
 
     config: TrainConfig
@@ -65,12 +64,9 @@ class ProposedJob(Struct, frozen=True, kw_only=True):
     library: str
     shipped: str | None
     command: tuple[str, ...]
-    data_url: str | None
-    data: Data | None
-    region: str | None
+    data: DataConfig
+    survey: Survey
     nodes_credentials: bool
-    has_results: bool = False
-    missing_results: str | None = None
     volumes: tuple[str, ...] = ()
     names_data: bool = True
     trains_alone: bool = False
@@ -114,18 +110,16 @@ class ProposedJob(Struct, frozen=True, kw_only=True):
     @property
     def reads_data_url(self) -> bool:
         """Whether the job runs one of this project's scripts, which reads [data] url."""
-        return self.data_url is not None and self.shipped is not None and not self.reads_something_else
+        return self.data.url is not None and self.shipped is not None and not self.reads_something_else
 
 
 def check(job: ProposedJob) -> tuple[str, ...]:
     """The warnings about a job. Raises ConfigError, with all errors, if the job cannot work."""
     data_problems: list[Problem] = []
-    if job.data is not None and job.data_url is not None and job.names_data and not job.reads_something_else:
+    found, url = job.survey.data, job.data.url
+    if found is not None and url is not None and job.names_data and not job.reads_something_else:
         data_problems += find_data_problems(
-            job.data,
-            job.data_url,
-            region=job.region,
-            nodes_credentials=job.nodes_credentials,
+            found, url, region=job.survey.region, nodes_credentials=job.nodes_credentials
         )
     problems = [problem for rule in _ERRORS for problem in rule(job)]
     # It is unknown what the user's own script reads: for it, problems with the data are warnings.
@@ -286,7 +280,7 @@ def _checkpoints_on_a_node(job: ProposedJob) -> Iterator[str]:
     nodes = [node for node in job.placement.of_workers if not node.host.spec]
     if job.shipped is None or not prefix or config.on_node_loss == "fail" or len(nodes) < 2:
         return
-    if prefix == "auto" and job.has_results:
+    if prefix == "auto" and job.data.results:
         return
     if prefix.startswith(("s3://", *(f"{mount}/" for mount in job.volumes))):
         return
@@ -300,10 +294,10 @@ def _checkpoints_on_a_node(job: ProposedJob) -> Iterator[str]:
 
 def _missing_results(job: ProposedJob) -> Iterator[str]:
     """A warning, because the job may save nothing."""
-    if job.missing_results is not None:
+    if job.survey.results is not None:
         yield (
-            f'data.results = "{job.missing_results}": there is no such bucket, so the job\'s files will stay on the '
-            f"nodes (cluster data put --create-bucket FILE {job.missing_results})"
+            f'data.results = "{job.survey.results}": there is no such bucket, so the job\'s files will stay on the '
+            f"nodes (cluster data put --create-bucket FILE {job.survey.results})"
         )
 
 
