@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import re
 import shlex
-import unicodedata
 from collections.abc import Mapping, Sequence
 from itertools import dropwhile
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from foundation.durations import render_duration
 from node.engines.schedulers import SCHEDULERS
 from node.protocol import SHELL, Order
 from provision.model import count
@@ -119,7 +117,7 @@ def find_option(words: Sequence[str], name: str) -> str | None:
 
 
 def render_settings(job: Job) -> list[str]:
-    """The job in a few lines: its defaults with their reasons, but not the values of the user's variables."""
+    """The job in a few lines: its defaults, with their reasons."""
     order = job.order
     used = count(len(set(order.hostfile)), "node")
     if order.train.kv_store == "none":
@@ -137,9 +135,8 @@ def render_settings(job: Job) -> list[str]:
         _gpus(job),
         _s3(job),
         job.credentials,
-        _variables(job),
+        f"results: {order.spec.output_url}" if order.spec.output_url else "",
     ]
-    lines += [_limits(job.config), _preparation(job)]
     return [f"job {order.spec.id}: {where}{launcher}: {order.spec.name}", *(f"  {line}" for line in lines if line)]
 
 
@@ -188,38 +185,12 @@ def _shown(job: Job, name: str) -> str:
     return job.order.spec.env[name]
 
 
-def _variables(job: Job) -> str:
-    kinds = {"": job.config.env, "servers ": job.config.env_server, "workers ": job.config.env_worker}
-    named = [f"{kind}{', '.join(sorted(names))}" for kind, names in kinds.items() if names]
-    return f"your variables: {'; '.join(named)}" if named else ""
-
-
-def _limits(config: TrainConfig) -> str:
-    limit = "the node's maximum" if config.open_files == "auto" else str(config.open_files)
-    end_s, stall_s = config.max_duration_s, config.stall_timeout_s
-    end = f"; ended after {render_duration(end_s)}" if end_s is not None else ""
-    follows = {"end": "ended", "requeue": "started again", "report": "reported"}[config.on_stall]
-    stall = f"; {follows} after {render_duration(stall_s)} without progress" if isinstance(stall_s, int) else ""
-    return f"open-file limit: {limit}{end}{stall}"
-
-
-def _preparation(job: Job) -> str:
-    order = job.order
-    parts = [f"{count(len(order.train.setup), 'command')} before the start"] if order.train.setup else []
-    parts += [f"files copied to {order.spec.cwd}"] if job.config.sync_dst_dir else []
-    parts += [f"results: {order.spec.output_url}"] if order.spec.output_url else []
-    return "; ".join(parts)
-
-
 def job_name(name: str, command: Sequence[str]) -> str:
     """[train] name; for "auto", the name of the program: train_mnist for `python train_mnist.py`."""
     if name != "auto":
         return name
     program = find_program(command) or "job"
-    # Letters without their accents: "größe" becomes "grosse".
-    plain = unicodedata.normalize("NFKD", program.rpartition("/")[2].removesuffix(".py").replace("ß", "ss"))
-    ascii_only = "".join(letter for letter in plain if not unicodedata.combining(letter))
-    base = re.sub(r"[^A-Za-z0-9._-]+", "-", ascii_only).strip("._-")
+    base = re.sub(r"[^A-Za-z0-9._-]+", "-", program.rpartition("/")[2].removesuffix(".py")).strip("._-")
     return base[:64] or "job"
 
 
