@@ -141,13 +141,6 @@ def render_some(names: Sequence[str]) -> str:
     return f"{', '.join(names[:SHOWN])}{f' and {more} more' if more > 0 else ''}"
 
 
-def find_left_out(path: str, *, project_dir: Path, exclude: Sequence[str]) -> tuple[str, Reason] | None:
-    """The path, or the folder above it, that `sync = "auto"` leaves out, and why; None if it is sent. Both exist."""
-    root = project_dir.resolve()
-    walk = _Walk(root=root, patterns=Patterns(exclude), ignores=GitIgnores(root))
-    return walk.find_left_out(root / path)
-
-
 class Patterns:
     """Decides which paths are left out. Ask about a folder before its content, as git does.
 

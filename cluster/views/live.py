@@ -39,7 +39,6 @@ from train.follow.bars import BarLines
 from train.follow.events import Event, Selection, render_line
 from train.follow.goals import find_epochs
 from train.follow.missing_module import advise, find_nearby
-from train.follow.missing_path import explain_missing
 from train.follow.progress import Progress
 from train.follow.tracebacks import Tracebacks
 
@@ -176,7 +175,7 @@ def find_program(job: JobSpec) -> tuple[str, ...]:
 
 def make_advisor(app: App, job: JobSpec) -> Advisor:
     """Creates the advisor that gives hints on a job."""
-    return Advisor(partial(advise_on_module, app, job), advise_on_path=partial(advise_on_path, app, job))
+    return Advisor(partial(advise_on_module, app, job))
 
 
 def advise_on_module(app: App, job: JobSpec, module: str) -> str:
@@ -187,12 +186,6 @@ def advise_on_module(app: App, job: JobSpec, module: str) -> str:
         return f"{module} is not in the image {job.image}: install it there, in its Dockerfile"
     nearby = find_nearby(module, words, project_dir=app.project_dir, packages=config.bootstrap.packages)
     return advise(module, nearby)
-
-
-def advise_on_path(app: App, job: JobSpec, path: str) -> str | None:
-    """Returns the hint for a file that is missing on the nodes; None if it is not missing because of this machine."""
-    bootstrap, path = app.config.bootstrap, posixpath.join(job.train.subfolder, path)
-    return explain_missing(path, project_dir=app.project_dir, sync=bootstrap.sync, exclude=bootstrap.exclude)
 
 
 class LiveView:

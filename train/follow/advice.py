@@ -11,17 +11,9 @@ from train.follow.events import Event
 class Advisor:
     """Reads a job's events and gives each piece of advice once."""
 
-    def __init__(
-        self,
-        advise_on_module: Callable[[str], str] | None = None,
-        *,
-        advise_on_path: Callable[[str], str | None] | None = None,
-    ) -> None:
-        """advise_on_module: returns the advice for a missing module; None: NO_MODULE's.
-
-        advise_on_path: returns the advice for a missing file, or None for the table's.
-        """
-        self._advise_on_module, self._advise_on_path = advise_on_module, advise_on_path
+    def __init__(self, advise_on_module: Callable[[str], str] | None = None) -> None:
+        """advise_on_module: returns the advice for a missing module; None: NO_MODULE's."""
+        self._advise_on_module = advise_on_module
         self._given: set[str] = set()
         self._last_line = ""
 
@@ -37,5 +29,4 @@ class Advisor:
         self._given.add(mistake.advice)
         if mistake is NO_MODULE and self._advise_on_module is not None:
             return self._advise_on_module(groups["module"])
-        special = self._advise_on_path(groups["path"]) if "path" in groups and self._advise_on_path else None
-        return special or render_advice(mistake, groups)
+        return render_advice(mistake, groups)

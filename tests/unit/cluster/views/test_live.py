@@ -10,7 +10,7 @@ from typing import TextIO
 import pytest
 
 from cluster.app import App
-from cluster.views.live import DRAW_EVERY_S, JobDisplay, advise_on_module, advise_on_path
+from cluster.views.live import DRAW_EVERY_S, JobDisplay, advise_on_module
 from job_events import bar, line, result, speed, state, warnings
 from node.protocol import JobSpec
 from node.train_settings import TrainSettings
@@ -196,8 +196,5 @@ def test_hints_are_about_the_folder_in_which_the_job_runs(app: App) -> None:
     folder.mkdir()
     (folder / "own.py").touch()
     (folder / "helpers.py").touch()
-    (app.project_dir / ".gitignore").write_text("*.bin\n")
-    (folder / "data.bin").touch()
     spec = JobSpec(id="1", name="own", workers=1, servers=0, train=TrainSettings(cwd="sub", script="sub/own.py"))
-    assert "sub/data.bin is on this machine" in (advise_on_path(app, spec, "data.bin") or "")
     assert "helpers is next to your program" in advise_on_module(app, spec, "helpers")
