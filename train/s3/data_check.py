@@ -1,9 +1,9 @@
 """Checks whether a job can read [data] url: chooses an object, reads it on every node, and explains the result."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from bootstrap.apply import ReadyNode
 from bootstrap.verify.checks import EVERYWHERE, Check, Probe, ProbeResult, Status, summarize_error
@@ -19,8 +19,6 @@ TIMEOUT_S = 90.0
 MAX_LISTED = 1000
 NOTHING_THERE: Status = "warning"
 """The status for missing data: nodes may be verified before the upload, so it is not an error of the nodes."""
-# The characters that dmlc-core does not encode in a URL.
-_PLAIN_KEY = re.compile(r"[A-Za-z0-9_./-]+")
 
 
 class Meaning(NamedTuple):
@@ -69,15 +67,10 @@ def _everywhere(url: str, meaning: Meaning) -> Check:
 
 
 def choose_object(listed: Sequence[S3Object], url: S3Url) -> S3Url | None:
-    """Chooses the object to read: preferably a .rec with a plain name, and never an empty object. Pure.
-
-    An empty object cannot be read. Returns None if no object is suitable.
-    """
+    """Chooses the object to read, preferably a .rec; None if there is none with content. Pure."""
     folder = url.as_folder().key
     below = [item.url for item in listed if item.size_bytes and (item.url == url or item.url.key.startswith(folder))]
-    return min(
-        below, key=lambda found: (not found.key.endswith(".rec"), not _PLAIN_KEY.fullmatch(found.key)), default=None
-    )
+    return min(below, key=lambda found: not found.key.endswith(".rec"), default=None)
 
 
 def s3_probe(found: S3Url, access: S3Access, *, is_deep: bool = False) -> Probe:
@@ -107,33 +100,31 @@ def check_s3(node: ReadyNode, result: ProbeResult, *, uri: str, endpoint: str) -
 
 
 def _find_meaning(result: ProbeResult, *, node: str, uri: str, endpoint: str, framework: Framework) -> Meaning:
-    message = next(iter(result.messages), None)
-    if message is None and result.exit_code == 1:
-        # The compute check reports why.
-        return Meaning("unchecked", f"not checked: {result.last_words}")
-    if message is None:
-        name = "MXNet" if framework == "mxnet" else "the reader"
-        return Meaning("failed", f"{name} {result.ending}", f"while it read {uri}", _ask(node, endpoint))
-    if "credentials" in message:
-        hint = "cluster iam-policy, and [provision] instance_profile in cluster.toml"
-        return Meaning("failed", "no credentials", message["credentials"], hint)
-    if "read" in message:
-        return Meaning("ok", f"read by MXNet, a record of {message['read']} bytes")
-    if "error" not in message:
-        return _find_staged_meaning(message, node=node, uri=uri, endpoint=endpoint, framework=framework)
-    return explain_error(message["error"], node=node, uri=uri, endpoint=endpoint)
-
-
-def _find_staged_meaning(
-    message: Mapping[str, Any], *, node: str, uri: str, endpoint: str, framework: Framework
-) -> Meaning:
-    if "staged" in message:
-        reason = ", for this MXNet wheel," if framework == "mxnet" else ","
-        return Meaning("ok", f"read by staging{reason} {message['staged']} bytes")
-    code, words = message["code"], message["refused"]
-    if code and code != "Broken":  # s3.py's code for a broken connection
-        return _explain_refusal(code, words, uri=uri)
-    return Meaning("failed", f"{endpoint} cannot be reached", words[:300], _ask(node, endpoint))
+    of_mxnet = framework == "mxnet"
+    match next(iter(result.messages), None):
+        case None if result.exit_code == 1:
+            meaning = Meaning("unchecked", f"not checked: {result.last_words}")  # the compute check reports why
+        case None:
+            name = "MXNet" if of_mxnet else "the reader"
+            meaning = Meaning("failed", f"{name} {result.ending}", f"while it read {uri}", _ask(node, endpoint))
+        case {"credentials": why}:
+            hint = "cluster iam-policy, and [provision] instance_profile in cluster.toml"
+            meaning = Meaning("failed", "no credentials", why, hint)
+        case {"read": size_bytes}:
+            meaning = Meaning("ok", f"read by MXNet, a record of {size_bytes} bytes")
+        case {"staged": size_bytes}:
+            meaning = Meaning(
+                "ok", f"read by staging,{' for this MXNet wheel,' if of_mxnet else ''} {size_bytes} bytes"
+            )
+        case {"code": None | "" | "Broken", "refused": words}:  # s3.py's code for a broken connection
+            meaning = Meaning("failed", f"{endpoint} cannot be reached", words[:300], _ask(node, endpoint))
+        case {"code": code, "refused": words}:
+            meaning = _explain_refusal(code, words, uri=uri)
+        case {"error": error}:
+            meaning = explain_error(error, node=node, uri=uri, endpoint=endpoint)
+        case _:
+            meaning = Meaning("failed", f"an invalid answer: {result.last_words}")
+    return meaning
 
 
 def _ask(node: str, endpoint: str) -> str:

@@ -11,7 +11,7 @@ from bootstrap.verify.nodes import verify
 from foundation.progress import silent
 from local_nodes import FakeMXNet, fake_mxnet, local_node, nodes, of_kind
 from s3_server import serve_s3
-from train.measure.verify_s3 import check_s3, choose_object, explain_error, plan_s3_check, s3_probe
+from train.s3.data_check import check_s3, choose_object, explain_error, plan_s3_check, s3_probe
 from train.s3.environment import S3Access
 from train.s3.url import S3Object, parse_url
 
@@ -122,7 +122,6 @@ def test_results_of_the_s3_probe(stdout: str, code: int | None, status: str, mes
     ("keys", "url", "chosen"),
     [
         (["m/a.txt", "m/b.rec", "m/c.rec"], "s3://bkt/m/", "m/b.rec"),
-        (["m/a b.rec", "m/c.rec"], "s3://bkt/m", "m/c.rec"),
         (["m/a.txt", "m/empty.rec"], "s3://bkt/m/", "m/a.txt"),
         (["m-other/a.rec"], "s3://bkt/m", None),
         (["a.rec"], "s3://bkt", "a.rec"),
