@@ -221,9 +221,8 @@ SCRIPTS = (
     Mistake("can't open file", NOT_ON_NODES, pattern=r"can't open file '(?P<path>[^']{1,200})': \[Errno 2\]"),
     Mistake(
         "LocalFileSystem",
-        "MXNet finds no such file on the node: `[bootstrap] sync` sends your own files; s3:// works on every node",
-        pattern=r"LocalFileSystem(?:[.:]+|: (?:Check failed: allow_null: :)?)\w+:? "
-        r"\"?(?P<path>[^\s\"]{1,200})\"?:? (?:error: )?No such file or directory",
+        NOT_ON_NODES + "; s3:// works on every node",
+        pattern=r"LocalFileSystem\W{1,2}.{0,40}?\b\w+:? \"?(?P<path>[^\s\"]{1,200})\"?:? (?:error: )?No such file",
     ),
     Mistake(
         "nan",
