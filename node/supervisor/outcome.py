@@ -19,6 +19,7 @@ GATHER_S = 0.3  # for others that fail at the same time as the first, and for th
 REAP_GRACE_S = 10.0  # for servers and scheduler, after all workers are done
 ENDED_GRACE_S = 2.0  # for the cause to be reported, after one that only follows from it
 EARLY_GRACE_S = 5.0  # for workers to report, after launch.py, the scheduler or a server has succeeded
+PROBE_S = 4.5  # more than the agents take
 STOPPED, OVERTIME = 130, 124
 CRASHES = (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 """No process is ended by these because another one has ended."""
@@ -48,6 +49,7 @@ class Outcome:
         self.is_decided = asyncio.Event()
         self._start_limit: asyncio.TimerHandle | None = None
         self._early: asyncio.TimerHandle | None = None
+        self._joining: asyncio.Task[None] | None = None
         # The hosts to which the connection was lost, and those of them that send no messages any longer.
         self.suspects: set[str] = set()
         self.silent_hosts: set[str] = set()
@@ -159,7 +161,27 @@ class Outcome:
         """Whether one of the job's processes has failed."""
         return bool(self._failed)
 
-    # -- use of the kv-store -------------------------------------------------------------------------------------
+    # -- kv-store ------------------------------------------------------------------------------------------------
+
+    def note_joined(self) -> None:
+        """Handles that a process has bound its port or has a rank."""
+        if self._processes.uses_kv_store():  # which a program that first trains without it does late
+            self._warn("kv-store", None)
+        if self._processes.unjoined():
+            self._joining = self._joining or self._tasks.begin(self._watch_joining())
+        elif self._joining is not None:
+            self._joining.cancel()
+            self._joining = None
+
+    async def _watch_joining(self) -> None:
+        """Fails the attempt if its processes, which all wait for each other, do not find each other in time."""
+        start_timeout_s = self._order.train.start_timeout_s
+        await asyncio.sleep(start_timeout_s)
+        self._processes.have_them_reach(self._processes.of("server") + self._processes.of("worker"))
+        await asyncio.sleep(PROBE_S)
+        names = ", ".join(process.name for process in self._processes.unjoined())
+        blocked = self._processes.describe_unreachable()
+        self.fail(f"started, but not joined within {start_timeout_s:g} s: {names}{blocked and f'; {blocked}'}")
 
     def note_line(self, text: str) -> None:
         """Warns of a worker that trains while none has created a kv-store: it would have printed its port first."""
@@ -169,11 +191,6 @@ class Outcome:
 
         if parse_report(text) is not None:
             self._warn_of_kv_store()
-
-    def note_joined(self) -> None:
-        """Withdraws the warning, such as of a program that first trains without the kv-store."""
-        if self._processes.uses_kv_store():
-            self._warn("kv-store", None)
 
     def _lacks_kv_store(self) -> bool:
         spec = self._order.spec

@@ -212,6 +212,12 @@ class Processes:
         first = next((one for one in running if one.role != "launcher"), None)
         return host if first is None else first.name
 
+    def unjoined(self) -> list[JobProcess]:
+        """The servers and workers without a rank, once all have bound their ports."""
+        these = self.of("server") + self.of("worker")
+        all_bound = len(these) == self.order.spec.servers + self.order.spec.workers and all(one.bound for one in these)
+        return [process for process in these if process.rank is None] if all_bound else []
+
     def uses_kv_store(self) -> bool:
         """Whether a worker has created a dist kv-store: it has bound a port or has a rank."""
         return any(process.bound or process.rank is not None for process in self.of("worker"))
