@@ -15,7 +15,7 @@ from foundation.decode import shorten_reason
 from foundation.errors import ClusterError
 from foundation.remote_command import RemoteCommand
 from node.setup.volumes import volume_probe
-from provision.oracle.tables import WHEELS, Gpu, Version
+from provision.oracle.tables import GPU_MACHINES, WHEELS, Gpu, Version
 
 TIMEOUT_S = 360  # facts.sh waits up to 300 s for a set-up that a killed command has left running
 MOST_CORES = 1 << 16
@@ -258,7 +258,18 @@ def _gpu(line: str) -> tuple[str, str, str]:
     if len(parts) != 3:
         raise ValueError(f"{line[:80]!r} is not a GPU")
     capability, driver, name = parts
+    if not capability:
+        capability = _find_capability(name)
     return capability, name, driver
+
+
+def _find_capability(name: str) -> str:
+    """The capability of a GPU, by the driver's name for it, such as "Tesla V100-SXM2-16GB"; "" if not in the table."""
+    words = re.split(r"[^A-Za-z0-9]+", name)
+    for machine in GPU_MACHINES:
+        if machine.gpu is not None and machine.gpu.capability is not None and machine.gpu.name.split()[-1] in words:
+            return ".".join(map(str, machine.gpu.capability))
+    return ""
 
 
 def find_gpus(facts: NodeFacts) -> list[Gpu]:

@@ -99,6 +99,7 @@ def test_facts_are_read() -> None:
     ("line", "gpu"),
     [
         ("9.0, 550.1, NVIDIA H100 80GB HBM3", ("9.0", "NVIDIA H100 80GB HBM3")),
+        (", 450.1, Tesla V100-SXM2-16GB", ("7.0", "Tesla V100-SXM2-16GB")),
         (", 450.1, Unheard of, 2", ("", "Unheard of, 2")),
     ],
 )
@@ -170,7 +171,7 @@ def test_changes_invalidate_cached_facts(tmp_path: Path) -> None:
     os.utime(known, (1, 1))  # older than the folders of programs
     make_programs(own, nvidia_smi='case "$1" in *compute_cap*) exit 2 ;; *) echo "450.1, Tesla T4" ;; esac')
     facts = look(tmp_path, path=path)
-    assert (facts.gpus, facts.driver) == ((("", "Tesla T4"),), "450.1")
+    assert (facts.gpus, facts.driver) == ((("7.5", "Tesla T4"),), "450.1")
 
 
 @pytest.mark.parametrize("folder", ["miniconda3/envs/mine", ".local"])
