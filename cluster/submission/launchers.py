@@ -19,35 +19,54 @@ from train.job.defaults import PYTHON, SHELL_NAME, find_line
 Options = Mapping[str, str]
 _RENDEZVOUS = """node-rank rdzv-backend rdzv-endpoint rdzv-id rdzv-conf master-addr master-port local-addr
     monitor-interval start-method role log-dir redirects r tee t local-ranks-filter"""  # a job does this by itself
-_TORCHRUN: Options = {
-    "module": "m module",
+_PYTHON_OPTIONS = {"module": "m module", "no Python": "no-python", "help": "h help version"}
+_TORCHRUN: Options = _PYTHON_OPTIONS | {
     "processes=": "nproc-per-node",
     "nodes=": "nnodes",
     "one node": "standalone",
     "restarts=": "max-restarts",
     "dropped=": _RENDEZVOUS,
+    "no rank": "use-env",
 }
-_ACCELERATE: Options = {
-    "module": "m module",
+_ACCELERATE: Options = _PYTHON_OPTIONS | {
     "workers=": "num-processes",
     "nodes=": "num-machines",
+    "cpu": "cpu",
+    "ACCELERATE_MIXED_PRECISION=": "mixed-precision",
+    "ACCELERATE_GRADIENT_ACCUMULATION_STEPS=": "gradient-accumulation-steps",
+    "OMP_NUM_THREADS=": "num-cpu-threads-per-process",
     "dropped": "multi-gpu same-network quiet q",
     "dropped=": f"machine-rank main-process-ip main-process-port {_RENDEZVOUS}",
 }
+_DEEPSPEED: Options = _PYTHON_OPTIONS | {
+    "processes=": "num-gpus",
+    "nodes=": "num-nodes",
+    "no rank": "no-local-rank",
+    "dropped=": "master-addr master-port launcher node-rank",
+}
 _MPIRUN: Options = {
     "workers=": "np n c",
-    "dropped": "allow-run-as-root oversubscribe tag-output q quiet v verbose",
-    "dropped=": "bind-to map-by",
+    "variable=": "x",
+    "help": "h help version",
+    "dropped": "allow-run-as-root oversubscribe tag-output q quiet v verbose gloo mpi",
+    "dropped=": "bind-to map-by network-interface",
     "dropped==": "mca",
 }
 _PROGRAMS: Mapping[tuple[str, ...], Options] = {
     ("torchrun",): _TORCHRUN,
+    ("deepspeed",): _DEEPSPEED,
     ("accelerate", "launch"): _ACCELERATE,
-    **{(name,): _MPIRUN for name in ("mpirun", "mpiexec", "orterun", "mpirun.openmpi")},
+    ("accelerate-launch",): _ACCELERATE,
+    **{(name,): _MPIRUN for name in ("mpirun", "mpiexec", "orterun", "mpirun.openmpi", "horovodrun")},
     ("-m", "torch.distributed.run"): _TORCHRUN,
+    ("-m", "torch.distributed.launch"): _TORCHRUN,
     ("-m", "accelerate.commands.launch"): _ACCELERATE,
 }
+_ADD_RANK = {"deepspeed": "--local_rank", "torch.distributed.launch": "--local-rank"}
+"""The option with the local rank that these launchers add to a script's arguments."""
 NAMES = frozenset(own[0] for own in _PROGRAMS) - {"-m"}
+_OF_MACHINE = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH")
+"""Variables that `mpirun -x` passes on from this machine, and that the nodes have values of their own for."""
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
 _OF_SHELLS = re.compile(r"[;&|<>$`(){}*?~#!\n\\]")
 _IN_LINE = re.compile(
@@ -61,7 +80,7 @@ _NODE_RANK = re.compile(r"(node|machine)[_-]rank[= ]+[\"']?\$")
 class Replacement(Struct, frozen=True, kw_only=True):
     """What runs in place of a command with a launcher.
 
-    settings: keys of [train]. words: those of the launcher that are replaced.
+    settings: keys of [train]; env adds to that of the job. words: those of the launcher that are replaced.
     """
 
     command: tuple[str, ...]
@@ -92,20 +111,23 @@ def replace_launcher(command: Sequence[str], *, launcher: str) -> Replacement | 
     python = command[at] if PYTHON.fullmatch(_base(command[at])) else "python"
     parsed = _make_parser(name, options).parse_args(command[at + size :])
     program: list[str] = parsed.program[1:] if parsed.program[:1] == ["--"] else parsed.program
-    is_mpi = options is _MPIRUN
-    if not program or (is_mpi and ":" in program):
-        raise _refusal(name, "".join(program and ":"), is_mpi=is_mpi)
+    if not program or parsed.help:
+        return None
     given = {meaning: values[-1] for meaning, values in vars(parsed).items() if values and meaning != "program"}
+    is_mpi = options is _MPIRUN
+    if is_mpi and ":" in program:
+        raise _refusal(name, ":", is_mpi=True)
     settings = dict(_find_settings(name, given))
+    env = dict(_find_variables(name, vars(parsed)))
     if is_mpi:
         settings |= {"launcher": "mpi", "kv_store": "none"}
     elif launcher not in ("torchrun", "env"):
         settings["launcher"] = "env"
     assigned = tuple(word for word in command[:at] if word != "env")
-    own = () if is_mpi else (python, *(("-m",) if "module" in given else ()))
+    own = program if is_mpi or "no Python" in given else _run_by_python(python, name, program, given)
     return Replacement(
-        command=(*(("env", *assigned) if assigned else ()), *own, *program),
-        settings=settings,
+        command=(*(("env", *assigned) if assigned else ()), *own),
+        settings=settings | ({"env": env} if env else {}),
         words=shlex.join(command[at : len(command) - len(program)]),
     )
 
@@ -152,6 +174,7 @@ class _Parser(argparse.ArgumentParser):
 
 def _make_parser(name: str, options: Options) -> _Parser:
     parser = _Parser(prog=name, add_help=False, allow_abbrev=False)
+    parser.set_defaults(help=None)
     for listed, names in options.items():
         meaning = listed.rstrip("=")
         for option in names.split():
@@ -198,3 +221,27 @@ def _read_number(name: str, value: str) -> int:
     if not value.isdecimal() or not int(value):
         raise UsageError(f'{name}: "{value}" is not a number of processes or nodes')
     return int(value)
+
+
+def _find_variables(name: str, parsed: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The environment variables that options stand for, or set."""
+    if parsed.get("cpu"):
+        yield "ACCELERATE_USE_CPU", "true"
+    yield from ((meaning, values[-1]) for meaning, values in parsed.items() if values and meaning.isupper())
+    for word in parsed.get("variable") or ():
+        variable, equals, value = word.partition("=")
+        if equals:
+            yield variable, value
+        elif variable not in _OF_MACHINE:
+            raise UsageError(
+                f"{name} -x {variable}: the value is not in the command",
+                hint=f"cluster train --env {variable} -- {name} ..., without -x {variable}",
+            )
+
+
+def _run_by_python(python: str, name: str, program: Sequence[str], given: Mapping[str, Any]) -> Sequence[str]:
+    """The command of each process for a Python script or module."""
+    module = ("-m",) if "module" in given else ()
+    option = _ADD_RANK.get(name) if "no rank" not in given else None
+    rank = (f"{option}=$CLUSTER_LOCAL_RANK",) if option else ()
+    return (python, *module, program[0], *rank, *program[1:])

@@ -175,7 +175,9 @@ def _replace_launcher(app: App, request: TrainRequest) -> TrainRequest:
             hint=f"cluster train --launcher {wanted}, which uses nodes without {SCHEDULERS[configured].title}",
         )
     for key, value in found.settings.items():
-        if f"train.{key}" not in request.overrides:
+        if key == "env":
+            app.override("train.env", {**value, **request.overrides.get("train.env", {})})
+        elif f"train.{key}" not in request.overrides:
             app.override(f"train.{key}", value)
     return replace(request, command=found.command, replaced=found.words)
 

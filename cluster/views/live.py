@@ -8,6 +8,7 @@ once for each line, and leave rows behind in a window that is made narrower.
 import os
 import posixpath
 import select
+import signal
 import stat
 import sys
 import threading
@@ -15,6 +16,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
+from types import FrameType
 from typing import TextIO
 
 from msgspec.structs import replace
@@ -196,15 +198,18 @@ class LiveView:
         self._progress = progress
         self._title = title
         self._colour = has_colour(terminal)
-        self._lock = threading.Lock()  # of what follows, and of the terminal
+        self._lock = threading.RLock()  # of what follows, and of the terminal; Ctrl-Z may come while it is held
         self._waiting: list[str] = []
         self._shown = True
         self._draw_at = 0.0
         self._received_at = time.monotonic()
         self._failure: OSError | None = None
         self._ending = threading.Event()
+        self._on_stop = signal.getsignal(signal.SIGTSTP)
         self._thread = threading.Thread(target=self._run, name="live view", daemon=True)
         self._thread.start()
+        if self._handles_stop:
+            signal.signal(signal.SIGTSTP, self._stop)
 
     def take(self, event: Event) -> Report | None:
         """Records an event for the view. Returns the report in its line, if any."""
@@ -239,17 +244,36 @@ class LiveView:
 
     def close(self) -> None:
         """Prints the buffered lines, removes the view and ends the thread. A closed terminal is not an error."""
+        if self._handles_stop:
+            signal.signal(signal.SIGTSTP, self._on_stop)
         self._ending.set()
         self._thread.join()
         with suppress(OSError):
             self._draw(())
+
+    @property
+    def _handles_stop(self) -> bool:
+        """Whether Ctrl-Z is to be handled: only the main thread may, and a shell without job control ignores it."""
+        return threading.current_thread() is threading.main_thread() and self._on_stop is signal.SIG_DFL
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        """Stops at Ctrl-Z, without a view on the terminal: after `fg`, it follows what the shell has printed."""
+        del frame
+        was_shown = self._shown
+        if was_shown:
+            self.pause()
+        signal.signal(number, signal.SIG_DFL)
+        signal.raise_signal(number)  # returns after `fg` or `bg`
+        signal.signal(number, self._stop)
+        if was_shown:
+            self.resume()
 
     def _run(self) -> None:
         try:
             while not self._ending.wait(DRAW_EVERY_S):
                 with self._lock:
                     if self._shown and (self._waiting or time.monotonic() >= self._draw_at):
-                        self._draw(self._rows())
+                        self._draw(self._rows() if self._region.is_ours else ())
         except OSError as error:
             self._failure = error
 
@@ -285,6 +309,14 @@ class Region:
         """The terminal's columns and lines; 80 and 24 if it does not report them."""
         columns, lines = os.get_terminal_size(self._descriptor)
         return columns or 80, lines or 24
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this process is in the foreground: after `bg`, the terminal is the shell's."""
+        try:
+            return os.tcgetpgrp(self._descriptor) == os.getpgrp()
+        except OSError:  # no shell controls jobs on this terminal
+            return True
 
     def draw(self, rows: Sequence[tuple[str, int]], above: str = "") -> None:
         """Prints whole lines, and draws the rows below them. rows: the text of each as written, and its visible length.

@@ -1,6 +1,9 @@
 """What a job looks like on a terminal, and without one."""
 
 import os
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
@@ -14,6 +17,7 @@ from cluster.views.live import DRAW_EVERY_S, JobDisplay, advise_on_module
 from job_events import bar, line, result, speed, state, warnings
 from node.protocol import JobSpec
 from node.train_settings import TrainSettings
+from project import REPOSITORY
 from terminal import Terminal
 from train.follow.events import Event, Selection
 
@@ -175,6 +179,72 @@ def test_the_terminal_is_free_for_a_question(terminal: Terminal) -> None:
         terminal.wait_for(lambda: "job mnist" in terminal.screen.text)
         text = terminal.settle()
     assert text.splitlines()[:3] == ["[worker 0 node-0] before", "Stop the job?", "[worker 0 node-0] meanwhile"]
+
+
+VIEW = """
+import sys, time
+from pathlib import Path
+from cluster.app import App
+from cluster.views.live import JobDisplay
+from job_events import line, state
+from node.protocol import JobSpec
+job = JobSpec(id="j", name="mnist", workers=1, servers=0)
+shown = JobDisplay(App(config_path=Path("cluster.toml")), job, head="node-0")
+shown.take(state("running"))
+deadline = time.monotonic() + 60
+while not Path("end").exists() and time.monotonic() < deadline:
+    time.sleep(0.05)
+shown.take(line("the end"))
+shown.close()
+"""
+SHELL = """
+set -m
+"$PYTHON" -c "$VIEW"
+echo typed while it was stopped
+bg >/dev/null
+sleep 0.5
+echo typed while it ran in the background
+: >reported
+while [ ! -e go ]; do sleep 0.05; done
+fg >/dev/null
+"""
+
+
+def test_after_ctrl_z_the_view_leaves_alone_what_the_shell_shows(terminal: Terminal, tmp_path: Path) -> None:
+    support = [str(REPOSITORY), *(path for path in sys.path if "tests/support" in path)]
+    child = subprocess.Popen(
+        ["setsid", "--ctty", "bash", "-c", SHELL],
+        stdin=terminal.theirs,
+        stdout=terminal.theirs,
+        stderr=terminal.theirs,
+        cwd=tmp_path,
+        env=os.environ | {"PYTHON": sys.executable, "VIEW": VIEW, "PYTHONPATH": os.pathsep.join(support)},
+    )
+    try:
+        terminal.wait_for(lambda: "job mnist: running" in terminal.screen.text, 30)
+        terminal.type("\x1a")
+        terminal.wait_for((tmp_path / "reported").exists, 30)
+        shown = [row for row in terminal.settle().splitlines() if row.startswith(("typed", "job mnist"))]
+        assert shown == ["typed while it was stopped", "typed while it ran in the background"]
+        (tmp_path / "go").touch()
+        terminal.wait_for(lambda: "job mnist: running" in terminal.screen.text, 30)
+        (tmp_path / "end").touch()
+        assert child.wait(30) == 0
+        rows = [row for row in terminal.settle().splitlines() if row.startswith(("typed", "job mnist", "[worker"))]
+        assert rows == [*shown, "[worker 0 node-0] the end"]
+    finally:
+        child.kill()
+        child.wait()
+
+
+@pytest.mark.timeout(20)
+def test_ctrl_z_in_the_middle_of_an_event(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The view is hidden by the thread that has its lock."""
+    stopped: list[int] = []
+    monkeypatch.setattr("cluster.views.live.signal.raise_signal", stopped.append)
+    monkeypatch.setattr("cluster.views.live.Progress.take", lambda *_: os.kill(os.getpid(), signal.SIGTSTP))
+    with display(terminal):
+        assert stopped == [signal.SIGTSTP]
 
 
 @pytest.mark.parametrize("plain", [False, True])
