@@ -16,6 +16,7 @@ import click
 
 from cluster.app import App, pass_app
 from cluster.config import ClusterConfig, parse_config
+from cluster.folders import find_above
 from cluster.project import OwnProject, find_project
 from foundation.errors import ClusterError, ConfigError, UsageError
 from foundation.files import write_whole
@@ -94,6 +95,7 @@ def init(
     if not (full or template):
         text = shorten(text, shown=SHOWN, unused={"provision", "lease"} if cloud == "hosts" else {"hosts"})
     text = f"{_save_schema(app)}{text}"
+    _warn_of_place(app)
     written = parse_config(tomllib.loads(text), source="the command line")  # checks the values before they are written
     write_new(app.config_path, text)
     has_instances = written.cloud != "hosts"
@@ -124,6 +126,16 @@ def _save_schema(app: App) -> str:
         app.report(Event(kind="warn", what=f"editors get no schema of cluster.toml: {path}: {error.strerror}"))
         return ""
     return f"#:schema {path.as_uri()}\n"
+
+
+def _warn_of_place(app: App) -> None:
+    """Warns of a file that counts for more folders than one project's, or in place of the one above it."""
+    folder, above = app.project_dir, find_above(app.config_path)
+    if folder in {Path("/"), Path.home().resolve()}:
+        what = f"{app.config_path} counts in all folders below {folder} that have none of their own"
+        app.report(Event(kind="warn", what=f"{what}; a project's folder is a better place"))
+    elif above is not None:
+        app.report(Event(kind="warn", what=f"from now on, commands in {folder} use this file, and not {above}"))
 
 
 def write_new(path: Path, text: str) -> None:

@@ -108,6 +108,15 @@ def test_a_cache_that_cannot_be_written_costs_only_the_schema(monkeypatch: pytes
     assert "#:schema" not in Path("cluster.toml").read_text()
 
 
+def test_a_file_for_all_folders_is_warned_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert "counts in all folders below" in run("init")
+    (tmp_path / "a").mkdir()
+    monkeypatch.chdir(tmp_path / "a")
+    assert "use this file, and not" in run("init").replace("\n", " ")
+
+
 def test_a_full_disk_leaves_no_file(tmp_path: Path) -> None:
     """RLIMIT_FSIZE makes the write fail, as a full disk does."""
     path = tmp_path / "cluster.toml"
