@@ -70,13 +70,10 @@ class SandboxAmi(Ami):
             self.state = "failed" if "error" in states else "available"
 
 
-def bake(
-    backend: EC2Backend, instance_id: str, name: str, tags: Mapping[str, Mapping[str, str]], devices: Devices = ()
-) -> SandboxAmi:
+def bake(backend: EC2Backend, instance_id: str, name: str, tags: Mapping[str, Mapping[str, str]]) -> SandboxAmi:
     """Adds an image of an instance, which is `pending` until the daemon has copied its disks.
 
-    tags: of the image and of its snapshots, by kind. devices: changes to the instance's block devices. Raises
-    EC2ClientError with EC2's codes.
+    tags: of the image and of its snapshots, by kind. Raises EC2ClientError with EC2's codes.
     """
     instance: Any = backend.get_instance(instance_id)
     _check_name(backend, name)
@@ -91,7 +88,7 @@ def bake(
     return _add(
         backend,
         name,
-        merge_devices(mappings, devices),
+        mappings,
         tags,
         instance=instance,
         state="pending",
@@ -107,19 +104,7 @@ def register(backend: EC2Backend, name: str, devices: Devices, root: str, **more
     tags = more.pop("tags")
     if not any(device["DeviceName"] == root and device.get("Ebs", {}).get("SnapshotId") for device in devices):
         raise EC2ClientError("InvalidBlockDeviceMapping", f"The device {root} has no root snapshot.")
-    return _add(backend, name, merge_devices((), devices), tags, root_device_name=root, **more)
-
-
-def merge_devices(devices: Devices, changes: Devices) -> list[dict[str, Any]]:
-    """Returns block devices with changes to them, and devices that only the changes have. Pure."""
-    merged = {device["DeviceName"]: dict(device) for device in devices}
-    for change in changes:
-        if change.get("NoDevice") is not None:
-            merged.pop(change["DeviceName"], None)
-        elif "Ebs" in change:
-            before = merged.get(change["DeviceName"], {"Ebs": {}})
-            merged[change["DeviceName"]] = {**change, "Ebs": {**before["Ebs"], **change["Ebs"]}}
-    return list(merged.values())
+    return _add(backend, name, [one for one in devices if "Ebs" in one], tags, root_device_name=root, **more)
 
 
 def _check_name(backend: EC2Backend, name: str) -> None:

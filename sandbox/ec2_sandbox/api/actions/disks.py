@@ -16,9 +16,10 @@ class DiskActions(SandboxActions):
     def create_image(self) -> ActionResult:
         """Starts to make an image of an instance; the daemon copies its disks. A running instance reboots."""
         backend, tags = self.sandbox_backend, self._parse_tag_specification()
-        devices = self._get_param("BlockDeviceMappings", [])
+        if self._get_param("BlockDeviceMappings"):
+            raise NotImplementedError("CreateImage with BlockDeviceMappings")
         instance = cast("SandboxInstance", backend.get_instance(self._get_param("InstanceId")))
-        image = images.bake(backend, instance.id, self._get_param("Name"), tags, devices)
+        image = images.bake(backend, instance.id, self._get_param("Name"), tags)
         image.description = self._get_param("Description")
         if instance.state == "running" and not self._get_param("NoReboot"):
             instance.reboot()

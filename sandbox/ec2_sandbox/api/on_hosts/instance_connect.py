@@ -57,10 +57,6 @@ class SandboxInstanceConnectResponse(Ec2InstanceConnectResponse):
         if found is None or zone not in (None, found.availability_zone):
             where = f" in the Availability Zone {zone}" if zone else ""
             raise JsonRESTError("EC2InstanceNotFoundException", f"There is no instance '{instance_id}'{where}")
-        if found.state != "running":
-            raise JsonRESTError(
-                "EC2InstanceStateInvalidException", f"The instance '{instance_id}' is {found.state}, and not running"
-            )
 
 
 def _check_key(text: str) -> str:
