@@ -13,14 +13,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ec2_sandbox.enter import SIGNALS
 from ec2_sandbox.errors import SandboxError
 from ec2_sandbox.hosts.hosts import PYTHON, add_sbin, sudo_command
 from ec2_sandbox.paths import USERS_MARK, find_processes, paths_of, read_arguments
 from ec2_sandbox.progress import Event, Report
 from ec2_sandbox.sudo import AGAIN
 
-HOLDER, ENTER = Path(__file__).with_name("holder.py"), Path(__file__).with_name("enter.py")
+HOLDER = Path(__file__).with_name("holder.py")
+KEYS = (signal.SIGINT, signal.SIGQUIT)  # of the terminal's keys
 TUN = Path("/dev/net/tun")
 # The least number of subordinate ids that a user needs, and the number that useradd gives to every user.
 LEAST_IDS = 65536
@@ -62,10 +62,18 @@ def enter(project_dir: Path, *, start: bool, report: Report, for_all: bool = Fal
     environment[AGAIN] = "1"
     # There, the user's id is root's; pytest's temporary folder, for one, must not be that of the machine's root.
     environment.setdefault("LOGNAME", pwd.getpwuid(os.getuid()).pw_name)
-    words = (PYTHON, "-I", "-S", "-B", str(ENTER), str(holder), str(Path.cwd()), *sys.orig_argv)
     sys.stdout.flush()
-    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-    os.execve(PYTHON, words, environment)  # noqa: S606 - no shell is wanted
+    # nsenter waits in the foreground of the terminal, because the shell then takes the terminal back. So Ctrl-C is the
+    # command's alone. A signal that ends nsenter ends the command, too.
+    heeded = [number for number in KEYS if signal.getsignal(number) is not signal.SIG_IGN]
+    for number in heeded:
+        signal.signal(number, signal.SIG_IGN)
+    words = (
+        "nsenter", f"--target={holder}", "--user", "--mount", "--pid", "--net", "--preserve-credentials",
+        f"--wdns={Path.cwd()}", "--", "setpriv", "--pdeathsig", "TERM", "--",
+        "env", *(f"--default-signal={number.name}" for number in heeded), "--", *sys.orig_argv,
+    )  # fmt: skip
+    os.execvpe(words[0], words, environment)  # noqa: S606 - no shell is wanted
 
 
 def become_root(project_dir: Path, *, report: Report) -> None:
