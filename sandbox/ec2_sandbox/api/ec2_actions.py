@@ -238,22 +238,18 @@ class SandboxEC2Response(FleetActions, DiskActions):
             raise NotImplementedError(f"DescribeInstanceStatus with the filter {min(unknown)}")
         return super().describe_instance_status()
 
-    def terminate_instances(self) -> ActionResult:
-        """As in moto, but with each instance's real state."""
-        return self._with_states(super().terminate_instances(), "TerminatingInstances")
-
     def stop_instances(self) -> ActionResult:
-        """As in moto, but not for one-time spot instances, and with each instance's real state."""
+        """As in moto, but not for one-time spot instances."""
         backend = self.sandbox_backend
         for instance in backend.sandbox_instances():
             request = backend.spot_instance_requests.get(instance.spot_instance_request_id or "")
             if request and request.type == "one-time" and instance.id in self._get_param("InstanceIds", []):
                 which = f"the Spot Instance '{instance.id}' because it is associated with a one-time request"
                 raise EC2ClientError("UnsupportedOperation", f"You can't stop {which}.")
-        return self._with_states(super().stop_instances(), "StoppingInstances")
+        return super().stop_instances()
 
     def start_instances(self) -> ActionResult:
-        """As in moto, if quota and capacity allow it, but with each instance's real state."""
+        """As in moto, if quota and capacity allow it."""
         found = self.sandbox_backend.get_multi_instances_by_id(self._get_param("InstanceIds", []))
         reserved: list[SandboxInstance] = []
         try:
@@ -266,7 +262,7 @@ class SandboxEC2Response(FleetActions, DiskActions):
             for instance in reserved:  # none is started
                 instance.give_capacity_back()
             raise
-        return self._with_states(super().start_instances(), "StartingInstances")
+        return super().start_instances()
 
     def _reserve_for(self, instance: SandboxInstance, starting: list[SandboxInstance]) -> None:
         """Reserves what an instance needs. starting: the instances that the call starts, too."""
@@ -304,12 +300,6 @@ class SandboxEC2Response(FleetActions, DiskActions):
             backend.modify_instance_attribute(instance_id, "user_data", encoded)
             return EmptyResult()
         return super().modify_instance_attribute()
-
-    def _with_states(self, result: ActionResult, key: str) -> ActionResult:
-        for entry in cast("dict[str, list[dict[str, Any]]]", result.result)[key]:
-            state = self.ec2_backend.get_instance(entry["InstanceId"]).instance_state
-            entry["CurrentState"] = {"Code": state.code, "Name": state.name}
-        return result
 
     def get_console_output(self) -> ActionResult:
         """Returns the console output of the instance's host."""
