@@ -83,7 +83,9 @@ class JobProcess:
             self._at = at
             if self._end.is_set():
                 return 128 + signal.SIGTERM.value, signal.SIGTERM.value
-            code, number = await self._run_one(environment.fill_in(self._with_paths(command), self._env))
+            if self.order.role == "worker":
+                command = replace_urls(command, self._host.data.paths)  # noqa: PLW2901
+            code, number = await self._run_one(environment.fill_in(command, self._env))
             if code != 0:
                 break
         return code, number
@@ -120,10 +122,6 @@ class JobProcess:
         limit_s = min(LIMIT_S, self._train.silence_timeout_s / 2)
         dead = await find_dead(order.volumes, limit_s)
         return dead.text if dead is not None else None
-
-    def _with_paths(self, command: Sequence[str]) -> Sequence[str]:
-        """Returns a command with paths instead of URLs that are on this host's disk."""
-        return replace_urls(command, self._host.data.paths) if self.order.role == "worker" else command
 
     async def _run_one(self, command: Sequence[str]) -> tuple[int, int | None]:
         """Runs a command and ends the processes that it leaves. Returns its exit code, and its signal or None."""

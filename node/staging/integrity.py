@@ -22,10 +22,9 @@ from typing import Protocol
 MIB = 1 << 20
 # Part sizes of programs in MiB: ours, aws, boto3 8; Go 5; s5cmd 50; rclone 5 and 64; s3cmd 15; Hadoop 64, 100, 128.
 USUAL_PARTS = tuple(mib * MIB for mib in (8, 5, 10, 15, 16, 20, 25, 32, 50, 64, 100, 128, 256, 512, 1024))
-UNUSUAL_PARTS = tuple(mb * 10**6 for mb in (5, 8, 10, 15, 16, 20, 25, 32, 50, 64, 100))
 MAX_PARTS = 10000
 # The cheapest first; each of them detects a single wrong byte.
-DIGEST_BYTES = {"crc32": 4, "sha256": 32, "sha1": 20, "md5": 16}
+DIGEST_BYTES = {"crc32": 4, "sha256": 32, "md5": 16}
 ETAG = re.compile(r'"?([0-9a-fA-F]{32})(?:-([0-9]+))?"?')
 Data = bytes | memoryview
 
@@ -165,8 +164,8 @@ def _find_checksum(by_name: Mapping[str, str], algorithm: str) -> tuple[bytes, i
         return None
     if by_name.get("x-amz-checksum-type", "").upper() == "COMPOSITE" and not parts:
         return None
-    if not parts and algorithm in ("sha1", "sha256"):
-        # For an object in parts, S3 computes these only from the parts' digests, but not every server reports that.
+    if not parts and algorithm == "sha256":
+        # For an object in parts, S3 computes it only from the parts' digests, but not every server reports that.
         of_parts = ETAG.fullmatch(by_name.get("etag", "").strip())
         parts = (of_parts and of_parts[2]) or ""
     return digest, int(parts) if parts else None
@@ -206,7 +205,7 @@ def find_part_sizes(size_bytes: int, parts: int) -> tuple[int, ...]:
     if parts < 1 or parts > MAX_PARTS or size_bytes < parts:
         return ()
     even = -(-size_bytes // parts)  # some programs use equal parts, of whole MiB or not
-    for sizes in (USUAL_PARTS, UNUSUAL_PARTS, (-(-even // MIB) * MIB,), (even,)):
+    for sizes in (USUAL_PARTS, (-(-even // MIB) * MIB,), (even,)):
         found = tuple(size for size in sizes if -(-size_bytes // size) == parts)
         if found:
             return found
