@@ -9,11 +9,7 @@ import asyncio
 import socket
 from collections.abc import Collection
 
-from node.agent.traffic import PIDS
-from node.children import run
-
 PORT = 28028
-LISTENERS = ("ss", "--no-header", "--tcp", "--listening", "--numeric", "--processes", "sport")
 TIMEOUT_S = 1.0
 GATHERS_S = 2  # NCCL's default is 5; processes that do not answer in time are missing
 TRIES = 3  # the kernel chooses one of the host's processes, which may be stopped
@@ -22,16 +18,16 @@ MOST_TROUBLES, LONGEST = 6, 400
 
 
 async def ask(pids: Collection[int], port: int = PORT) -> tuple[str, ...]:
-    """What NCCL finds wrong, if one of these processes listens on the port; else ()."""
-    if not pids:
-        return ()
-    try:
-        listeners = await run([*LISTENERS, f"= :{port}"], TIMEOUT_S)
-    except OSError:  # no `ss`
-        return ()
-    if not any(int(pid) in pids for pid in PIDS.findall(listeners.stdout.decode("utf-8", "replace"))):
-        return ()  # another job's, or no NCCL
-    return await asyncio.to_thread(_find_troubles_at, port)
+    """What NCCL finds wrong, if one of these processes listens on the port; else (): another job's, or no NCCL."""
+    return await asyncio.to_thread(_ask, pids, port) if pids else ()
+
+
+def _ask(pids: Collection[int], port: int) -> tuple[str, ...]:
+    import psutil  # noqa: PLC0415 - it takes 10 ms, and most jobs do not hang
+
+    listening = (one for one in psutil.net_connections("tcp") if one.status == psutil.CONN_LISTEN)
+    is_ours = any(one.pid in pids and one.laddr and one.laddr.port == port for one in listening)
+    return _find_troubles_at(port) if is_ours else ()
 
 
 def _find_troubles_at(port: int) -> tuple[str, ...]:
