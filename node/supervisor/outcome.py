@@ -50,10 +50,8 @@ class Outcome:
         self._start_limit: asyncio.TimerHandle | None = None
         self._early: asyncio.TimerHandle | None = None
         self._joining: asyncio.Task[None] | None = None
-        # The hosts to which the connection was lost, and those of them that send no messages any longer.
-        self.suspects: set[str] = set()
-        self.silent_hosts: set[str] = set()
-        self.lost_hosts: dict[str, str] = {}  # the reason, by the host's name
+        self.lost_hosts: dict[str, str] = {}  # why the connection was lost, by the host's name
+        self.silent_hosts: set[str] = set()  # those of them that send no messages any longer
 
     def decide(self, ending: AttemptEnd) -> None:
         """Ends the attempt with this outcome, unless another one has already been decided."""
@@ -104,7 +102,6 @@ class Outcome:
                 limit_s, since = silence_s, agent.received_at
             if time.monotonic() > since + limit_s:
                 host = agent.host.name
-                self.suspects.add(host)
                 self.silent_hosts.add(host)
                 self.lost_hosts.setdefault(host, f"no sign of life for {limit_s:g} s")
                 name = self._processes.name_first_on(host)
@@ -265,7 +262,6 @@ class Outcome:
     def note_lost(self, agent: HostAgent, why: str) -> None:
         """Handles an agent whose connection has ended before the attempt."""
         host = agent.host.name
-        self.suspects.add(host)
         self.lost_hosts.setdefault(host, why)
         self.fail(f"{self._processes.name_first_on(host)} was lost: {why}")
 

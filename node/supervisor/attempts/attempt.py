@@ -337,8 +337,8 @@ class RunningAttempt:
             await wait_for([asyncio.ensure_future(one.is_done.wait()) for one in copying], AGENTS_END_S)
             since = time.monotonic() - AGENTS_END_S
             copying = [one for one in copying if not one.is_done.is_set() and (one.copying_at or 0.0) > since]
-        self.outcome.suspects.update(one.host.name for one in awaited if one.closed is None)
-        suspects = self.outcome.suspects | {one.host for one in self.processes.all if one.failed}
+        unclosed = {one.host.name for one in awaited if one.closed is None}
+        suspects = {*self.outcome.lost_hosts, *unclosed, *(one.host for one in self.processes.all if one.failed)}
         if self.number == 1:  # a host that has never answered is not lost, but set up incorrectly
             suspects &= {one.host.name for one in agents if one.boot is not None}
         unclean = [one.host for one in agents if one.closed is None]

@@ -148,7 +148,7 @@ def test_a_lost_agent_without_a_running_process_is_named_by_its_host(job: Job) -
     job.exits(1, 0)
     job.outcome.note_lost(job.agents["node-1"], "the program that runs it was killed")
     assert job.error == "node-1 was lost: the program that runs it was killed"
-    assert job.outcome.suspects == {"node-1"}
+    assert [*job.outcome.lost_hosts] == ["node-1"]
 
 
 def test_a_lost_head_is_named_by_a_process_and_not_by_its_launcher(job: Job) -> None:
