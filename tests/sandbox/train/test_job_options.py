@@ -74,13 +74,8 @@ env_worker = { MY_C = "worker" }
 @pytest.mark.parametrize(
     "words",
     [
-        ["--kv-store", "dist_async"],
-        ["--kv-store", "dist_device_sync"],
-        ["--kv-store", "dist_sync_device"],
-        ["--kv-store", "dist_sync", "--gc-type", "2bit", "--gc-threshold", "0.1"],
         ["--kv-store", "dist_async", "--gc-type", "2bit"],
         ["--kv-store", "dist_sync_device", "--p3"],
-        ["--kv-store", "local", "-n", "1"],
         ["--kv-store", "device", "-n", "1"],
         ["-n", "4", "-s", "1"],
     ],

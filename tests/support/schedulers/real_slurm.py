@@ -1,9 +1,8 @@
 """Real Slurm on the nodes of a sandbox cluster, with the PBS commands on top of it."""
 
 import shlex
-from typing import Any
 
-from project import Project, shipped
+from project import Project
 from scheduler_nodes import Nodes, find_nodes
 
 PACKAGES = ("slurmctld", "slurmd", "slurm-client", "munge")
@@ -40,13 +39,6 @@ install -d -o munge -g munge -m 755 /run/munge
 runuser -u munge -- /usr/sbin/munged
 [ "$(uname -n | cut -d. -f1)" != {head} ] || slurmctld
 """
-
-
-def set_up(project: Project, *, nodes: int = 2, **values: Any) -> Nodes:
-    """Brings a cluster up with the partition `cluster`. values: for keys of cluster.toml."""
-    project.write(shipped(provision__nodes=nodes, sandbox__packages=PACKAGES, **values))
-    project.run("up")
-    return start(project)
 
 
 def start(project: Project) -> Nodes:
