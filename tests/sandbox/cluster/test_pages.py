@@ -53,7 +53,7 @@ NOT_TYPED = {  # lines
 }
 BLOCKS_ELSEWHERE = (
     "# 1. one folder for each of the 1000 classes",  # needs the dataset
-    "salloc ",  # test_in_a_slurm_allocation.py
+    "salloc ",  # no Slurm there
 )
 PLAIN = 'name = "pages"\ncloud = "sandbox"\n[bootstrap]\nframework = "none"\n[train]\nlauncher = "env"\n'
 ADD_ME = """
