@@ -127,7 +127,7 @@ def test_mpi4py_with_two_ranks_on_each_node(project: Project) -> None:
     (project.directory / "all_reduce.py").write_text(ALL_REDUCE)
     with set_up(project, "mpi"):
         done = project.run("train", "--launcher", "mpi", "-n", "4", "--", "python", "all_reduce.py")
-        assert [line.partition("] ")[2] for line in done.stdout.splitlines()] == ["sum 6 of 4"] * 4
+        assert done.stdout.count("] sum 6 of 4\n") == 4  # mpirun may warn of itself
         roles = json.loads(project.run("jobs", "--json").stdout)[0]["processes"]
         ranks = sorted((one["rank"], one["exit_code"]) for one in roles if one["role"] == "worker")
         assert ranks == [(rank, 0) for rank in range(4)]

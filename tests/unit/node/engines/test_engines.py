@@ -121,8 +121,6 @@ def test_libraries_find_their_place_without_a_launcher() -> None:
     ("launcher", "launched", "rank"),
     [
         ("torchrun", TORCHRUN, 3),
-        ("torchrun", {}, None),
-        ("env", TORCHRUN, 3),
         ("mpi", {"OMPI_COMM_WORLD_RANK": "2"}, 2),
         ("mpi", {"CLUSTER_RANK": "0"}, 0),  # one worker, which needs no mpirun
         ("mpi", {"OMPI_COMM_WORLD_RANK": "2", "DMLC_ROLE": "worker"}, None),  # ps-lite assigns a rank of its own
@@ -141,7 +139,6 @@ def test_ranks_that_variables_tell(launcher: str, launched: dict[str, str], rank
         ("env", "worker", TORCHRUN | {"RANK": "0"}, None),
         ("torchrun", "launcher", TORCHRUN | {"GROUP_RANK": "1"}, Rendezvous("the node of rank 0:", "10.0.0.4", 29999)),
         ("torchrun", "launcher", TORCHRUN | {"GROUP_RANK": "0"}, None),
-        ("torchrun", "worker", TORCHRUN, None),
         ("ssh", "server", PS_LITE, Rendezvous("the scheduler's", "10.0.0.4", 9091)),
         ("ssh", "scheduler", PS_LITE, None),
         ("ssh", "worker", {}, None),

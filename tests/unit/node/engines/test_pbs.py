@@ -63,9 +63,7 @@ def test_resources_of_the_users_own() -> None:
     ("answer", "state", "reason"),
     [
         (Response(WRAPPED.format(state="Q")), "pending", "waits for free nodes"),
-        (Response(WRAPPED.format(state="C")), "ended", "PBS ended the job"),
         (of_openpbs("Q"), "pending", "Not Running: Insufficient amount of resource:ncpus"),
-        (of_openpbs("F", 3), "ended", "its batch script ended (exit code 3)"),
         (of_openpbs("F", -29), "ended", "it reached its walltime"),
         (of_openpbs("S"), "ended", "it was suspended"),
         (of_openpbs("C", 271), "ended", "its batch script was killed by signal 15 (qdel, or the walltime)"),

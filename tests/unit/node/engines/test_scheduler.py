@@ -53,12 +53,9 @@ def test_the_script_holds_nodes_until_the_heartbeat_stops(tmp_path: Path) -> Non
     [
         ("slurm", "12\n", "12"),
         ("slurm", "12;east\n", "12"),
-        ("slurm", "sbatch: note\n7\n", "7"),
         ("slurm", "12 apples\n", None),
         ("pbs", "17.head.example.org\n", "17.head.example.org"),
-        ("pbs", "qsub: sorry\n", None),
         ("sge", "warning: x\n101\n", "101"),
-        ("sge", "Unable to run job", None),
     ],
 )
 def test_job_numbers(launcher: str, text: str, number: str | None) -> None:

@@ -158,11 +158,9 @@ def test_workers_that_wait_at_different_lines_are_named_within_a_minute(job: Job
     ("locations", "message"),
     [
         ("", ""),
-        ("a", "w0 is at a"),
         ("aab", "w2 is at b; 2 others are at a"),
         ("abbcc", "w0 is at a; w1, w2 are at b; 2 others are at c"),
         ("abcdef" + 9 * "g", "w0 is at a; w1 is at b; w2 is at c; 9 others are at g; 3 more are at other lines"),
-        ("a" + 5 * "b" + 9 * "c", "w0 is at a; 5 others are at b; 9 others are at c"),
     ],
 )
 def test_workers_apart_from_most_others_come_first(locations: str, message: str) -> None:
