@@ -129,50 +129,24 @@ class Scheduler(ABC):
         """All queues, from the output of `limits`."""
         return ()
 
-    def detail_commands(self, request: AllocationRequest, limits: QueueLimits) -> tuple[tuple[str, ...], ...]:
-        """More commands that describe the request's queue."""
-        return ()
-
-    def add_details(self, limits: QueueLimits, answers: Sequence[Response]) -> QueueLimits:
-        """The queue's limits, completed from the output of these commands."""
-        return limits
-
     def find_queue(self, request: AllocationRequest, queues: Sequence[QueueLimits]) -> QueueLimits | None:
         """The request's queue; None for an unknown name, or if the request has none and the default is unknown."""
         if request.queue:
             return next((one for one in queues if one.name == request.queue), None)
         return next((one for one in queues if one.is_default), queues[0] if len(queues) == 1 else None)
 
-    def check_queue(self, request: AllocationRequest, queues: Sequence[QueueLimits]) -> str | None:
-        """The error for a queue that does not exist, or None."""
-        if not request.queue or self.find_queue(request, queues) is not None:
-            return None
-        known = ", ".join(one.name for one in queues) or "none"
-        return f'{self.title} has no {self.queue_word} "{request.queue}" (it has: {known})'
-
-    def check_limits(self, request: AllocationRequest, limits: QueueLimits) -> str | None:
-        """The error for a request that the queue does not allow, with the queue's numbers; or None."""
-        longest_s, most, least = limits.max_walltime_s, limits.max_nodes, limits.min_nodes
-        words, nodes, walltime_s = limits.words, request.nodes, request.walltime_s
-        wanted, problem = f"{nodes} ([train] nodes)", ""
-        if not limits.is_open:
-            problem = f"does not accept or start jobs ({words.get('is_open', 'closed')})"
-        elif walltime_s and longest_s is not None and walltime_s > longest_s:
-            allowed = f"allows at most {render_clock(longest_s)} ({words['max_walltime_s']})"
-            problem = f"{allowed}, and the job asks for {render_clock(walltime_s)}"
-        elif most is not None and nodes > most:
-            problem = f"allows at most {count_nodes(most)} ({words['max_nodes']}), and the job needs {wanted}"
-        elif limits.nodes is not None and nodes > limits.nodes:
-            problem = f"has {count_nodes(limits.nodes)} ({words['nodes']}), and the job needs {wanted}"
-        elif least is not None and nodes < least:
-            problem = f"needs at least {count_nodes(least)} ({words['min_nodes']}), and the job uses {wanted}"
-        elif limits.slots and request.slots_per_node > limits.slots:
-            asked = f"[queue] slots_per_node is {request.slots_per_node}"
-            problem = f"has {limits.slots} slots per node ({words['slots']}), and {asked}"
-        return f'{self.title} {self.queue_word} "{limits.name}" {problem}' if problem else None
-
-    def complete(self, request: AllocationRequest, limits: QueueLimits) -> AllocationRequest:
-        """The request, completed with the queue's values. Raises ValueError if the queue cannot provide such nodes."""
+    def check(self, request: AllocationRequest, queues: Sequence[QueueLimits]) -> AllocationRequest:
+        """The request, completed with its queue's values. Raises ValueError if the queue does not allow it."""
+        limits = self.find_queue(request, queues)
+        problem = where = ""
+        if limits is not None:
+            problem = find_problem(request, limits)
+            where = f'{self.title} {self.queue_word} "{limits.name}"'
+        elif request.queue:
+            where, known = self.title, ", ".join(one.name for one in queues) or "none"
+            problem = f'has no {self.queue_word} "{request.queue}" (it has: {known})'
+        if problem:
+            raise ValueError(f"{where} {problem}; to list them: {self.list_queues}")
         return request
 
     # -- state ---------------------------------------------------------------------------------------------------------
@@ -192,6 +166,28 @@ class Scheduler(ABC):
     def parse_more(self, answer: Response, found: AllocationState) -> AllocationState:
         """The state, completed from more_command."""
         return found
+
+
+def find_problem(request: AllocationRequest, limits: QueueLimits) -> str:
+    """Why a queue does not allow a request, with the queue's numbers; "" if it does. Pure."""
+    longest_s, most, least = limits.max_walltime_s, limits.max_nodes, limits.min_nodes
+    words, nodes, walltime_s = limits.words, request.nodes, request.walltime_s
+    wanted, problem = f"{nodes} ([train] nodes)", ""
+    if not limits.is_open:
+        problem = f"does not accept or start jobs ({words.get('is_open', 'closed')})"
+    elif walltime_s and longest_s is not None and walltime_s > longest_s:
+        allowed = f"allows at most {render_clock(longest_s)} ({words['max_walltime_s']})"
+        problem = f"{allowed}, and the job asks for {render_clock(walltime_s)}"
+    elif most is not None and nodes > most:
+        problem = f"allows at most {count_nodes(most)} ({words['max_nodes']}), and the job needs {wanted}"
+    elif limits.nodes is not None and nodes > limits.nodes:
+        problem = f"has {count_nodes(limits.nodes)} ({words['nodes']}), and the job needs {wanted}"
+    elif least is not None and nodes < least:
+        problem = f"needs at least {count_nodes(least)} ({words['min_nodes']}), and the job uses {wanted}"
+    elif limits.slots and request.slots_per_node > limits.slots:
+        asked = f"[queue] slots_per_node is {request.slots_per_node}"
+        problem = f"has {limits.slots} slots per node ({words['slots']}), and {asked}"
+    return problem
 
 
 def render_holder(job: str) -> list[str]:

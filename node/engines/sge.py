@@ -35,7 +35,7 @@ class SgeScheduler(Scheduler):
     directive = "#$"
     list_queues = "qconf -sql"
     submit = ("qsub", "-terse")  # prints only the number
-    limits = ("qconf", "-sq", "*")
+    limits = ("sh", "-c", "qconf -sq '*' && for name in $(qconf -spl); do qconf -sp $name; done")
     forms = ("-q {}", "-l h_rt={}", "-A {}")
 
     def _options(self, request: AllocationRequest) -> list[str]:
@@ -50,40 +50,25 @@ class SgeScheduler(Scheduler):
         ]
 
     def parse_limits(self, text: str) -> tuple[QueueLimits, ...]:
-        """All queues, from the output of `limits`, where each queue begins with its qname."""
-        joined = re.sub(r"\\\n\s*", " ", text)
-        blocks = re.split(r"^(?=qname\s)", joined, flags=re.MULTILINE)
-        return tuple(_parse_queue(_parse_fields(block)) for block in blocks if block.startswith("qname"))
+        """All queues, from the output of `limits`: each begins with its qname, a parallel environment with pe_name."""
+        blocks = [_parse_fields(block) for block in re.split(r"^(?=(?:qname|pe_name)\s)", text, flags=re.MULTILINE)]
+        rules = {block["pe_name"]: block.get("allocation_rule", "") for block in blocks if "pe_name" in block}
+        return tuple(_parse_queue(block, rules) for block in blocks if "qname" in block)
 
-    def check_queue(self, request: AllocationRequest, queues: Sequence[QueueLimits]) -> str | None:
-        """Also an error if the request fits several queues, because their parallel environments may differ."""
-        error = super().check_queue(request, queues)
-        if error is not None or self.find_queue(request, queues) is not None or _names_environment(request):
-            return error
-        if request.nodes == 1 and request.slots_per_node <= 1:
-            return None
-        return f"set [queue] name: {self.title} has several queues ({', '.join(one.name for one in queues)})"
+    def check(self, request: AllocationRequest, queues: Sequence[QueueLimits]) -> AllocationRequest:
+        """Also chooses the parallel environment and, for whole nodes, the number of slots.
 
-    def detail_commands(self, request: AllocationRequest, limits: QueueLimits) -> tuple[tuple[str, ...], ...]:
-        """The commands that describe the queue's parallel environments."""
-        return tuple(("qconf", "-sp", name) for name in limits.rules)
-
-    def add_details(self, limits: QueueLimits, answers: Sequence[Response]) -> QueueLimits:
-        """The queue's limits with the allocation rules of its parallel environments."""
-        rules = {}
-        for answer in answers:
-            fields = _parse_fields(answer.stdout)
-            if "pe_name" in fields:
-                rules[fields["pe_name"]] = fields.get("allocation_rule", "")
-        return replace(limits, rules=rules)
-
-    def complete(self, request: AllocationRequest, limits: QueueLimits) -> AllocationRequest:
-        """Chooses the parallel environment and, for whole nodes, the number of slots.
-
-        Raises ValueError if no environment gives each node the same number of slots.
+        Raises ValueError also if no environment gives each node the same number of slots, or the request fits several
+        queues, whose environments may differ.
         """
-        if _names_environment(request):
+        request, limits = super().check(request, queues), self.find_queue(request, queues)
+        if any(option.startswith("-pe ") for option in request.options):
             return request
+        if limits is None:
+            if request.nodes == 1 and request.slots_per_node <= 1:
+                return request
+            known = ", ".join(one.name for one in queues)
+            raise ValueError(f"set [queue] name: {self.title} has several queues ({known})")
         slots = request.slots_per_node or limits.slots
         if not slots:
             raise ValueError(
@@ -154,10 +139,6 @@ def _explain_end(fields: dict[str, str]) -> str:
     return f"its batch script ended (exit code {code})" if code else ""
 
 
-def _names_environment(request: AllocationRequest) -> bool:
-    return any(option.startswith("-pe ") for option in request.options)
-
-
 def _fits(rule: str, *, nodes: int, slots: int, is_whole: bool) -> bool:
     """Whether an allocation rule assigns this many slots on each node. is_whole: `slots` is all slots of a node."""
     if rule == "$pe_slots":
@@ -178,7 +159,7 @@ def _first(text: str) -> str:
     return text.partition(",")[0].strip()
 
 
-def _parse_queue(fields: dict[str, str]) -> QueueLimits:
+def _parse_queue(fields: dict[str, str], rules: dict[str, str]) -> QueueLimits:
     limits: list[tuple[int, str]] = []
     for key in ("h_rt", "s_rt"):
         seconds: int | None = parse_clock(_first(fields.get(key, "")))
@@ -193,6 +174,6 @@ def _parse_queue(fields: dict[str, str]) -> QueueLimits:
         name=fields["qname"],
         max_walltime_s=longest[0] if longest is not None else None,
         slots=(parse_count(slots) or 0) if "[" not in slots else 0,
-        rules=dict.fromkeys(names, ""),
+        rules={name: rules[name] for name in names if name in rules},
         words={"max_walltime_s": longest[1] if longest is not None else "", "slots": f"slots {slots}"},
     )

@@ -81,18 +81,7 @@ class Client:
         answer = await self.ask(scheduler.limits)
         if answer.exit_code != 0:
             raise ValueError(f"the queues of {scheduler.title} cannot be read: {answer.error}")
-        queues = scheduler.parse_limits(answer.stdout)
-        error = scheduler.check_queue(request, queues)
-        found = scheduler.find_queue(request, queues)
-        if error is None and found is not None:
-            details = [await self.ask(command) for command in scheduler.detail_commands(request, found)]
-            found = scheduler.add_details(found, details)
-            error = scheduler.check_limits(request, found)
-            if error is None:
-                return scheduler.complete(request, found)
-        if error is not None:
-            raise ValueError(f"{error}; to list them: {scheduler.list_queues}")
-        return request
+        return scheduler.check(request, scheduler.parse_limits(answer.stdout))
 
     async def submit(self, script: str) -> str:
         """Submits a script and returns the job number. Raises ValueError if the scheduler refuses it."""

@@ -1,5 +1,6 @@
 """Grid Engine's scripts and commands, with the output of Grid Engine 8.1.9."""
 
+import re
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from job_forms import make_request
 from node.engines.scheduler import AllocatedNode, AllocationState, Response
 from node.engines.sge import VAGUE, SgeScheduler
+from node.protocol import AllocationRequest
 
 SGE = SgeScheduler()
 QUEUES = """\
@@ -26,9 +28,6 @@ s_rt                  INFINITY
 h_rt                  00:01:30,[ip-10-208-0-5.ec2.internal=00:00:30]
 """
 ENVIRONMENT = "pe_name            {name}\nslots              999\nallocation_rule    {rule}\ncontrol_slaves     TRUE\n"
-RULES = [Response(ENVIRONMENT.format(name=name, rule=rule)) for name, rule in (("one", "1"), ("two", "2"))]
-FILL = Response(ENVIRONMENT.format(name="fill", rule="$fill_up"))
-SMP = Response(ENVIRONMENT.format(name="smp", rule="$pe_slots"))
 ROW = """\
     <job_list state="{kind}">
       <JB_job_number>{number}</JB_job_number>
@@ -83,69 +82,47 @@ def test_the_script_of_a_request_with_every_setting() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("more", "error"),
-    [
-        ({"queue": "all.q", "walltime_s": 10**6}, None),
-        ({"queue": "short", "walltime_s": 120}, "allows at most 0:01:30 (h_rt 00:01:30)"),
-        ({"queue": "all.q", "slots_per_node": 3}, "2 slots per node (slots 2), and [queue] slots_per_node is 3"),
-    ],
-)
-def test_limits(more: dict[str, Any], error: str | None) -> None:
-    found = SGE.find_queue(make_request(**more), SGE.parse_limits(QUEUES))
-    assert found is not None
-    message = SGE.check_limits(make_request(**more), found)
-    assert (message is None) == (error is None)
-    assert (error or "") in (message or "")
+RULES = {"one": "1", "two": "2"}
+FILL = {"fill": "$fill_up"}
+
+
+def check(rules: dict[str, str], **more: Any) -> AllocationRequest:
+    """The request, completed. rules: the allocation rules of the parallel environments, by name."""
+    text = QUEUES + "".join(ENVIRONMENT.format(name=name, rule=rule) for name, rule in rules.items())
+    return SGE.check(make_request(**more), SGE.parse_limits(text))
 
 
 @pytest.mark.parametrize(
-    ("more", "error"),
+    ("rules", "more", "environment", "slots"),
     [
-        ({}, "set [queue] name: Grid Engine has several queues (all.q, short)"),
-        ({"nodes": 1}, None),
-        ({"options": ("-pe mine 6",)}, None),
-        ({"queue": "gpu"}, 'Grid Engine has no queue "gpu" (it has: all.q, short)'),
+        (FILL | RULES, {"queue": "all.q", "walltime_s": 10**6}, "fill", 2),
+        (RULES, {"queue": "all.q"}, "two", 2),
+        (FILL | RULES, {"queue": "all.q", "slots_per_node": 1}, "one", 1),
+        ({"fill": "$pe_slots"}, {"queue": "all.q", "nodes": 1}, "fill", 2),
+        (RULES, {"queue": "all.q", "options": ("-pe mine 6",)}, "", 0),
+        (RULES, {"nodes": 1}, "", 0),  # in any queue
+        (RULES, {"options": ("-pe mine 6",)}, "", 0),
     ],
 )
-def test_several_nodes_need_a_queue(more: dict[str, Any], error: str | None) -> None:
-    assert SGE.check_queue(make_request(**more), SGE.parse_limits(QUEUES)) == error
-
-
-@pytest.mark.parametrize(
-    ("more", "environments", "environment", "slots"),
-    [
-        ({}, [FILL, *RULES], "fill", 2),
-        ({}, RULES, "two", 2),
-        ({"slots_per_node": 1}, [FILL, *RULES], "one", 1),
-        ({"nodes": 1}, [SMP], "smp", 2),
-        ({"options": ("-pe mine 6",)}, RULES, "", 0),
-    ],
-)
-def test_the_parallel_environment(
-    more: dict[str, Any], environments: list[Response], environment: str, slots: int
-) -> None:
-    asked = make_request(queue="all.q", **more)
-    queue = SGE.find_queue(asked, SGE.parse_limits(QUEUES))
-    assert queue is not None
-    assert SGE.detail_commands(asked, queue)[0] == ("qconf", "-sp", "fill")
-    made = SGE.complete(asked, SGE.add_details(queue, environments))
+def test_the_parallel_environment(rules: dict[str, str], more: dict[str, Any], environment: str, slots: int) -> None:
+    made = check(rules, **more)
     assert (made.environment, made.slots_per_node) == (environment, slots)
 
 
 @pytest.mark.parametrize(
-    ("queue", "more", "message"),
+    ("more", "error"),
     [
-        ("all.q", {}, r"gives 2 slots on each of 2 nodes \(allocation rules: one: 1, smp: \$pe_slots\)"),
-        ("short", {}, 'nodes of queue "short" have different numbers of slots: set .queue. slots_per_node'),
+        ({"queue": "gpu"}, 'Grid Engine has no queue "gpu" (it has: all.q, short); to list them: qconf -sql'),
+        ({"queue": "short", "walltime_s": 120}, "allows at most 0:01:30 (h_rt 00:01:30)"),
+        ({"queue": "all.q", "slots_per_node": 3}, "2 slots per node (slots 2), and [queue] slots_per_node is 3"),
+        ({}, "set [queue] name: Grid Engine has several queues (all.q, short)"),
+        ({"queue": "all.q"}, "gives 2 slots on each of 2 nodes (allocation rules: one: 1)"),
+        ({"queue": "short"}, 'nodes of queue "short" have different numbers of slots: set [queue] slots_per_node'),
     ],
 )
-def test_no_parallel_environment(queue: str, more: dict[str, Any], message: str) -> None:
-    asked = make_request(queue=queue, **more)
-    found = SGE.find_queue(asked, SGE.parse_limits(QUEUES))
-    assert found is not None
-    with pytest.raises(ValueError, match=message):
-        SGE.complete(asked, SGE.add_details(found, [RULES[0], SMP]))
+def test_what_a_queue_does_not_allow(more: dict[str, Any], error: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(error)):
+        check({"one": "1", "of-no-queue": "2"}, **more)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Slurm's scripts and commands, with the output of Slurm 22.05."""
 
+import re
 from typing import Any
 
 import pytest
@@ -63,7 +64,6 @@ def test_a_request_without_settings_asks_for_whole_nodes() -> None:
 @pytest.mark.parametrize(
     ("more", "error"),
     [
-        ({}, None),
         ({"nodes": 3}, 'Slurm partition "cluster" has 2 nodes (TotalNodes=2), and the job needs 3 ([train] nodes)'),
         (
             {"queue": "short", "walltime_s": 7200},
@@ -77,21 +77,15 @@ def test_a_request_without_settings_asks_for_whole_nodes() -> None:
             {"queue": "short", "nodes": 1},
             'Slurm partition "short" needs at least 2 nodes (MinNodes=2), and the job uses 1 ([train] nodes)',
         ),
+        ({"queue": "gpu"}, 'Slurm has no partition "gpu" (it has: cluster, short, long)'),
         ({"queue": "long"}, 'Slurm partition "long" does not accept or start jobs (State=DRAIN)'),
     ],
 )
-def test_limits(more: dict[str, Any], error: str | None) -> None:
+def test_limits(more: dict[str, Any], error: str) -> None:
     queues = SLURM.parse_limits(PARTITIONS)
-    asked = make_request(**more)
-    found = SLURM.find_queue(asked, queues)
-    assert found is not None
-    assert SLURM.check_queue(asked, queues) is None
-    assert SLURM.check_limits(asked, found) == error
-
-
-def test_an_unknown_partition_is_refused_with_the_known_ones() -> None:
-    message = SLURM.check_queue(make_request(queue="gpu"), SLURM.parse_limits(PARTITIONS))
-    assert message == 'Slurm has no partition "gpu" (it has: cluster, short, long)'
+    assert SLURM.check(make_request(), queues) == make_request()
+    with pytest.raises(ValueError, match=re.escape(f"{error}; to list them: sinfo")):
+        SLURM.check(make_request(**more), queues)
 
 
 @pytest.mark.parametrize(
