@@ -33,7 +33,7 @@ class Replacement:
 
     async def wait(self) -> None:
         """Has the nodes replaced, or tells the user what will replace them. Returns once none is missing."""
-        names = restarts.join(self._waiting_for)
+        names = ", ".join(self._waiting_for)
         if self._order.replace_command and self._head not in self._waiting_for:
             self._message(f"waiting for {names}: the head replaces {'it' if self._is_one else 'them'}")
             self._job.tasks.begin(self._run_command())
@@ -46,7 +46,7 @@ class Replacement:
                 self._child.terminate()
 
     def _report_missing(self) -> None:
-        names = restarts.join(self._waiting_for)
+        names = ", ".join(self._waiting_for)
         them = "it" if self._is_one else "them"
         self._message(f"waiting for {names}: `cluster up` replaces {them}, or the `cluster train` that is attached")
 
@@ -93,7 +93,7 @@ class Replacement:
         await asyncio.wait([saying], timeout=children.KILLED_S)
         self._child = None
         if self._waiting_for:
-            self._message(f"the head did not replace {restarts.join(self._waiting_for)} (exit code {code})")
+            self._message(f"the head did not replace {', '.join(self._waiting_for)} (exit code {code})")
             self._report_missing()
             self._job.log.put(state="waiting")  # an attached `cluster train` then replaces them
 

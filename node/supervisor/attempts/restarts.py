@@ -88,7 +88,8 @@ def plan_next(order: Order, ending: AttemptEnd, lost: Sequence[str], left: Left,
 def explain_end(lost: Sequence[str], before: Iterable[Attempt]) -> str:
     """Returns the addition to the error of a job that ends because it has lost nodes. before: the earlier attempts."""
     restarts = sum(attempt.reason in LOSSES for attempt in before)
-    return f"{join(lost)} lost" + (f", after {count(restarts, 'restart')}" if restarts else "")
+    after = f", after {restarts} restart{'s' * (restarts > 1)}" if restarts else ""
+    return f"{', '.join(lost)} lost{after}"
 
 
 def next_order(order: Order, number: int) -> Order:
@@ -106,8 +107,8 @@ def find_refused(hosts: Sequence[JobHost], waiting_for: Collection[str], present
     """
     if not waiting_for:
         return "the job does not wait for nodes"
-    others = [host.name for host in hosts if host.name not in waiting_for and host.name not in present]
-    return f"the job does not wait for {join(others)}, but for {join(sorted(waiting_for))}" if others else None
+    others = ", ".join(host.name for host in hosts if host.name not in waiting_for and host.name not in present)
+    return f"the job does not wait for {others}, but for {', '.join(sorted(waiting_for))}" if others else None
 
 
 def replace_hosts(order: Order, new: Iterable[JobHost]) -> None:
@@ -149,13 +150,3 @@ def parse_resumed(text: str) -> dict[str, int] | None:
         return {"epoch": 0, "batch": 0}
     found = RESUMED.search(text)
     return {"epoch": int(found[1]), "batch": int(found[2])} if found is not None else None
-
-
-def join(names: Sequence[str]) -> str:
-    """Returns names for a sentence, such as "node-1 and node-2"."""
-    return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
-
-
-def count(number: int, noun: str) -> str:
-    """Returns a number with its noun, such as "1 restart" or "3 restarts"."""
-    return f"{number} {noun}" + "s" * (number != 1)

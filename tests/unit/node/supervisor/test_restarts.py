@@ -122,7 +122,7 @@ def test_new_hosts_run_what_the_old_ones_did() -> None:
         ((), ("node-1",), None),
         (("node-1",), (), "the job does not wait for nodes"),
         (("node-0",), ("node-1",), "the job does not wait for node-0, but for node-1"),
-        (("node-0", "node-1", "x"), ("node-1", "node-2"), "the job does not wait for node-0 and x, but for node-1 and"),
+        (("node-0", "node-1", "x"), ("node-1", "node-2"), "the job does not wait for node-0, x, but for node-1, n"),
     ],
 )
 def test_which_hosts_are_refused(names: Any, waiting_for: Any, refused: str | None) -> None:
@@ -181,7 +181,7 @@ def test_a_later_notice_does_not_extend_the_time_for_a_checkpoint(timers: Timers
 def test_the_error_of_a_job_that_may_not_start_again() -> None:
     assert restarts.explain_end(("node-1",), before()) == "node-1 lost"
     assert restarts.explain_end(("node-1", "node-2"), before("lost", "error", "notice")) == (
-        "node-1 and node-2 lost, after 2 restarts"
+        "node-1, node-2 lost, after 2 restarts"
     )
 
 
