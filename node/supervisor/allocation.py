@@ -6,8 +6,11 @@ The head submits a batch script that only holds the nodes (node/engines/schedule
 import asyncio
 import contextlib
 import os
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
+
+from msgspec.structs import replace
 
 from node import job_folder
 from node.children import run
@@ -33,6 +36,7 @@ KEPT = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "SLURM_CONF")
 KEPT_GROUPS = ("SGE_", "PBS_")  # prefixes of variables
 LOGIN = "printf '\\0login\\0'; env -0"  # after what a profile prints
 SCRIPT = "allocation.sh"
+ADDRESS = re.compile(r"[0-9.]+")
 
 
 def keep(environ: Mapping[str, str]) -> dict[str, str]:
@@ -96,7 +100,16 @@ class Client:
         if is_granted and found.state == "running":
             return found
         command = self.scheduler.more_command(number, found)
-        return self.scheduler.parse_more(await self.ask(command), found) if command else found
+        if command:
+            found = self.scheduler.parse_more(await self.ask(command), found)
+        return replace(found, nodes=tuple([await self._find_address(node) for node in found.nodes]))
+
+    async def _find_address(self, node: AllocatedNode) -> AllocatedNode:
+        name = node.address or node.name  # PBS and Grid Engine say names alone, and Slurm's NodeAddr may be one
+        if ADDRESS.fullmatch(name):
+            return node
+        answer = await self.ask(("getent", "ahostsv4", name))
+        return replace(node, address=(answer.stdout.split() or [node.address])[0])
 
     async def cancel(self, number: str) -> str | None:
         """Cancels a job. Returns the error, or None if the job has ended or will end."""

@@ -125,6 +125,15 @@ def test_what_the_walltime_has_ended_has_run_out(
     assert world.do(made.watch())[1] == expires
 
 
+def test_a_node_whose_address_is_a_name_is_found_by_its_ip(world: World) -> None:
+    """PBS and Grid Engine say no addresses, and Slurm's NodeAddr is the node's name by default."""
+    getent = world.slurm.programs / "getent"
+    getent.write_text("#!/bin/sh\n[ $2 = n1-ib ] && echo 10.0.0.4 STREAM n1 || echo 10.0.0.5\n")
+    getent.chmod(0o755)
+    world.slurm.touch("nodes", "NodeName=n1 NodeAddr=n1-ib State=IDLE\nNodeName=n2 NodeAddr=n2 State=IDLE\n")
+    world.grant()
+
+
 @pytest.mark.parametrize(("queue", "error"), [("gpu", "has no partition"), ("short", "allows at most 1 node")])
 def test_the_limits_of_a_queue(world: World, queue: str, error: str) -> None:
     with pytest.raises(ValueError, match=f"{error}.*; to list them: sinfo"):
