@@ -54,7 +54,7 @@ def place_notebook(node: ReadyNode, *, job: str, report: Report) -> dict[str, st
     folder = f".cluster/{FOLDER}/{bundle.digest}"
     there = node.connection.run(RemoteCommand(f"[ -e {folder}/.complete ] && echo there || :"), timeout_s=60)
     if there.last_line != "there":
-        step = MakeEnvironment(bundle=bundle, python=node.python, root=FOLDER)
+        step = MakeEnvironment(bundle=bundle, python=node.python, root=FOLDER, with_modules=False)
         wanted = SetUp(
             python=node.facts.python,
             files=[file for file in bundle.files if file.sha256 not in node.facts.files],

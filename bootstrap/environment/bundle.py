@@ -2,16 +2,12 @@
 
 import gzip
 import hashlib
-import io
 import json
 import re
 import tarfile
 import tempfile
-import zipfile
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache as cached
 from importlib.metadata import version
-from importlib.resources import files
 from pathlib import Path
 
 from msgspec import Struct
@@ -19,8 +15,6 @@ from msgspec import Struct
 from bootstrap.environment.file_cache import (
     FETCHING,
     BundleFile,
-    cached_path,
-    describe_file,
     fetch_once,
     find_kept,
     remember,
@@ -29,12 +23,11 @@ from bootstrap.environment.framework import Torch, is_torch
 from bootstrap.environment.lock import NoSourceError, NoWheelError, lock_wheels
 from bootstrap.environment.target import MANAGED_PYTHON, WheelTarget, is_wheel_file
 from bootstrap.environment.uv import UvError, run_uv
+from bootstrap.runtime.code import modules_digest
 from foundation.errors import ClusterError
-from foundation.files import write_whole
 from foundation.progress import Event, Report, silent
 from provision.oracle.tables import Version, show
 
-COMPAT_FILE = "_cluster_compat.py"
 TORCH_RELEASE = re.compile(r"torch==[0-9.]+")
 """A version of PyTorch without the label of a build."""
 LARGE_GB = 1.0
@@ -49,11 +42,12 @@ class Bundle(Struct, frozen=True, kw_only=True):
 
     @property
     def digest(self) -> str:
-        """SHA-256 over the inputs of the environment: the Python and the files."""
+        """SHA-256 over the inputs of the environment: the Python, the files, and our modules in it."""
         content: list[object] = [
             self.target.python_version,
             self.target.python_path,
             [(file.name, file.sha256) for file in self.files],
+            modules_digest(),
         ]
         base = self.target.base
         if base is not None:
@@ -64,11 +58,6 @@ class Bundle(Struct, frozen=True, kw_only=True):
     def uv(self) -> BundleFile:
         """The wheel of the tool that makes the environment."""
         return next(file for file in self.files if file.name.startswith("uv-"))
-
-    @property
-    def startup(self) -> tuple[BundleFile, ...]:
-        """Our modules that the environment's Python imports when it starts."""
-        return tuple(file for file in self.files if file.name.endswith(".py"))
 
     @property
     def library(self) -> str:
@@ -136,8 +125,7 @@ def fetch_bundle(
     if target.managed_python:
         python = fetch_python(target.python_version, machine=target.machine, cache=cache, report=report)
         found = (*found, python)
-    startup = (_describe_compat(),) if target.framework == "mxnet" else ()
-    return Bundle(target=target, files=(*found, pack_package(cache), *startup))
+    return Bundle(target=target, files=found)
 
 
 def _find_and_build(
@@ -220,14 +208,9 @@ def _find_key(target: WheelTarget) -> str:
 
 
 def find_records(bundle: Bundle) -> dict[str, tuple[BundleFile, ...]]:
-    """The records of a bundle's files in a cache, by key: with them, fetch_bundle finds the files elsewhere. Pure.
-
-    They do not include the files that come with this project.
-    """
+    """The records of a bundle's files in a cache, by key: with them, fetch_bundle finds the files elsewhere. Pure."""
     target = bundle.target
-    others = (*bundle.startup, bundle.python)
-    wheels = tuple(file for file in bundle.files if file not in others and not file.name.startswith("mxnet_cluster-"))
-    records = {f"bundles/{_find_key(target)}": wheels}
+    records = {f"bundles/{_find_key(target)}": tuple(file for file in bundle.files if file != bundle.python)}
     if bundle.python is not None:
         records[_python_key(target.python_version, target.machine)] = (bundle.python,)
     return records
@@ -299,30 +282,3 @@ def _without_origin(entry: tarfile.TarInfo) -> tarfile.TarInfo:
     entry.mtime = entry.uid = entry.gid = 0
     entry.uname = entry.gname = ""
     return entry
-
-
-def pack_package(cache: Path) -> BundleFile:
-    """Writes a wheel of mxnet_cluster, the package that users' programs import. Equal content gives equal bytes."""
-    about = f"mxnet_cluster-{version('mxnet-cluster')}"
-    modules = sorted(Path(str(files("mxnet_cluster"))).glob("*.py"))
-    content = {f"mxnet_cluster/{path.name}": path.read_bytes() for path in modules}
-    info = {
-        "METADATA": f"Metadata-Version: 2.1\nName: mxnet-cluster\nVersion: {version('mxnet-cluster')}\n",
-        "WHEEL": "Wheel-Version: 1.0\nGenerator: mxnet-cluster\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-        "RECORD": "".join(f"{name},,\n" for name in content),
-    }
-    content |= {f"{about}.dist-info/{name}": text.encode() for name, text in info.items()}
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w") as wheel:
-        for name, data in content.items():
-            wheel.writestr(zipfile.ZipInfo(name), data)
-    path = cached_path(cache, hashlib.sha256(packed.getvalue()).hexdigest(), f"{about}-py3-none-any.whl")
-    if not path.is_file() or path.read_bytes() != packed.getvalue():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, packed.getvalue())
-    return describe_file(path)
-
-
-@cached
-def _describe_compat() -> BundleFile:
-    return describe_file(Path(str(files("node").joinpath("setup", "startup", COMPAT_FILE))))

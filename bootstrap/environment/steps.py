@@ -13,6 +13,7 @@ from bootstrap.environment.cuda import find_cuda
 from bootstrap.environment.facts import NodeFacts
 from bootstrap.environment.file_cache import BundleFile
 from bootstrap.environment.target import ChosenPython
+from bootstrap.runtime.code import FOLDER, STARTUP_DIR, runtime_digest
 from bootstrap.ssh.explain import SPACE_HINT
 from bootstrap.ssh.node_program import read_program
 from bootstrap.transfer.tree import Tree
@@ -111,11 +112,13 @@ class MakeEnvironment(Struct, frozen=True, kw_only=True):
     """Make the Python environment from files on the node, and the newest, which `exec` and `ssh` use (ssh/host.py).
 
     python: the absolute path of its Python, or None for the Python in the bundle. root: the folder of environments.
+    with_modules: programs that train run in it, and import our modules, which the runtime on the node has.
     """
 
     bundle: Bundle
     python: str | None
     root: str = "env"
+    with_modules: bool = True
 
     def render(self, python: str) -> list[str]:
         """This step's lines of the script."""
@@ -146,13 +149,13 @@ class MakeEnvironment(Struct, frozen=True, kw_only=True):
         ]
 
     def _write_pth(self, env: str) -> list[str]:
-        """The lines that prepare imports, and let the environment find its base's packages after its own."""
-        base = self.bundle.target.base
-        lines = []
-        for file in self.bundle.startup:
-            module = file.name.removesuffix(".py")
-            lines.append(f'    cp {_place(file)} "$site/"')
-            lines.append(f'    echo "import {module}" >"$site/{module}.pth"')
+        """The lines that add our modules, and let the environment find its base's packages after its own."""
+        target, code = self.bundle.target, f"{FOLDER}/{runtime_digest()}"
+        base = target.base
+        lines = [f'    cp -R {code}/mxnet_cluster "$site/"'] if self.with_modules else []
+        if target.framework == "mxnet" and self.with_modules:
+            lines.append(f'    cp {code}/{STARTUP_DIR}/_cluster_compat.py "$site/"')
+            lines.append('    echo "import _cluster_compat" >"$site/_cluster_compat.pth"')
         if base is not None:
             sites = shlex.join([base.python.path, "-E", "-s", "-c", BASE_SITES])
             lines.append(f'    {sites} >"$site/_cluster_base.pth"')

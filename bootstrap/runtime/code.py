@@ -16,6 +16,9 @@ FOLDER = "runtime"
 PACKAGES = ("msgspec==0.22.0", "nvidia-ml-py==13.615.71", "obstore==0.11.1", "psutil==7.2.2", "py-spy==0.4.3")
 """obstore 0.11 is the last that has wheels for Python 3.10."""
 SCRIPTS_DIR = "train/scripts"
+STARTUP_DIR = "node/setup/startup"
+MODULES = ("mxnet_cluster/", f"{STARTUP_DIR}/")
+"""The code that is also in training environments: what users' programs import, and what their Pythons do at a start."""
 CODE = (
     "foundation/__init__.py",
     "foundation/authorities.py",
@@ -55,6 +58,12 @@ def find_part(name: str) -> Path:
 def runtime_digest() -> str:
     """The name of this version's runtime: the SHA-256 of its code and of the names of its packages."""
     return hashlib.sha256(json.dumps([read_code().digest, PACKAGES]).encode()).hexdigest()
+
+
+@cache
+def modules_digest() -> str:
+    """The SHA-256 of our code in training environments."""
+    return make_tree(file for file in read_code().files if file.path.startswith(MODULES)).digest
 
 
 def runtime_path(home: str) -> str:

@@ -4,7 +4,7 @@ import hashlib
 import subprocess
 from pathlib import Path
 
-from bootstrap.environment.bundle import COMPAT_FILE, Bundle
+from bootstrap.environment.bundle import Bundle
 from bootstrap.environment.facts import FoundPython, NodeFacts
 from bootstrap.environment.file_cache import BundleFile
 from bootstrap.environment.target import ChosenPython, WheelTarget
@@ -41,7 +41,7 @@ BUNDLE = Bundle(
     target=TARGET,
     files=tuple(
         BundleFile(path=Path(name), sha256=hashlib.sha256(name.encode()).hexdigest(), size_bytes=1000)
-        for name in ("mxnet-1.7.0.post2-py2.py3-none-manylinux2014_x86_64.whl", "uv-1-none.whl", COMPAT_FILE)
+        for name in ("mxnet-1.7.0.post2-py2.py3-none-manylinux2014_x86_64.whl", "uv-1-none.whl")
     ),
 )
 TREE = make_tree([file_of_bytes("node/agent.py", b"print()\n")])

@@ -56,10 +56,10 @@ DONE = replace(MADE, trees=frozenset([TREE.digest]))
 @pytest.mark.parametrize(
     ("facts", "is_head", "files", "steps", "trees"),
     [
-        (FACTS, False, 3, [MakeEnvironment, CheckLibraries], 1),
-        (FACTS, True, 3, [MakeEnvironment, CheckLibraries, MakeClusterKey], 1),
+        (FACTS, False, 2, [MakeEnvironment, CheckLibraries], 1),
+        (FACTS, True, 2, [MakeEnvironment, CheckLibraries, MakeClusterKey], 1),
         (replace(FACTS, files=HASHES), False, 0, [MakeEnvironment, CheckLibraries], 1),
-        (replace(FACTS, files=frozenset([BUNDLE.files[0].sha256])), False, 2, [MakeEnvironment, CheckLibraries], 1),
+        (replace(FACTS, files=frozenset([BUNDLE.files[0].sha256])), False, 1, [MakeEnvironment, CheckLibraries], 1),
         (MADE, False, 0, [], 1),
         (DONE, False, 0, [], 0),
         (replace(DONE, newest_env=BUNDLE.digest), False, 0, [], 0),
@@ -136,7 +136,7 @@ def test_environments_share_unpacked_wheels(tmp_path: Path, link: str, exit_code
     """
     uv = f'ls "$UV_CACHE_DIR"; >"$UV_CACHE_DIR/wheel"; {link} -f "$UV_CACHE_DIR/wheel" linked; exit $(cat code)'
     make_programs(tmp_path / ".cluster" / "tools", **{f"uv_{BUNDLE.uv.sha256}": uv})
-    step = MakeEnvironment(bundle=replace(BUNDLE, files=BUNDLE.files[:2]), python=None)
+    step = MakeEnvironment(bundle=BUNDLE, python=None, with_modules=False)
     for code in (exit_code, 1):
         (tmp_path / ".cluster" / "code").write_text(str(code))
         done = run_shell(render_script([step], python=sys.executable), tmp_path)

@@ -14,15 +14,17 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from bootstrap.environment.bundle import COMPAT_FILE, Bundle, fetch_bundle
+from bootstrap.environment.bundle import Bundle, fetch_bundle
 from bootstrap.environment.facts import FoundFramework, FoundPython
 from bootstrap.environment.file_cache import describe_file, fetch_once
 from bootstrap.environment.steps import plan_node, render_script
 from bootstrap.environment.target import ChosenPython
+from bootstrap.runtime.code import runtime_digest
 from foundation.errors import ClusterError
 from foundation.progress import Event, silent
 from index_server import make_wheel
 from node_facts import BUNDLE, FACTS, TARGET, run_shell
+from project import REPOSITORY
 
 UV = Path(sysconfig.get_path("scripts")) / "uv"
 
@@ -94,11 +96,8 @@ def test_a_bundle_is_fetched_once_by_the_real_uv(tmp_path: Path, wheels: Path, m
     target = replace(TARGET, requirements=("thing==1.0",))
     first = fetch_bundle(target, cache=tmp_path / "cache", report=silent)
     assert [file.name for file in first.files[:2]] == sorted(path.name for path in wheels.iterdir())
-    assert [file.name for file in first.startup] == [COMPAT_FILE]
-    assert (first.uv.name, first.startup, first.python) == (first.files[1].name, first.files[-1:], None)
-    assert first.wheels == (first.files[0], first.files[2])
-    assert first.files[2].name.startswith("mxnet_cluster-")
-    assert first.packages[0] == "thing==1.0"
+    assert (first.uv.name, first.python) == (first.files[1].name, None)
+    assert (first.wheels, first.packages) == (first.files[:1], ("thing==1.0",))
     with zipfile.ZipFile(first.files[0].path) as wheel:
         assert first.files[0].unpacked_bytes == sum(len(wheel.read(name)) for name in wheel.namelist())
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "nowhere"))
@@ -165,6 +164,8 @@ def test_an_environment_with_a_managed_python(tmp_path: Path, wheels: Path, pyth
         place = home / ".cluster" / "files" / file.sha256 / file.name
         place.parent.mkdir(parents=True)
         place.hardlink_to(file.path)
+    (home / ".cluster" / "runtime").mkdir()
+    (home / ".cluster" / "runtime" / runtime_digest()).symlink_to(REPOSITORY)
     chosen = ChosenPython(version=version, path=None)
     plan = plan_node(FACTS, bundle=bundle, python=chosen, setup=None, trees=(), cluster="c", is_head=False, node="n")
     script = render_script(plan.steps, python=FACTS.python)
