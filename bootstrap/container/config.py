@@ -119,7 +119,7 @@ class ContainerConfig(Settings, frozen=True, kw_only=True):
     ] = "auto"
 
     def conflicts(self, given: AbstractSet[str]) -> Iterator[str]:  # noqa: ARG002 - includes defaults
-        """Yields a message for a registry other than the image's, and for each target of several mounts."""
+        """Yields a message for a registry other than the image's."""
         if self.image and self.registry:
             server = parse_reference(self.image).server
             if server != self.registry.server:
@@ -127,6 +127,3 @@ class ContainerConfig(Settings, frozen=True, kw_only=True):
                     f'registry.server is "{self.registry.server}", but image is at "{server}": write image = '
                     f'"{self.registry.server}/..." or remove registry'
                 )
-        targets = [parse_mount(text)[1] for text in self.mounts]
-        for target in sorted({one for one in targets if targets.count(one) > 1}):
-            yield f'mounts: two entries are mounted at "{target}"'

@@ -24,8 +24,6 @@ MXNET_PYTHONS = ((3, 9), (3, 12))
 np.bool and others), has wheels up to Python 3.12; with NumPy 2 `import mxnet` fails, since np.PZERO was removed."""
 ANY_PYTHONS = (OLDEST_PYTHON, (3, 14))
 TORCH = re.compile("torch")
-OLDEST_TORCH = (1, 10)
-"""The first version with torchrun (https://github.com/pytorch/pytorch/releases/tag/v1.10.0)."""
 LABELS: dict[Framework, str] = {"mxnet": "MXNet", "pytorch": "PyTorch", "none": "the node's programs"}
 
 
@@ -112,11 +110,7 @@ def _find_locked_torch(locked: Sequence[str], facts: NodeFacts, *, config: Boots
 
 def is_fit(found: FoundFramework, facts: NodeFacts, *, config: BootstrapConfig, packages: Requirements) -> bool:
     """Whether `torch = "auto"` uses this PyTorch of the image: its Python fits, and it has code for the GPUs. Pure."""
-    major, _, minor = found.version.partition(".")
-    minor = minor.partition(".")[0]
-    if found.name != "torch" or not (major.isdecimal() and minor.isdecimal()):
-        return False
-    if (int(major), int(minor)) < OLDEST_TORCH or not is_wanted(found, config.python):
+    if found.name != "torch" or not is_wanted(found, config.python):
         return False
     if not ANY_PYTHONS[0] <= found.python.version <= ANY_PYTHONS[1] or not packages.allows(found.python.version):
         return False

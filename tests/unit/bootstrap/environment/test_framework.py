@@ -58,7 +58,6 @@ def choose(
         ((DEBIAN,), {}, {}, DEBIAN, None),
         ((DEBIAN,), {}, {"torch": "torch==2.5.1"}, None, "torch==2.5.1"),
         ((DEBIAN,), {}, {"python": "3.10"}, None, "torch==2.13.0"),
-        ((replace(DEBIAN, version="1.9.0"),), {}, {}, None, "torch==2.13.0"),
         ((replace(DEBIAN, python=FoundPython(path="/p", version=(3, 8))),), {}, {}, None, "torch==2.13.0"),
         ((DEBIAN, AMI), A10G, {}, AMI, None),
         ((DEBIAN,), A10G, {}, None, "torch==2.8.0"),  # a CPU build; the driver is too old for CUDA 13
