@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from bootstrap.environment.bundle import Bundle, fetch_bundle
-from bootstrap.environment.facts import FoundFramework, FoundPython
+from bootstrap.environment.bundle import fetch_bundle
 from bootstrap.environment.file_cache import describe_file, fetch_once
 from bootstrap.environment.steps import plan_node, render_script
 from bootstrap.environment.target import ChosenPython
@@ -23,7 +22,7 @@ from bootstrap.runtime.code import runtime_digest
 from foundation.errors import ClusterError
 from foundation.progress import Event, silent
 from index_server import make_wheel
-from node_facts import BUNDLE, FACTS, TARGET, run_shell
+from node_facts import FACTS, TARGET, run_shell
 from project import REPOSITORY
 
 UV = Path(sysconfig.get_path("scripts")) / "uv"
@@ -131,23 +130,6 @@ def test_damaged_files_are_fetched_again(tmp_path: Path, damage: Callable[[Path,
     assert describe_file(whole[0].path) == whole[0]
     assert [event.kind for event in events] == ["warn"] * told + ["start", "done"]
     assert not told or str(whole[0].path) in events[0].what
-
-
-def test_the_digest_depends_on_all_inputs() -> None:
-    file = BUNDLE.files[0]
-    base = FoundFramework(
-        name="torch", version="2.8.0", cuda=None, numpy="", python=FoundPython(path="/p", version=(3, 11))
-    )
-    bundles = [
-        Bundle(target=TARGET, files=(file,)),
-        Bundle(target=TARGET, files=(file, replace(file, path=Path("python-3.11.9.tar.gz")))),
-        Bundle(target=TARGET, files=(replace(file, sha256="56"),)),
-        Bundle(target=replace(TARGET, python_path="/opt/python"), files=(file,)),
-        Bundle(target=replace(TARGET, python_version=(3, 10)), files=(file,)),
-        Bundle(target=replace(TARGET, base=base), files=(file,)),
-        Bundle(target=replace(TARGET, base=replace(base, version="2.9.0")), files=(file,)),
-    ]
-    assert len({bundle.digest for bundle in bundles}) == len(bundles)
 
 
 @pytest.mark.slow

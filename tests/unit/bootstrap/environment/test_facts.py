@@ -192,16 +192,6 @@ def test_a_framework_that_is_installed_later_is_found(tmp_path: Path, folder: st
         assert find() == {version}
 
 
-def test_a_configured_python_must_work(tmp_path: Path) -> None:
-    named = tmp_path / "it's $(my) python"
-    named.symlink_to("/usr/bin/python3")
-    found = look(tmp_path, python=str(named)).configured
-    assert found.path == str(named)
-    named.unlink()
-    make_programs(tmp_path, **{named.name: "echo 3.11; exit 1"})
-    assert look(tmp_path, python=str(named)).configured is None
-
-
 @pytest.mark.parametrize(("kind", "is_missing"), [("libc6,x86-64", False), ("libc6,AArch64", False), ("libc6", True)])
 def test_the_systems_libraries(tmp_path: Path, kind: str, *, is_missing: bool) -> None:
     """Those of the 32-bit system on the same disk do not count."""

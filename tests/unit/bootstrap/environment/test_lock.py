@@ -16,7 +16,7 @@ from bootstrap.environment import fetches
 from bootstrap.environment.bundle import fetch_bundle
 from bootstrap.environment.fetches import bring_here
 from bootstrap.environment.file_cache import BundleFile, cached_path, describe_file
-from bootstrap.environment.lock import NoSourceError, NoWheelError, check_hashes, lock_source, lock_wheels
+from bootstrap.environment.lock import NoWheelError, check_hashes, lock_source, lock_wheels
 from bootstrap.environment.package_build import render_build
 from bootstrap.environment.target import WheelTarget
 from bootstrap.environment.uv import find_settings, open_url
@@ -265,12 +265,6 @@ def test_the_version_of_a_git_repository(tmp_path: Path) -> None:
     assert source.name == "own-git-1.2.3.tar.gz"
     text = render_build(source, "key", tools=BUNDLE, setup=None)
     assert "\nexport SETUPTOOLS_SCM_PRETEND_VERSION=1.2.3 PBR_VERSION=1.2.3\n" in text
-
-
-def test_a_source_that_does_not_exist(tmp_path: Path, index: Index) -> None:
-    del index
-    with pytest.raises(NoSourceError, match="absent has neither a wheel for the nodes nor a source"):
-        lock_source(TARGET, "absent", cache=tmp_path)
 
 
 def test_an_unlisted_hash_is_refused() -> None:

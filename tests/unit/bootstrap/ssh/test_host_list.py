@@ -6,29 +6,10 @@ from typing import Any
 
 import pytest
 
-from bootstrap.ssh.host_list import HostsConfig, find_batch_job, parse_pe_hostfile, parse_slurm, read_host_list
+from bootstrap.ssh.host_list import HostsConfig, find_batch_job, parse_slurm, read_host_list
 from foundation.errors import ConfigError, UsageError
 from foundation.settings import check
 from node.protocol import BatchJob
-
-
-@pytest.mark.parametrize(
-    ("text", "hosts"),
-    [
-        ("n1 2 all.q@n1 <NULL>\n\nn2 1 all.q@n2 0,0\nn1 1 gpu.q@n1 UNDEFINED\n", ["n1", "n1", "n2", "n1"]),
-        ("n1 0 all.q@n1 UNDEFINED\nn2 1\n", ["n2"]),
-    ],
-)
-def test_grid_engine_repeats_a_host_by_its_slots(text: str, hosts: list[str]) -> None:
-    assert parse_pe_hostfile(text) == hosts
-
-
-@pytest.mark.parametrize(
-    ("hostnames", "tasks", "hosts"),
-    [("n1\nn2\n", "2", ["n1", "n1", "n2", "n2"]), ("n1\nn2\nn3\n", "2(x2),1", ["n1", "n1", "n2", "n2", "n3"])],
-)
-def test_slurm_repeats_a_host_by_its_tasks(hostnames: str, tasks: str, hosts: list[str]) -> None:
-    assert parse_slurm(hostnames, tasks) == hosts
 
 
 def test_numbers_of_tasks_for_other_hosts_are_refused() -> None:

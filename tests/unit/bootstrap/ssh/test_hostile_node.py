@@ -107,18 +107,6 @@ def test_a_file_has_a_size_limit(tmp_path: Path, claimed: int | None, copied: in
     assert (file.asked, target.stat().st_size) == (copied or 0, copied or 0)
 
 
-def test_a_node_that_stops_sending_a_file_is_no_matter_of_the_firewall(tmp_path: Path) -> None:
-    def stop(*_: object) -> None:
-        raise TimeoutError
-
-    session = SimpleNamespace(open=stop, close=lambda: None, get_channel=lambda: Channel(deque()))
-    opened = SimpleNamespace(
-        client=SimpleNamespace(open_sftp=lambda: session), transport=SimpleNamespace(is_active=lambda: True)
-    )
-    with pytest.raises(ClusterError, match="nothing of ~/a has arrived for 60 s"):
-        NodeConnection(HOST, cast("Any", opened)).get("a", tmp_path / "file")
-
-
 @pytest.mark.parametrize(
     "line",
     ["cores=" + "9" * 5000, "cores=-1", "cores=\u0663", "df=1e9", "glibc=2", "python=three.eleven /p", "gpu=8.6"],

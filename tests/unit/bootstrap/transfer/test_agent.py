@@ -1,6 +1,5 @@
 """Set-ups by the real Distribution and real agents: kills, failures, and files from other nodes."""
 
-import os
 import random
 import signal
 import sys
@@ -203,14 +202,6 @@ def test_a_running_script_finishes(home: Path, start_agent: StartAgent) -> None:
             (home / name).unlink()
 
 
-def test_background_processes_do_not_hold_the_lock(home: Path, start_agent: StartAgent) -> None:
-    agent = start_agent(home, tasks=[script("sleep 60 >/dev/null 2>&1 & echo $! >pid")])
-    agent.expect("listening", "begun", "done")
-    agent.hang_up()
-    start_agent(home, lock_timeout_s=0.1).expect("listening")
-    os.kill(int((home / "pid").read_text()), signal.SIGKILL)
-
-
 def test_set_ups_of_a_node_exclude_each_other(home: Path, start_agent: StartAgent) -> None:
     running = start_agent(home, entry(b"some"))
     running.expect("listening")
@@ -220,12 +211,6 @@ def test_set_ups_of_a_node_exclude_each_other(home: Path, start_agent: StartAgen
     waiting = start_agent(home)
     running.send()
     waiting.expect("listening")
-
-
-def test_an_agent_sends_signs_of_life(home: Path, start_agent: StartAgent) -> None:
-    agent = start_agent(home, entry(b"some"))
-    agent.expect("listening")
-    assert "alive" in agent.read_message()
 
 
 @pytest.mark.parametrize(

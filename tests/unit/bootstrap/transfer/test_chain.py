@@ -128,9 +128,3 @@ def test_a_frozen_node_is_skipped(start: Start) -> None:
     still.send(signal.SIGCONT)
     still.expect("done")
     assert still.path(SOME).read_bytes() == SOME
-
-
-def test_a_host_behind_nat_listens_on_all_addresses(tmp_path: Path, start_agent: StartAgent) -> None:
-    """None of its interfaces has the address that others use for it (here an address of RFC 5737)."""
-    agent = start_agent(tmp_path / "lab", address="192.0.2.1").listen()
-    socket.create_connection(("127.0.0.1", agent.port), timeout=5).close()

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -120,19 +119,3 @@ def test_old_trees_are_removed_unless_used_or_wanted(node: NodeDir) -> None:
 
 def kept(node: NodeDir, made: list[Tree]) -> list[int]:
     return [index for index, tree in enumerate(made) if tree.digest in node.trees()]
-
-
-def test_archives_are_removed_after_use(node: NodeDir) -> None:
-    task = node.accept(tree_of({"a": b"1"}))
-    leaving = node.home / "files" / "other" / "tree-1.tar.gz"  # of another command, whose agent removes it now
-    leaving.parent.mkdir()
-    leaving.symlink_to("nowhere")
-    assert node.placer.place(node.home, task) == {}
-    shutil.rmtree(leaving.parent)
-    assert (node.home / task["archive"]).exists()  # other nodes may still be reading it
-    remove = "import sys, json; sys.path.insert(0, sys.argv[1]); import place_tree; "
-    remove += "place_tree.remove_archives(sys.argv[2], [{'kind': 'script'}, json.loads(sys.argv[3])])"
-    for _ in range(2):
-        subprocess.run([sys.executable, "-c", remove, str(PROGRAMS), str(node.home), json.dumps(task)], check=True)
-        assert list((node.home / "files").iterdir()) == []
-    assert node.placer.place(node.home, task) == {}

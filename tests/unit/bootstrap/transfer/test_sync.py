@@ -183,13 +183,6 @@ def test_scripts_may_be_edited_once_they_are_read(project: Path, tmp_path: Path)
         assert sent.read() == b"my/train.py"
 
 
-def test_a_vanished_file_is_an_error(project: Path) -> None:
-    found = find(project, ("my",))
-    (project / "my" / "train.py").unlink()
-    with pytest.raises(ClusterError, match=r"my/train\.py' cannot be read: No such file"):
-        read_sync_files(found, project_dir=project, report=silent)
-
-
 # -- sync = "auto" -----------------------------------------------------------------------------------------------------
 
 

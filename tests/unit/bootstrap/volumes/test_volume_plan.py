@@ -128,8 +128,3 @@ def test_keys_of_s3_are_renewed_after_half_of_their_time() -> None:
     assert made.renew == ("/s3",)
     assert made.unmount == ()
     assert [mount.source.mount for mount in made.mounts] == ["/s3"]
-
-
-def test_disks_that_are_no_longer_wanted_are_unmounted() -> None:
-    here = replace(UBUNTU, disks=("/var/lib/cluster/volumes/old", "/var/lib/cluster/volumes/shared"))
-    assert plan(HEAD, node_0=here)["node-0"].unmount == ("/var/lib/cluster/volumes/old",)
