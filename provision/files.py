@@ -9,7 +9,6 @@ import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import NoReturn
 
 import msgspec
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -91,16 +90,13 @@ class ClusterFiles:
         Raises ClusterError when the file is not a private key.
         """
         try:
-            return public_key_of(self.private_key.read_bytes())
-        except FileNotFoundError:
-            return None
+            key = _read(self.private_key)
+            return None if key is None else public_key_of(key)
         except ValueError as error:
             raise ClusterError(
                 f"{self.private_key} is not an OpenSSH private key without passphrase: {error}",
                 hint=f"restore the key, or, without any way to reach running nodes, remove it: rm {self.private_key}",
             ) from error
-        except OSError as error:
-            _cannot(error, "read", self.private_key)
 
     def make_key(self) -> str:
         """Returns the public half of the private key. Creates the key (0600) if missing, on disk before it returns."""
@@ -152,19 +148,16 @@ class ClusterFiles:
 
     def _pinned(self) -> frozenset[str]:
         """Ids of the instances whose host key is pinned; bootstrap/ssh/keys.py writes and checks the file."""
-        return frozenset(line.split()[0] for line in self._read(self.known_hosts).splitlines() if line.split())
+        return frozenset(line.split()[0] for line in _read_text(self.known_hosts).splitlines() if line.split())
 
     def _read_journal(self) -> Journal:
         # A damaged journal is an error, since its tokens prevent a repeated launch from doubling the cluster.
+        content = _read(self.journal)
         try:
-            return decode(self.journal.read_bytes(), Journal)
-        except FileNotFoundError:
-            return Journal()
+            return Journal() if content is None else decode(content, Journal)
         except ValueError as error:
             hint = f"if no launch is in progress: rm {self.journal}; then cluster adopt adds the nodes again"
             raise ClusterError(f"{self.journal} is damaged: {error}", hint=hint) from error
-        except OSError as error:
-            _cannot(error, "read", self.journal)
 
     def begin_launch(self, digest: str, *, indices: tuple[int, ...], now: float, lease: str = "") -> Launch:
         """Returns a launch with its ClientToken and lease.
@@ -224,11 +217,9 @@ class ClusterFiles:
         """Removes all files of the cluster. Removes the folder, too, unless it has other files."""
         for path in (*self._all, *self.root.glob(f"{UNFINISHED}*")):  # killed runs leave unfinished files
             self._remove(path)
-        try:
+        with _errors("remove", self.root):
             if self.root.is_dir() and not any(self.root.iterdir()):
                 self.root.rmdir()
-        except OSError as error:
-            _cannot(error, "remove", self.root)
 
     @property
     def exist(self) -> bool:
@@ -256,23 +247,15 @@ class ClusterFiles:
 
     def find_continued_jobs(self) -> tuple[str, ...]:
         """The jobs that a command has begun to continue on a new head. Raises ClusterError."""
-        return tuple(self._read(self.continued_jobs).split())
+        return tuple(_read_text(self.continued_jobs).split())
 
     def find_copied(self) -> tuple[str, ...]:
         """The jobs whose files have been copied to this machine. Raises ClusterError."""
-        return tuple(self._read(self.copied_jobs).split())
+        return tuple(_read_text(self.copied_jobs).split())
 
     def note_copied(self, job: str) -> None:
         """Records that a job's files have been copied. Raises ClusterError."""
         self._append(self.copied_jobs, job)
-
-    def _read(self, path: Path) -> str:
-        try:
-            return path.read_text(errors="replace")
-        except FileNotFoundError:
-            return ""
-        except OSError as error:
-            _cannot(error, "read", path)
 
     def note_continued_jobs(self, jobs: Iterable[str]) -> None:
         """Records the jobs that are about to be continued on a new head. Raises ClusterError.
@@ -290,7 +273,7 @@ class ClusterFiles:
 
         A damaged line counts as missing: the user is asked before its job is continued.
         """
-        lines = [line.split("=") for line in self._read(self.orders).split()]
+        lines = [line.split("=") for line in _read_text(self.orders).split()]
         return {words[0]: words[1] for words in lines if len(words) == 2}
 
     def note_order(self, job: str, digest: str) -> None:
@@ -304,7 +287,7 @@ class ClusterFiles:
 
     def check_account(self, find: Callable[[], str]) -> None:
         """Raises CredentialsError if the cluster was launched in another account than that which `find` returns."""
-        noted = self._read(self.account)
+        noted = _read_text(self.account)
         if noted and noted != (account := find()):
             raise CredentialsError(
                 f"cluster {self.root.name} was launched in account {noted}; these credentials are of account {account}",
@@ -327,7 +310,8 @@ class ClusterFiles:
         self._make_root()
         with ExitStack() as stack:
             try:
-                handle = stack.enter_context(locked(self.lock_file, wait=False))
+                with _errors("write", self.lock_file):
+                    handle = stack.enter_context(locked(self.lock_file, wait=False))
             except BlockingIOError as error:
                 holder = "unknown"
                 with suppress(OSError):
@@ -336,8 +320,6 @@ class ClusterFiles:
                     f"another command is changing this cluster (process {holder}, lock {self.lock_file})",
                     hint="wait until it ends",
                 ) from error
-            except OSError as error:
-                _cannot(error, "write", self.lock_file)
             with suppress(OSError):  # only for the message above: `down` must work on a full disk, too
                 os.ftruncate(handle, 0)
                 os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
@@ -354,33 +336,24 @@ class ClusterFiles:
         self._write(self.journal, msgspec.json.format(msgspec.json.encode(journal, order="deterministic"), indent=1))
 
     def _make_root(self) -> None:
-        try:
+        with _errors("make", self.root):
             self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError as error:
-            _cannot(error, "make", self.root)
 
     def _remove(self, path: Path) -> None:
-        try:
+        with _errors("remove", path):
             path.unlink(missing_ok=True)
-        except OSError as error:
-            _cannot(error, "remove", path)
 
     def _append(self, path: Path, word: str) -> None:
         """Adds a line to a file. Commands may do so at the same time."""
         self._make_root()
-        try:
-            with path.open("a") as stream:
-                stream.write(f"\n{word}\n")  # the line before may be incomplete
-        except OSError as error:
-            _cannot(error, "write", path)
+        with _errors("write", path), path.open("a") as stream:
+            stream.write(f"\n{word}\n")  # the line before may be incomplete
 
     def _write(self, path: Path, content: bytes) -> None:
         """Writes a file (0600), atomically even across a crash."""
         self._make_root()
-        try:
+        with _errors("write", path):
             write_whole(path, content, to_disk=True)
-        except OSError as error:
-            _cannot(error, "write", path)
 
 
 def _drop(journal: Journal, dropped: Collection[Launch]) -> Journal:
@@ -390,11 +363,29 @@ def _drop(journal: Journal, dropped: Collection[Launch]) -> Journal:
     return replace(journal, launches=kept, instance_ids=journal.instance_ids | launched)
 
 
-def _cannot(error: OSError, verb: str, path: Path) -> NoReturn:
-    raise ClusterError(
-        f"cannot {verb} {path}: {error.strerror}",
-        hint=f"check the owner and permissions of {path.parent}, and the free disk space",
-    ) from error
+@contextmanager
+def _errors(verb: str, path: Path) -> Iterator[None]:
+    """Turns OSError into ClusterError, except for a lock that another process holds."""
+    try:
+        yield
+    except BlockingIOError:
+        raise
+    except OSError as error:
+        raise ClusterError(
+            f"cannot {verb} {path}: {error.strerror}",
+            hint=f"check the owner and permissions of {path.parent}, and the free disk space",
+        ) from error
+
+
+def _read(path: Path) -> bytes | None:
+    """Returns the content of a file; None without a file. Raises ClusterError."""
+    with _errors("read", path), suppress(FileNotFoundError):
+        return path.read_bytes()
+    return None
+
+
+def _read_text(path: Path) -> str:
+    return (_read(path) or b"").decode(errors="replace")
 
 
 def public_key_of(private_key: bytes) -> str:

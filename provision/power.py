@@ -16,7 +16,6 @@ from foundation.progress import Event
 from foundation.waiting import poll
 from provision.allow import plan_allow
 from provision.aws.clients import Clients, aws_errors, error_code, translate_refusal
-from provision.aws.error_hints import find_start_hint
 from provision.config import ProvisionConfig
 from provision.describe import describe_now
 from provision.files import ClusterFiles
@@ -267,10 +266,9 @@ def _find_failed(
 
 def _stopped_while_starting(failed: dict[str, str]) -> AwsError:
     reasons = "; ".join(f"{instance_id}: {why}" for instance_id, why in sorted(failed.items()))
-    again = "cluster start again; to stop the others: cluster stop --nodes; to delete everything: cluster down"
     return AwsError(
         f"{len(failed)} of the nodes stopped or ended while starting: {reasons}",
-        hint=find_start_hint(failed.values()) or again,
+        hint="cluster start again; to stop the others: cluster stop --nodes; to delete everything: cluster down",
     )
 
 

@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 from provision.lease.lease_plan import describe_config, describe_lease
 from provision.model import LaunchOption, Permissions, Preflight, count
 from provision.plan import Plan, World
-from provision.preflight.mounts import find_volume_gib
 from provision.preflight.quotas import find_quota_kind, render_quota
 from provision.resources.launch import LaunchNodes, make_launch
+from provision.resources.shared_volume import find_volume_gib
 
 _WIDTH = 78  # with the indent of a plan: 80 columns
 _LABEL = 13
@@ -192,18 +192,13 @@ def _describe_quotas(preflight: Preflight) -> list[str]:
         for option in preflight.options
         if find_quota_kind(option.instance_type, option.market) is None
     )
-    lines = [
-        render_quota(quota) + ("" if quota.suffices else ": not enough for all of them") for quota in preflight.quotas
-    ]
+    lines = map(render_quota, preflight.quotas)
     return [*lines, *(f"unknown for {instance_type}: not checked" for instance_type in unknown)]
 
 
 def _describe_permissions(permissions: Permissions) -> str:
-    checked = len(permissions.allowed) + len(permissions.missing) + len(permissions.unknown)
-    if not checked:
-        return "not checked"
-    if permissions.missing:
-        return f"{checked} checked, missing: {', '.join(permissions.missing)}"
+    """Describes the permissions; a missing one has ended the checks."""
+    checked = len(permissions.allowed) + len(permissions.unknown)
     if not permissions.unknown:
         return f"{checked} checked, all there"
     return f"{checked} checked, {len(permissions.allowed)} there; could not be told: {', '.join(permissions.unknown)}"

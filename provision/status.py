@@ -162,12 +162,6 @@ def find_differences(config: ProvisionConfig, nodes: Sequence[Node]) -> Iterator
             f'[provision] instance_type = "{config.instance_type}", and the cluster has {listed} (cluster down, then '
             "cluster up, replaces it)"
         )
-    elsewhere = sorted({node.subnet_id for node in nodes if node.subnet_id is not None} - {config.subnet_id})
-    if config.subnet_id != "auto" and elsewhere:
-        yield (
-            f'[provision] subnet_id = "{config.subnet_id}", and the cluster has nodes in {", ".join(elsewhere)} '
-            "(cluster down, then cluster up, replaces it)"
-        )
 
 
 def count_ending(ids: Collection[str]) -> str:

@@ -288,6 +288,4 @@ def translate_failure(error: BotoCoreError | EOFError, doing: str) -> AwsError:
     """Returns the error for a call that did not reach AWS, or was not sent, for example without credentials."""
     rows = ((kind, words, hint) for types, kind, words, hint in _FAILURES if isinstance(error, types))
     kind, words, hint = next(rows, (AwsError, None, None))
-    cause = str(getattr(getattr(error, "kwargs", {}).get("error"), "original_error", ""))  # why a proxy refuses
-    why = f": {cause.rpartition(': ')[2]}" if cause else ""
-    return kind(f"{words or str(error).strip().rstrip('.')}{why} (while {doing})", hint=hint)
+    return kind(f"{words or str(error).strip().rstrip('.')} (while {doing})", hint=hint)

@@ -5,7 +5,6 @@ Codes of all services: https://docs.aws.amazon.com/IAM/latest/UserGuide/referenc
 """
 
 import re
-from collections.abc import Iterable
 
 RETRY_CODES = frozenset(
     {
@@ -70,8 +69,6 @@ _HINTS = {
     # Also the code of an opt-in region that the account has not enabled, and which does not know its keys.
     "AuthFailure": f"{CHECK_CREDENTIALS}; if they are right, the account must enable [provision] region first: "
     "aws account list-regions",
-    "AuthFailure.ServiceLinkedRoleCreationNotPermitted": "it is the account's first spot request: let an administrator "
-    "run aws iam create-service-linked-role --aws-service-name spot.amazonaws.com",
     "ExpiredToken": _EXPIRED,
     "ExpiredTokenException": _EXPIRED,
     "TokenRefreshRequired": _EXPIRED,
@@ -80,31 +77,9 @@ _HINTS = {
     "InstanceLimitExceeded": _QUOTA,
     "VcpuLimitExceeded": _QUOTA,
     "MaxSpotInstanceCountExceeded": _QUOTA,
-    "VolumeLimitExceeded": "reduce [[volumes]] size_gib in cluster.toml, delete volumes that you do not need, or "
-    "request a higher limit: aws service-quotas list-service-quotas --service-code ebs",
-    "DependencyViolation": "something outside this cluster uses it: aws ec2 describe-network-interfaces",
-    "ForbiddenException": _ROLE,  # single sign-on
-    "InvalidRegion": "set [provision] region in cluster.toml to the region in the message",
-    "OptInRequired": "the account is not signed up for this service: sign in to the AWS console, which says what is "
-    "missing; a retry does not help",
-    "PendingVerification": "AWS is still verifying the account, which takes minutes, rarely hours: wait for its email; "
-    "a retry before that does not help",
+    "DependencyViolation": "something outside this cluster uses it (aws ec2 describe-network-interfaces): remove this "
+    "use, then: cluster down",
 }
-
-_NO_KEY = (
-    "EC2 gives this reason if it cannot use the KMS key of the nodes' disks, which is the region's default (aws ec2 "
-    "get-ebs-default-kms-key-id) or the image's: enable the key, and allow these credentials kms:CreateGrant, "
-    "kms:Decrypt, kms:DescribeKey and kms:GenerateDataKeyWithoutPlaintext in its policy (on spot, also the role "
-    "AWSServiceRoleForEC2Spot); or change the default, or [provision] ami"
-)
-_START_HINTS = {
-    # "Client error on launch": https://repost.aws/knowledge-center/encrypted-volumes-stops-immediately
-    "Client.InternalError": _NO_KEY,
-    "Client.VolumeLimitExceeded": "reduce [provision] nodes or volume_size_gib, or request a higher limit: "
-    "aws service-quotas list-service-quotas --service-code ebs",
-}
-"""By the code of a StateReason (https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_StateReason.html), of nodes
-that ended at once. They would also end in other zones."""
 
 _DENIED = frozenset({"AccessDenied", "AccessDeniedException", "UnauthorizedOperation"})
 _NAMED_ACTION = re.compile(r"perform: (\S+:\w+)")
@@ -124,15 +99,6 @@ def find_hint(code: str, words: str, *, operation: str) -> str | None:
     if code.endswith((".NotFound", ".Unknown")):
         return _GONE
     return _HINTS.get(code) or (SIGN_IN if operation == "CreateOAuth2Token" else None)
-
-
-def find_start_hint(reasons: Iterable[str]) -> str | None:
-    """Returns the hint for nodes that ended while starting; None for reasons that are not in the table.
-
-    reasons: the messages of their StateReasons, which begin with the code.
-    """
-    codes = (reason.partition(":")[0] for reason in reasons)
-    return next((_START_HINTS[code] for code in codes if code in _START_HINTS), None)
 
 
 def find_named_action(words: str) -> str | None:

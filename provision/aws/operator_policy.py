@@ -38,7 +38,7 @@ _OF_IMAGES = ("CreateImage", "DeleteSnapshot", "DeregisterImage")
 _FILE_SYSTEM_LOOKS = ("elasticfilesystem:DescribeFileSystems", "fsx:DescribeFileSystems")
 
 _PROFILE_LOOKS = ("iam:GetInstanceProfile",)
-_ROLE_LOOKS = ("iam:GetRole", "iam:GetRolePolicy", "iam:ListRolePolicies")
+_ROLE_LOOKS = ("iam:GetRole", "iam:GetRolePolicy")
 _PROFILE_CHANGES = (
     "iam:AddRoleToInstanceProfile",
     "iam:CreateInstanceProfile",

@@ -20,12 +20,12 @@ from provision.preflight.machines import (
     describe_types,
     type_error,
 )
-from provision.preflight.mounts import describe_planned_mounts
 from provision.preflight.prices import PricedPlace, describe_prices, find_volume_price
-from provision.preflight.quotas import describe_quotas, quota_error
+from provision.preflight.quotas import describe_quotas, quota_error, render_quota
 from provision.preflight.reservations import Reservation, find_reservation
 from provision.preflight.subnets import REMEDY, Subnet, describe_subnets, no_default_subnet
 from provision.resources.shared_volume import choose_volume, deletion_command
+from provision.volumes.describe import describe_planned_mounts
 
 
 def describe_preflight(clients: Clients, world: World) -> Preflight:
@@ -35,13 +35,13 @@ def describe_preflight(clients: Clients, world: World) -> Preflight:
     and the subnet of existing ones. Raises ConfigError, with the setting's name, for a setting that AWS cannot satisfy.
     Raises AwsError when the account's quotas or the caller's permissions do not allow the launch.
     """
-    config, launching, least = world.request.config, len(world.missing), world.least_missing
+    config, least = world.request.config, world.least_missing
     with aws_errors("checking the launch"):
         facts, skipped = keep_volume_zone(world, _describe_facts(clients, world.request, world.state))
         places = list_locations(config, facts)
         places = replace(places, skipped=(*places.skipped, *skipped))
         with bounded_pool() as pool:
-            quotas_asked = pool.submit(describe_quotas, clients, places.options, launching=launching)
+            quotas_asked = pool.submit(describe_quotas, clients, places.options, launching=max(least, 1))
             permissions_asked = pool.submit(describe_permissions, clients, replace(world, preflight=places))
             prices_asked = pool.submit(describe_prices, clients, {_place(option) for option in places.options})
             volume_price_asked = pool.submit(find_volume_price, clients)
@@ -50,7 +50,7 @@ def describe_preflight(clients: Clients, world: World) -> Preflight:
         _refuse_missing(permissions)
         quotas = quotas_asked.result()
         mounts = mounts_asked.result()
-    kept = drop_over_quota(places, quotas, least=least, launching=launching)
+    kept = drop_over_quota(places, quotas, least=least)
     prices = prices_asked.result()
     used = ((option.market, option.instance_type) for option in kept.options if option.reservation is None)
     return replace(
@@ -197,29 +197,24 @@ def _in_reservation(
     ]
 
 
-def drop_over_quota(
-    places: Preflight, quotas: Mapping[tuple[Market, str], Quota], *, least: int, launching: int
-) -> Preflight:
-    """Removes the options whose quota is too low even for `least` nodes. Keeps those with an unknown limit.
+def drop_over_quota(places: Preflight, quotas: Mapping[tuple[Market, str], Quota], *, least: int) -> Preflight:
+    """Removes the options whose quota is too low. Keeps those with an unknown limit.
 
-    quotas: by market and type, their `needed` for `launching` nodes. Raises AwsError if no option is left. But if
-    `least` is 0, keeps all options: AWS then refuses the launch, and `up` continues without these nodes.
+    quotas: by market and type, for `least` nodes. Raises AwsError if no option is left. But if `least` is 0, keeps all
+    options: AWS then refuses the launch, and `up` continues without these nodes.
     """
     over: dict[str, Quota] = {}
     options: list[LaunchOption] = []
     for option in places.options:
         quota = quotas.get((option.market, option.instance_type)) if option.reservation is None else None
-        fewest = replace(quota, needed=option.vcpus * max(least, 1)) if quota is not None else None
-        if quota is None or fewest is None or fewest.suffices:
+        if quota is None or quota.suffices:
             options.append(option)
-            continue
-        room = max(int(quota.limit or 0) - (quota.in_use or 0), 0)
-        where = f"{option.instance_type} {'on spot' if option.market == 'spot' else 'on demand'}"
-        over[f"{where}: the quota {quota.code} allows {room} more vCPUs, {fewest.needed} are needed"] = quota
+        else:
+            over[f"{option.instance_type} {option.how}: {render_quota(quota)}"] = quota
     if not options and least == 0:
         return places
     if not options:
-        raise quota_error(over.values(), least=least, launching=launching)
+        raise quota_error(over.values(), nodes=least)
     return replace(places, options=tuple(options), skipped=(*places.skipped, *over))
 
 
@@ -240,12 +235,8 @@ def _find_offered(config: ProvisionConfig, facts: Facts, skipped: list[str]) -> 
 
 def _not_offered(config: ProvisionConfig, facts: Facts) -> ConfigError:
     name = next(iter(facts.types))
-    zones = ", ".join(sorted(facts.zones[name])) or "no zone"
-    if config.subnet_id != "auto":
-        problem = f"its zone {facts.subnets[0].zone} does not offer {', '.join(facts.types)}"
-        return setting_error(config, "subnet_id", problem, hint=f"{name} is offered in: {zones}")
-    problem = f"only offered in {zones}, without a default subnet"
-    wrong = type_error(config, name, problem, hint="use another type, or set a subnet: [provision] subnet_id")
+    problem = f"only offered in {', '.join(sorted(facts.zones[name])) or 'no zone'}, without a subnet for the nodes"
+    wrong = type_error(config, name, problem, hint="use another type, or another [provision] subnet_id")
     return NotInRegionError(wrong.message, hint=wrong.hint)
 
 

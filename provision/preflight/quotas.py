@@ -127,19 +127,18 @@ def describe_quotas(
     return quotas
 
 
-def quota_error(quotas: Iterable[Quota], *, least: int, launching: int) -> QuotaError:
-    """Returns the error when no way to launch fits the account's quotas. least: how many nodes are enough. Pure."""
+def quota_error(quotas: Iterable[Quota], *, nodes: int) -> QuotaError:
+    """Returns the error when no way to launch so many nodes fits the account's quotas. Pure."""
     # Of several types, the one that needs least.
     distinct = {quota.code: quota for quota in sorted(quotas, key=lambda quota: -quota.needed)}.values()
     lines = [f"  {line}" for line in map(render_quota, distinct)]
-    fewer = f" (nor {least} of them)" if least < launching else ""
     commands = (
         "aws service-quotas request-service-quota-increase --service-code ec2 "
         f"--quota-code {quota.code} --desired-value {(quota.in_use or 0) + quota.needed} --region {quota.region}"
         for quota in distinct
     )
     return QuotaError(
-        "\n".join([f"the account's quotas do not allow {count(launching, 'node')}{fewer}:", *lines]),
+        "\n".join([f"the account's quotas do not allow {count(nodes, 'node')}:", *lines]),
         hint=f"reduce or change [provision] nodes, instance_type or market, or request a higher limit: "
         f"{' or '.join(commands)}",
     )

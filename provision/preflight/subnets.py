@@ -105,10 +105,8 @@ def _may_reach_internet(route: RouteTypeDef) -> bool:
 
 
 def no_default_subnet(config: ProvisionConfig) -> NoCapacityError:
-    """Returns the error for an account without default subnets. A default VPC can be without subnets."""
-    make, region = "aws ec2 create-default", f"--region {config.region}"
+    """Returns the error for an account without default subnets."""
     return NoCapacityError(
         f"{config.region} has no default subnet in this account",
-        hint=f"set [provision] subnet_id in cluster.toml, or make one: {make}-vpc {region}; in a default VPC: "
-        f"{make}-subnet {region} --availability-zone {config.region}a",
+        hint=f"set [provision] subnet_id, or make one: aws ec2 create-default-vpc --region {config.region}",
     )

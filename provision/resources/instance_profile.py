@@ -48,15 +48,13 @@ T = TypeVar("T")
 class InstanceProfile(Struct, frozen=True, kw_only=True):
     """A role or an instance profile with the cluster's name. has_role, has_profile: it carries the cluster's tag.
 
-    in_profile: the role is in the instance profile. policy_names: the role's inline policies. policy: the document of
-    POLICY_NAME.
+    in_profile: the role is in the instance profile. policy: the document of the role's policy.
     """
 
     name: str
     has_role: bool
     has_profile: bool
     in_profile: bool
-    policy_names: tuple[str, ...] = ()
     policy: str | None = None
 
     @property
@@ -68,7 +66,7 @@ class InstanceProfile(Struct, frozen=True, kw_only=True):
 def find_instance_profile(clients: Clients, request: Request) -> InstanceProfile | None:
     """Returns the role and the instance profile with the cluster's name; None if neither exists.
 
-    Makes two to four calls, plus one per 100 inline policies. Raises AwsError.
+    Makes two or three calls. Raises AwsError.
     """
     iam, called = clients.iam, profile_name(request.name, region=clients.region)
     with aws_errors(f"looking for the role and the instance profile {called}"):
@@ -76,14 +74,12 @@ def find_instance_profile(clients: Clients, request: Request) -> InstanceProfile
         if profile is None and role is None:
             return None
         has_role, has_profile = _is_ours(role, request.name), _is_ours(profile, request.name)
-        policy_names = _list_policies(iam, called) if has_role else ()
         return InstanceProfile(
             name=called,
             has_role=has_role,
             has_profile=has_profile,
             in_profile=has_profile and profile is not None and called in _role_names(profile),
-            policy_names=policy_names,
-            policy=_read_policy(iam, called) if POLICY_NAME in policy_names else None,
+            policy=_read_policy(iam, called) if has_role else None,
         )
 
 
@@ -137,8 +133,7 @@ def profile_resources(profile: InstanceProfile | None) -> tuple[Resource, ...]:
         command = " && ".join([*out, f"aws iam delete-instance-profile {held}"])
         left.append(Resource(kind="instance profile", resource_id=profile.name, deletion=command))
     if profile.has_role:
-        policies = [f"aws iam delete-role-policy {role} --policy-name {policy}" for policy in profile.policy_names]
-        command = " && ".join([*policies, f"aws iam delete-role {role}"])
+        command = f"aws iam delete-role-policy {role} --policy-name {POLICY_NAME}; aws iam delete-role {role}"
         left.append(Resource(kind="role", resource_id=profile.name, deletion=command))
     return tuple(left)
 
@@ -199,10 +194,7 @@ class DeleteInstanceProfile(Step):
         if self.profile.has_profile:
             calls.append(partial(iam.delete_instance_profile, InstanceProfileName=name))
         if self.profile.has_role:
-            calls.extend(
-                partial(iam.delete_role_policy, RoleName=name, PolicyName=policy_name)
-                for policy_name in self.profile.policy_names
-            )
+            calls.append(partial(iam.delete_role_policy, RoleName=name, PolicyName=POLICY_NAME))
             calls.append(partial(iam.delete_role, RoleName=name))
         changed = [_delete(call) for call in calls]
         return any(changed)
@@ -252,11 +244,6 @@ def _find_role(iam: IAMClient, name: str) -> RoleTypeDef | None:
 
 def _find_profile(iam: IAMClient, name: str) -> InstanceProfileTypeDef | None:
     return _unless_gone(lambda: iam.get_instance_profile(InstanceProfileName=name)["InstanceProfile"])
-
-
-def _list_policies(iam: IAMClient, name: str) -> tuple[str, ...]:
-    pages = iam.get_paginator("list_role_policies").paginate(RoleName=name)
-    return _unless_gone(lambda: tuple(policy for page in pages for policy in page["PolicyNames"])) or ()
 
 
 def _read_policy(iam: IAMClient, name: str) -> str | None:

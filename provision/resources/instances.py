@@ -13,7 +13,6 @@ from foundation.errors import AwsError, CapacityError
 from foundation.progress import Event
 from foundation.waiting import poll
 from provision.aws.clients import error_code
-from provision.aws.error_hints import find_start_hint
 from provision.describe import describe_now
 from provision.model import ClusterState, Node, SshAddress, UntrustedInstance, count, format_indices
 from provision.plan import Context, Step, World
@@ -255,8 +254,7 @@ def roll_back(context: Context) -> None:
 
 def _ended_while_starting(failed: list[str], instances: ClusterState, context: Context) -> AwsError:
     message = _reasons(failed, instances)
-    again = "to launch the missing nodes again: cluster up; to delete everything: cluster down"
-    hint = find_start_hint(instances.ended[instance_id] for instance_id in failed) or again
+    hint = "to launch the missing nodes again: cluster up; to delete everything: cluster down"
     no_room = all(_NO_ROOM in instances.ended[instance_id] for instance_id in failed)
     if no_room and context.option is not None and set(failed) <= context.launched:
         return CapacityError(message, option=context.option.label, hint=hint)

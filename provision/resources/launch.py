@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from botocore.exceptions import ClientError
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from foundation.errors import NoCapacityError, QuotaError, StalePlanError
 from foundation.progress import Event
@@ -25,7 +25,6 @@ from provision.lease.lease_plan import Spending, begin_lease, update_budget
 from provision.lease.terms import LAST_MOMENT, Lease, parse_lease, render_lease
 from provision.model import LaunchOption, Preflight, count, format_indices
 from provision.plan import Context, Step, World
-from provision.preflight.mounts import find_volume_gib
 from provision.preflight.prices import USD_PER_ADDRESS_HOUR, disk_rate
 from provision.resources.instance_profile import find_profile_name
 from provision.resources.launch_recovery import forget_seen_launches, wait_for_interrupted_launches
@@ -33,6 +32,7 @@ from provision.resources.placement_group import PLACEMENT_GROUP, find_placement_
 from provision.resources.resource import retry_while
 from provision.resources.run_instances import NodeSpec, call_run_instances, request_digest, run_instances_request
 from provision.resources.security_group import find_group
+from provision.resources.shared_volume import find_volume_gib
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2.type_defs import RunInstancesRequestTypeDef
@@ -56,8 +56,6 @@ MORE_CHOICES = (
     "capacity_wait_s"
 )
 _GROUP_NOT_YET_KNOWN = frozenset({"InvalidGroup.NotFound", "InvalidID"})
-ROUND_TIMEOUT_S = 900.0
-"""After this many seconds, no further place is tried."""
 _FIRST_PAUSE_S = 10.0
 _LONGEST_PAUSE_S = 60.0
 
@@ -221,14 +219,10 @@ def rehearsed_launch(world: World) -> RunInstancesRequestTypeDef:
     option, placement = preflight.options[0], PLACEMENT_GROUP.found_in(world.state)
     usable = group is not None and group.vpc_id == option.vpc_id and key is not None and key.ours
     profile = world.request.config.instance_profile
-    nodes = NodeSpec(
-        indices=world.missing,
-        key_name=world.resource_name,
-        volume_size_gib=world.request.config.volume_size_gib,
-        public_address=world.request.config.ssh_address == "public",
+    nodes = structs.replace(
+        make_launch(world, preflight).nodes,
         placement_group=placement.group_name if placement is not None and placement.ours else None,
         instance_profile=None if profile in {"none", "auto"} else profile,
-        tags=world.request.config.tags,
     )
     return run_instances_request(
         nodes,
@@ -249,11 +243,6 @@ class Try(Struct, frozen=True, kw_only=True):
     option: LaunchOption
     least: int
     digest: str
-
-    @property
-    def bucket(self) -> tuple[str, str, int]:
-        """The properties on which a quota depends: they are the same in every zone."""
-        return self.option.how, self.option.instance_type, self.least
 
 
 def _wanted(step: LaunchNodes) -> str:
@@ -296,26 +285,21 @@ def _search(step: LaunchNodes, tries: tuple[Try, ...], context: Context) -> list
     """
     started = time.monotonic()
     pause_s = _FIRST_PAUSE_S
-    over_quota: dict[tuple[str, str, int], QuotaError] = {}
     while True:
         refused: list[str] = []
-        for position, attempt in enumerate(tries):
-            if attempt.bucket in over_quota:
-                continue
-            if position and time.monotonic() - started > max(ROUND_TIMEOUT_S, step.capacity_wait_s):
-                return [*refused, f"the rest was not tried: {ROUND_TIMEOUT_S:.0f} s had passed"]
+        over_quota: list[QuotaError] = []
+        for attempt in tries:
             try:
                 words = _try(step, attempt, context)
             except QuotaError as error:
-                # Another zone does not help; fewer nodes, another type or another market may.
-                over_quota[attempt.bucket] = error
+                over_quota.append(error)
                 words = error.message.removeprefix("AWS says: ")
             if words is None:
                 return None
             refused.append(f"{_name(step, attempt)}: {words}")
             context.report(Event(kind="info", what=f"no capacity for {refused[-1]}"))
-        if over_quota and all(attempt.bucket in over_quota for attempt in tries) and step.least > 0:
-            raise next(iter(over_quota.values()))
+        if len(over_quota) == len(tries) and step.least > 0:
+            raise over_quota[0]
         left_s = step.capacity_wait_s - (time.monotonic() - started)
         if left_s <= 0:
             return refused

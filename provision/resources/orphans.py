@@ -1,7 +1,7 @@
-"""Resources besides instances that may cost money: volumes, network interfaces and elastic addresses.
+"""Resources besides instances that may cost money: volumes and network interfaces.
 
 `up` launches instances whose volumes and interfaces are deleted with them. These remain if someone detaches them or
-turns that off. `up` allocates no addresses: `down` only reports those with the cluster's tag.
+turns that off.
 """
 
 from __future__ import annotations
@@ -34,10 +34,6 @@ def _list_volumes(ec2: EC2Client, filters: list[FilterTypeDef]) -> Iterable[str]
 def _list_interfaces(ec2: EC2Client, filters: list[FilterTypeDef]) -> Iterable[str]:
     pages = ec2.get_paginator("describe_network_interfaces").paginate(Filters=filters)
     return pages.search("NetworkInterfaces[].NetworkInterfaceId")
-
-
-def _list_addresses(ec2: EC2Client, filters: list[FilterTypeDef]) -> Iterable[str]:
-    return (address["AllocationId"] for address in ec2.describe_addresses(Filters=filters)["Addresses"])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,9 +93,4 @@ NETWORK_INTERFACES = _orphans(
     _list_interfaces,
     "delete-network-interface --network-interface-id",
     actions=("DescribeNetworkInterfaces", "DeleteNetworkInterface"),
-)
-ADDRESSES: ResourceKind[None] = ResourceKind(
-    kind="address",
-    find_left=find_left_by_tag("address", _list_addresses, "release-address --allocation-id"),
-    actions=("DescribeAddresses",),
 )

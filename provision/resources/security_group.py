@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from botocore.exceptions import ClientError
 
-from foundation.errors import AwsError
 from foundation.waiting import poll
 from provision.aws.clients import NOT_FOUND_TIMEOUT_S, aws_errors, error_code, not_ours
 from provision.model import TAG_LEASE, TAG_NAME, ClusterState, SecurityGroup, resource_name
@@ -227,24 +226,15 @@ class DeleteSecurityGroup(Step):
     def apply(self, context: Context) -> bool:
         """Deletes the group after its network interfaces, which outlive their instance a little.
 
-        Returns False if the group did not exist. Raises AwsError when it stays in use: by an interface, or by another
-        group's rule that names it.
+        Returns False if the group did not exist.
         """
-        ec2 = context.clients.ec2
-        delete = partial(ec2.delete_security_group, GroupId=self.group_id)
+        delete = partial(context.clients.ec2.delete_security_group, GroupId=self.group_id)
         try:
             retry_while({_IN_USE}, delete, timeout_s=INTERFACES_TIMEOUT_S)
         except ClientError as error:
-            if error_code(error) == "InvalidGroup.NotFound":
-                return False
-            if error_code(error) != _IN_USE:
+            if error_code(error) != "InvalidGroup.NotFound":
                 raise
-            users = _find_interfaces(ec2, group_id=self.group_id) or _find_naming_groups(ec2, group_id=self.group_id)
-            raise AwsError(
-                f"the security group {self.group_id} is still in use after {INTERFACES_TIMEOUT_S:.0f} s: "
-                f"{', '.join(users) or 'AWS does not say by what'}",
-                hint="remove this use of the group if it is not this cluster's, then: cluster down",
-            ) from error
+            return False
         return True
 
 
@@ -257,26 +247,6 @@ def _authorize(call: Callable[..., object], permissions: list[IpPermissionTypeDe
             raise
         return False
     return True
-
-
-def _find_interfaces(ec2: EC2Client, *, group_id: str) -> list[str]:
-    """Returns the network interfaces in a security group, each with its instance or description."""
-    interfaces = ec2.describe_network_interfaces(Filters=[{"Name": "group-id", "Values": [group_id]}])
-    return [
-        f"{interface['NetworkInterfaceId']} of "
-        f"{interface.get('Attachment', {}).get('InstanceId') or interface.get('Description') or 'nothing'}"
-        for interface in interfaces["NetworkInterfaces"]
-    ]
-
-
-def _find_naming_groups(ec2: EC2Client, *, group_id: str) -> list[str]:
-    """Returns the other groups with a rule, inbound or outbound, that names this one."""
-    return [
-        f"a rule of {group['GroupId']} ({group['GroupName']})"
-        for direction in ("ip-permission.group-id", "egress.ip-permission.group-id")
-        for group in ec2.describe_security_groups(Filters=[{"Name": direction, "Values": [group_id]}])["SecurityGroups"]
-        if group["GroupId"] != group_id
-    ]
 
 
 def _ssh_permission(*networks: str) -> IpPermissionTypeDef:

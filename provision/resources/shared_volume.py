@@ -41,8 +41,8 @@ KIND = "shared volume"
 ATTACH_TIMEOUT_S = 300.0
 RELEASE_TIMEOUT_S = 2400.0
 """An instance that shuts down releases its volumes last; large ones take minutes, bare-metal ones more than 20."""
-DEVICES = tuple(f"/dev/sd{letter}" for letter in "fghijklmnop")
-"""Names that AWS recommends for additional volumes; the system gives other names to NVMe devices
+DEVICE = "/dev/sdf"
+"""A name that AWS recommends for additional volumes; the system gives other names to NVMe devices
 (https://docs.aws.amazon.com/ebs/latest/userguide/device_naming.html)."""
 _GONE = "InvalidVolume.NotFound"
 _NOT_YET = frozenset({"IncorrectState", "IncorrectInstanceState", "InvalidInstanceID.NotFound", "VolumeInUse", _GONE})
@@ -173,6 +173,15 @@ def choose_volume(world: World) -> SharedVolume | None:
     return volume
 
 
+def find_volume_gib(world: World) -> int:
+    """Returns the size of the head's volume in GiB; 0 without one. Pure."""
+    config = find_head_volume(world.request.volumes)
+    if config is None:
+        return 0
+    existing = choose_volume(world)
+    return config.size_gib if existing is None else existing.size_gib
+
+
 def _plan_on_nodes(world: World) -> tuple[Step, ...]:
     """Plans to create and attach the volume, and to write to its tag whether cluster.toml asks to keep it."""
     config, volume = find_head_volume(world.request.volumes), choose_volume(world)
@@ -270,7 +279,6 @@ class AttachSharedVolume(Step):
         if volume_id is None:
             raise ValueError("the plan attaches a volume before it makes it")
         ec2 = context.clients.ec2
-        devices = list(DEVICES)
         changed = False
         seen: SharedVolume | None = None
 
@@ -284,7 +292,7 @@ class AttachSharedVolume(Step):
             if seen.instance_id in live and seen.attachment in {"attached", "busy"}:
                 return True
             if seen.state == "available" and instances.head is not None:
-                changed = _attach(ec2, volume_id, instances.head, devices) or changed
+                changed = _attach(ec2, volume_id, instances.head) or changed
             return None
 
         if poll(check, timeout_s=RELEASE_TIMEOUT_S if self.volume_id else ATTACH_TIMEOUT_S) is None:
@@ -297,17 +305,12 @@ class AttachSharedVolume(Step):
         return changed
 
 
-def _attach(ec2: EC2Client, volume_id: str, head: Node, devices: list[str]) -> bool:
-    """Requests the attachment. Drops device names that are taken.
-
-    Returns False if it is not possible now. Raises ClientError.
-    """
+def _attach(ec2: EC2Client, volume_id: str, head: Node) -> bool:
+    """Requests the attachment. Returns False if it is not possible now. Raises ClientError."""
     try:
-        ec2.attach_volume(VolumeId=volume_id, InstanceId=head.instance_id, Device=devices[0])
+        ec2.attach_volume(VolumeId=volume_id, InstanceId=head.instance_id, Device=DEVICE)
     except ClientError as error:
-        if error_code(error) == "InvalidParameterValue" and "in use" in str(error) and len(devices) > 1:
-            devices.pop(0)
-        elif error_code(error) not in _NOT_YET:
+        if error_code(error) not in _NOT_YET:
             raise
         return False
     return True

@@ -8,7 +8,7 @@ from typing import Any
 from provision.resources.instance_profile import INSTANCE_PROFILE
 from provision.resources.instances import INSTANCES
 from provision.resources.key_pair import KEY_PAIR
-from provision.resources.orphans import ADDRESSES, NETWORK_INTERFACES, VOLUMES
+from provision.resources.orphans import NETWORK_INTERFACES, VOLUMES
 from provision.resources.placement_group import PLACEMENT_GROUP
 from provision.resources.resource import ResourceKind
 from provision.resources.security_group import SECURITY_GROUP
@@ -18,7 +18,6 @@ HEAD_KINDS: tuple[ResourceKind[Any], ...] = (INSTANCES,)
 """The kinds that the head itself creates, to replace lost nodes."""
 
 KINDS: tuple[ResourceKind[Any], ...] = (
-    ADDRESSES,
     KEY_PAIR,
     SECURITY_GROUP,
     NETWORK_INTERFACES,

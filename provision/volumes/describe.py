@@ -1,4 +1,4 @@
-"""The mounts of an existing cluster's nodes."""
+"""The mounts of a cluster's nodes, and those that a launch will make. Only reads."""
 
 from collections.abc import Sequence
 
@@ -7,9 +7,10 @@ from msgspec.structs import replace
 from foundation.errors import ClusterError
 from provision.aws.clients import Clients
 from provision.model import ClusterState
-from provision.resources.shared_volume import find_attached
+from provision.plan import World
+from provision.resources.shared_volume import choose_volume, find_attached
 from provision.volumes.config import VolumeConfig
-from provision.volumes.file_systems import find_file_system
+from provision.volumes.file_systems import NAMES, find_file_system
 from provision.volumes.source import MountSource, plan_mount
 
 
@@ -43,3 +44,26 @@ def _describe_mount(clients: Clients, volume: VolumeConfig, state: ClusterState)
         found = find_file_system(clients, volume.source)
         return replace(planned, kind=found.kind, server=found.dns_name, export=found.export)
     return planned
+
+
+def describe_planned_mounts(clients: Clients, world: World) -> tuple[str, ...]:
+    """Returns a line for each volume that the nodes will mount.
+
+    Makes no call without file systems of EFS or FSx. Raises ConfigError for one that the nodes cannot use, AwsError.
+    """
+    return tuple(
+        f"{volume.mount}: {_describe_volume(clients, world, volume)}{', read-only' if volume.read_only else ''}"
+        for volume in world.request.volumes
+    )
+
+
+def _describe_volume(clients: Clients, world: World, volume: VolumeConfig) -> str:
+    if volume.kind == "file-system":
+        return f"{volume.source}, {NAMES[find_file_system(clients, volume.source).kind]}"
+    if volume.kind != "head":
+        return volume.source
+    existing = choose_volume(world)
+    ending = "cluster down keeps it" if volume.keep else "cluster down deletes it"
+    if existing is not None:
+        return f"{existing.volume_id}, {existing.size_gib} GiB, on the head; {ending}"
+    return f"a new volume of {volume.size_gib} GiB on the head, gp3, encrypted; {ending}"

@@ -16,7 +16,6 @@ TWO = ("c5.xlarge", "c5.xlarge")
         ({"nodes": 4}, TWO, ["nodes = 4, and the cluster has 2 (cluster up"]),
         ({"nodes": 4, "min_nodes": 2}, TWO, []),
         ({"nodes": 1}, TWO, ["nodes = 1, and the cluster has 2 (cluster resize 1 terminates the others)"]),
-        ({"subnet_id": "subnet-2"}, TWO, ['subnet_id = "subnet-2", and the cluster has nodes in subnet-1']),
         ({"instance_types": ("c5.2xlarge",)}, ("c5.2xlarge",) * 2, []),
         (
             {"instance_type": "g5.xlarge", "nodes": 1},

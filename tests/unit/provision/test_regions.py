@@ -106,12 +106,6 @@ def test_a_cluster_with_nodes_stays_where_they_are(both: Both) -> None:
     assert both.find_remains() == ([], [REGION, OTHER_REGION])
 
 
-def test_a_quota_that_is_too_low_in_every_region(both: Both) -> None:
-    both.world.sandbox.reset(quotas={"L-1216C47A": 4})
-    with pytest.raises(QuotaError, match=f"tried {REGION}, {OTHER_REGION}"):
-        both.up()
-
-
 def test_a_cluster_returns_to_its_kept_volume(both: Both) -> None:
     both.world.volumes = (make_volume(keep=True),)
     both.world.sandbox.book.arm(FULL)

@@ -3,7 +3,6 @@
 from datetime import UTC, datetime
 from typing import Any
 
-import pytest
 from msgspec.structs import replace
 
 from provision.model import ClusterState, LaunchOption, Permissions, Preflight, Quota
@@ -103,17 +102,6 @@ def test_the_price_is_for_the_whole_cluster() -> None:
     assert found["price"].startswith("$0.68 per hour (4 x $0.17) on demand; disks $32.00 per month")
     assert found["nodes"] == "1 x c5.xlarge: 4 vCPUs, no GPU, x86_64; 3 of 4 are there already"
     assert found["disks"] == "4 disks of 100 GiB, gp3, encrypted"
-
-
-@pytest.mark.parametrize(
-    ("permissions", "words"),
-    [
-        (Permissions(allowed=("a:A",), unknown=("b:B", "c:C")), "3 checked, 1 there; could not be told: b:B, c:C"),
-        (Permissions(allowed=("a:A",), missing=("b:B",)), "2 checked, missing: b:B"),
-    ],
-)
-def test_permissions(permissions: Permissions, words: str) -> None:
-    assert topics(render(permissions=permissions))["permissions"] == words
 
 
 def test_what_is_only_there_when_asked_for() -> None:

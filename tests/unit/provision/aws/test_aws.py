@@ -24,7 +24,6 @@ from botocore.exceptions import (
     UnauthorizedSSOTokenError,
 )
 from moto import mock_aws
-from urllib3.exceptions import ProxyError
 
 from foundation.errors import AwsError
 from foundation.thread_pool import bounded_pool, run_in_thread
@@ -70,12 +69,10 @@ DENIED = "is not authorized to perform: ssm:GetParameter"
     ("error", "hint"),
     [
         (aws_error("AuthFailure"), "check your credentials"),
-        (aws_error("AuthFailure.ServiceLinkedRoleCreationNotPermitted"), "aws iam create-service-linked-role"),
         (aws_error("ExpiredToken"), "get new credentials"),
         (aws_error("RequestExpired"), "the session has expired"),
         (aws_error("UnauthorizedOperation"), "ec2:RunInstances"),
         (aws_error("VcpuLimitExceeded"), "higher limit"),
-        (aws_error("OptInRequired"), "the account"),
         (aws_error("InvalidKeyPair.NotFound"), "run the command again"),
         (aws_error("AccessDeniedException", "GetParameter"), "need the permission GetParameter: "),
         (aws_error("AccessDeniedException", words=f"{DENIED} on x"), "need the permission ssm:GetParameter: "),
@@ -100,13 +97,6 @@ def test_an_error_and_its_hint(error: Exception, hint: str) -> None:
     translated = translate(error)
     assert "while trying it)" in translated.message
     assert hint in (translated.hint or "")
-
-
-def test_why_a_proxy_refuses() -> None:
-    cause = ProxyError("x", OSError("Tunnel connection failed: 407 Proxy Authentication Required"))
-    assert translate(ProxyConnectionError(proxy_url="http://proxy", error=cause)).message == (
-        'Failed to connect to proxy URL: "http://proxy": 407 Proxy Authentication Required (while trying it)'
-    )
 
 
 def test_omits_the_encoded_message() -> None:

@@ -91,7 +91,6 @@ def test_a_quota_ends_the_launch(world: World, wire: Wire) -> None:
     wire.refuse("RunInstances", code="VcpuLimitExceeded", times=FOR_EVER)
     error = refused(world)
     assert isinstance(error, QuotaError)
-    assert len(wire.calls("RunInstances")) == 1
     assert "reduce [provision] nodes" in str(error.hint)
     assert "instances" not in world.resources()
     assert world.files.launches() == ()
@@ -136,14 +135,6 @@ def test_up_waits_a_minute_until_a_new_group_is_known(world: World, wire: Wire) 
     assert "cluster status" in str(error.hint)
 
 
-def test_down_accepts_what_is_already_deleted(world: World, wire: Wire) -> None:
-    world.up(make_config())
-    wire.refuse("TerminateInstances", code="InvalidInstanceID.NotFound", after=True)
-    assert world.down().leftovers == ()
-    assert wire.left == 0
-    assert not world.resources()
-
-
 @pytest.mark.parametrize("kind", ["security group", "key pair"])
 def test_a_name_that_is_taken(world: World, kind: str) -> None:
     """Somebody takes it between plan and apply."""
@@ -178,7 +169,6 @@ def test_the_accounts_state_is_checked_before_the_launch(world: World, wire: Wir
     wire.refuse("RunInstances", code="OptInRequired", times=FOR_EVER)
     error = refused(world)
     assert error.message.startswith(words("OptInRequired") + "checking the launch)")
-    assert "a retry" in str(error.hint)
     assert wire.left == FOR_EVER - 1
     assert not world.calls.mutating()
 

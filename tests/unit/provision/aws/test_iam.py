@@ -17,7 +17,6 @@ from provision.aws.clients import aws_errors
 from provision.aws.iam_policy import render_trust_policy
 from provision.plan import Context, Request, Step
 from provision.resources.instance_profile import (
-    POLICY_NAME,
     CreateInstanceProfile,
     DeleteInstanceProfile,
     InstanceProfile,
@@ -31,9 +30,7 @@ CALLED = "cluster-us-east-1-demo"
 
 POLICY, OTHER_POLICY = role(), role(data="s3://data/mnist/")
 OWNER = "arn:aws:iam::123456789012:user/ada,lovelace@example.com"
-COMPLETE = InstanceProfile(
-    name=CALLED, has_role=True, has_profile=True, in_profile=True, policy_names=(POLICY_NAME,), policy=POLICY
-)
+COMPLETE = InstanceProfile(name=CALLED, has_role=True, has_profile=True, in_profile=True, policy=POLICY)
 
 
 def context(world: World) -> Context:
@@ -85,7 +82,7 @@ def assert_complete(world: World) -> None:
     }
 
 
-@pytest.mark.parametrize(("act", "least"), [(make, 6), (delete, 8)])
+@pytest.mark.parametrize(("act", "least"), [(make, 6), (delete, 7)])
 def test_killed_at_every_call(world: World, tmp_path: Path, act: Any, least: int) -> None:
     def start(folder: str) -> None:
         world.reset(tmp_path / folder)
@@ -152,7 +149,7 @@ def test_waits_until_a_new_role_is_known(world: World, monkeypatch: pytest.Monke
         (COMPLETE, False),
         (replace(COMPLETE, policy=json.dumps(json.loads(POLICY))), False),  # the same policy, formatted differently
         (replace(COMPLETE, policy=OTHER_POLICY), True),
-        (replace(COMPLETE, policy=None, policy_names=()), True),
+        (replace(COMPLETE, policy=None), True),
     ],
 )
 def test_plans_what_is_missing_or_differs(found: InstanceProfile | None, *, makes: bool) -> None:

@@ -37,11 +37,9 @@ def test_the_wheel_of_auto() -> None:
     ("requirement", "family", "fits"),
     [
         ("torch==1.13.1", "p2", True),
-        ("torch==2.0.1", "p5", False),
         ("torch==2.0.1+cu118", "p5", True),
         ("torch==2.7.1", "p6-b200", False),
         ("torch==2.7.1+cu128", "p6-b200", True),
-        ("torch==2.10.0", "p3", True),
     ],
 )
 def test_code_for_a_gpu(requirement: str, family: str, *, fits: bool) -> None:

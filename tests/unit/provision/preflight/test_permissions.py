@@ -90,17 +90,6 @@ def test_dry_runs_show_permissions_and_have_no_effect(world: World) -> None:
         # A policy by tags refuses an instance that does not exist; no policy allows what is denied.
         ("TerminateInstances", REFUSED, denial("ec2:TerminateInstances"), (), ("ec2:TerminateInstances",)),
         ("TerminateInstances", REFUSED, denial("ec2:X", why="with an explicit deny"), ("ec2:X",), ()),
-        (
-            "RunInstances",
-            REFUSED,
-            denial(
-                "ec2:RunInstances",
-                "arn:aws:ec2:us-east-1:1:volume/*",
-                "with an explicit deny in an identity-based policy",
-            ),
-            ("ec2:RunInstances on volume/*, which an identity-based policy denies",),
-            (),
-        ),
         # Other errors reveal nothing about permissions.
         ("TerminateInstances", "InvalidInstanceID.NotFound", "no such instance", (), ("ec2:TerminateInstances",)),
     ],

@@ -1,12 +1,11 @@
 import json
-from datetime import UTC, datetime, timedelta
-from typing import Any
+from datetime import UTC, datetime
 
 import pytest
 
 from ec2_sandbox.api.prices import spot_price
 from provision.preflight.prices import PricedPlace, describe_prices, parse_price
-from provision_world import World, listening
+from provision_world import World
 
 HOURS = frozenset({"Hrs"})
 PLACES: tuple[PricedPlace, ...] = (
@@ -33,19 +32,6 @@ def test_prices_of_all_places(world: World) -> None:
 def test_spot_prices_that_may_not_be_read(world: World) -> None:
     world.sandbox.book.arm("unauthorized action=DescribeSpotPriceHistory")
     assert describe_prices(world.clients, [PLACES[3]]) == {PLACES[3]: None}
-
-
-def test_the_newest_spot_price_counts(world: World) -> None:
-    """The history may hold older prices, in any order."""
-    now = datetime(2030, 1, 1, tzinfo=UTC)
-    zone = {"InstanceType": "g5.xlarge", "AvailabilityZone": "us-east-1a"}
-    prices = (("0.5", now), ("0.4", now - timedelta(hours=1)))
-
-    def change(parsed: dict[str, Any], **_: Any) -> None:
-        parsed["SpotPriceHistory"] = [{**zone, "SpotPrice": price, "Timestamp": at} for price, at in prices]
-
-    with listening(world.clients.ec2, "after-call.ec2.DescribeSpotPriceHistory", change):
-        assert describe_prices(world.clients, [PLACES[3]]) == {PLACES[3]: 0.5}
 
 
 def product(unit: str, amount: str) -> str:

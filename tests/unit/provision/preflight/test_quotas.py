@@ -67,9 +67,9 @@ def quota(**values: Any) -> Quota:
 def test_the_error_has_each_quota_once_with_its_command() -> None:
     """With the least that is sufficient, for the region."""
     found = [quota(), quota(code="L-2", name="Other", needed=16), quota(), quota(needed=64)]
-    error = quota_error(found, least=1, launching=4)
+    error = quota_error(found, nodes=4)
     assert error.message.splitlines() == [
-        "the account's quotas do not allow 4 nodes (nor 1 of them):",
+        "the account's quotas do not allow 4 nodes:",
         "  L-1 Some: 8 vCPUs needed, 2 in use, limit 4",
         "  L-2 Other: 16 vCPUs needed, 2 in use, limit 4",
     ]

@@ -27,11 +27,9 @@ def test_accepts() -> None:
         ({"mount": "/mnt/"}, "would hide what is in /mnt"),
         ({"mount": "/home/ubuntu"}, 'choose a folder below it, such as "/home/ubuntu/shared"'),
         ({"source": "heads"}, 'source = "heads": must be "head" (a new disk on the head), "fs-..."'),
-        ({"source": "s3://bucket/a b"}, "must be"),
         ({"source": "-oProxyCommand=x:/a"}, "must be"),
         ({"source": "nas:/a,rw"}, "must be"),
         ({"source": "fs-0123abcd", "keep": True}, 'keep is for source = "head"; "fs-0123abcd" exists already'),
-        ({"source": "nas:/a", "size_gib": 100}, 'size_gib is for source = "head"'),
         ({"read_only": True}, 'read_only = true with source = "head" needs keep = true: a new disk is empty'),
     ],
 )
