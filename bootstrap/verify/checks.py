@@ -137,14 +137,20 @@ def compute_probes(framework: Framework, *, is_deep: bool = False) -> tuple[Prob
     return (*([compute] if framework != "none" else []), *([burn_in] if is_deep else []))
 
 
-def all_reduce_probes(
-    nodes: Sequence[ReadyNode], *, port: int, interfaces: Mapping[str, str | None], is_deep: bool = False
+def joint_probes(
+    nodes: Sequence[ReadyNode],
+    *,
+    port: int,
+    interfaces: Mapping[str, str | None],
+    is_deep: bool = False,
+    kv_store: str = "dist_sync",
 ) -> dict[str, Probe]:
-    """The probe with which each node, by name, takes part in one all_reduce of PyTorch over all nodes.
+    """The probe with which each node, by name, takes part in one all_reduce of PyTorch, or measures MXNet's kv-store.
 
-    port: a free port of the first node. interfaces: each node's network interface, by its name. It uses NCCL if all
-    nodes have a GPU and a PyTorch for GPUs, else Gloo. is_deep: it also measures rates.
+    port: a free port of the first node. interfaces: each node's network interface, by its name. PyTorch uses NCCL if
+    all nodes have a GPU and a PyTorch for GPUs, else Gloo. is_deep: it also measures rates. kv_store: its type.
     """
+    is_mxnet = nodes[0].framework == "mxnet"
     is_nccl = all(node.facts.gpus and node.torch is not None and node.torch.has_cuda for node in nodes)
     backend = "nccl" if is_nccl else "gloo"
     names = [node.host.name for node in nodes]
@@ -154,15 +160,18 @@ def all_reduce_probes(
         "backend": backend,
         "timeout_s": JOIN_TIMEOUT_S,
         "is_deep": is_deep,
+        "kv_store": kv_store,
     }
-    modules = (("all_reduce", read_program("probes/all_reduce.py")),)
+    program = "kv_store" if is_mxnet else "all_reduce"
+    modules = ((program, read_program(f"probes/{program}.py")),)
+    check = partial(check_all_reduce, names=names, backend=backend, port=port)
     return {
         node.host.name: Probe(
-            check="all_reduce",
+            check="measure" if is_mxnet else "all_reduce",
             modules=modules,
             order={**shared, "rank": rank, "interface": interfaces[node.host.name]},
             timeout_s=ALL_REDUCE_TIMEOUT_S,
-            to_checks=partial(check_all_reduce, names=names, backend=backend, port=port),
+            to_checks=(lambda *_: ()) if is_mxnet else check,
         )
         for rank, node in enumerate(nodes)
     }

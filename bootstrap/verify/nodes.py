@@ -20,11 +20,11 @@ from bootstrap.verify.checks import (
     PortTest,
     Probe,
     ProbeResult,
-    all_reduce_probes,
     check_connection,
     check_disk,
     check_ports,
     compute_probes,
+    joint_probes,
 )
 from bootstrap.verify.measures import find_measures, judge
 from foundation.errors import ClusterError
@@ -57,11 +57,17 @@ class _Result(Struct, kw_only=True):
 
 
 def verify(
-    nodes: Sequence[ReadyNode], *, probes: Sequence[Probe] = (), is_deep: bool = False, report: Report
+    nodes: Sequence[ReadyNode],
+    *,
+    probes: Sequence[Probe] = (),
+    is_deep: bool = False,
+    kv_store: str = "dist_sync",
+    report: Report,
 ) -> tuple[Check, ...]:
     """Checks all nodes: `probes` and the framework's own probes on each, the ports between them, and disks.
 
-    With PyTorch, all nodes on which it computes also add up a tensor together. is_deep: also measures them.
+    With PyTorch, all nodes on which it computes also add up a tensor together. is_deep: also measures them, with MXNet
+    by this type of kv_store.
 
     A node that stops answering is a failed check and does not delay the others. Returns the checks of the whole cluster
     first, then those of each node, in the order of `nodes`.
@@ -96,20 +102,25 @@ def verify(
         left = [node for node in nodes if found[node.host.name].error is None]
         on_all(left, finish)
         checks = _make_checks(nodes, found)
-        if nodes[0].framework == "pytorch":
+        if nodes[0].framework == "pytorch" or (nodes[0].framework == "mxnet" and is_deep):
             failed = {
                 check.node for check in checks if check.check in ("connection", "compute") and check.status != "ok"
             }
             left = [node for node in left if node.host.name not in failed]
-            checks += _run_together(left, found, talks, is_deep=is_deep)
+            checks += _run_together(left, found, talks, is_deep=is_deep, kv_store=kv_store)
     checks = judge(checks, {node.host.name: (node.facts.cores, node.facts.gpus) for node in nodes})
     return sort_checks(checks, names=[node.host.name for node in nodes])
 
 
 def _run_together(
-    nodes: Sequence[ReadyNode], found: Mapping[str, _Result], talks: Mapping[str, "_Talk"], *, is_deep: bool
+    nodes: Sequence[ReadyNode],
+    found: Mapping[str, _Result],
+    talks: Mapping[str, "_Talk"],
+    *,
+    is_deep: bool,
+    kv_store: str,
 ) -> list[Check]:
-    """The checks of one all_reduce over these nodes, whose own probes have ended."""
+    """The checks of one all_reduce, or of MXNet's kv-store, over these nodes, whose own probes have ended."""
     if not nodes:
         return []
     head = nodes[0].host
@@ -118,7 +129,7 @@ def _run_together(
         words = f"not checked: {head.name} cannot listen on {head.private_ip}"
         return [Check(node=head.name, check="all_reduce", subject="port", status="unchecked", result=words)]
     interfaces = {name: here.begun.interface for name, here in found.items()}
-    probes = all_reduce_probes(nodes, port=port, interfaces=interfaces, is_deep=is_deep)
+    probes = joint_probes(nodes, port=port, interfaces=interfaces, is_deep=is_deep, kv_store=kv_store)
     checks: dict[str, tuple[Check, ...]] = {}
 
     def run(node: ReadyNode) -> None:

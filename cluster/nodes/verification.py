@@ -23,8 +23,10 @@ MEASURING = (
 SHOWN = {"ok": "ok", "warning": "WARNING", "failed": "FAILED", "unchecked": "-"}
 
 
-def check_nodes(app: App, nodes: Sequence[ReadyNode], *, is_deep: bool = False) -> tuple[Check, ...]:
-    """Checks the nodes, the network between them, and S3. is_deep: also measures them."""
+def check_nodes(
+    app: App, nodes: Sequence[ReadyNode], *, is_deep: bool = False, kv_store: str = "dist_sync"
+) -> tuple[Check, ...]:
+    """Checks the nodes, the network between them, and S3. is_deep: also measures them; kv_store: see verify."""
     data, s3 = app.config.data, None
     if data.url is None or data.s3_url is not None:  # else it is on a volume
         s3 = plan_s3_check(
@@ -34,16 +36,17 @@ def check_nodes(app: App, nodes: Sequence[ReadyNode], *, is_deep: bool = False) 
             cluster=app.config.name,
             is_deep=is_deep,
         )
-    checks = try_nodes(nodes, probes=[s3] if isinstance(s3, Probe) else [], is_deep=is_deep, report=app.report)
+    probes = [s3] if isinstance(s3, Probe) else []
+    checks = try_nodes(nodes, probes=probes, is_deep=is_deep, kv_store=kv_store, report=app.report)
     return (*checks, s3) if isinstance(s3, Check) else checks
 
 
-def measure_nodes(app: App, nodes: Sequence[ReadyNode]) -> tuple[Check, ...]:
+def measure_nodes(app: App, nodes: Sequence[ReadyNode], *, kv_store: str = "dist_sync") -> tuple[Check, ...]:
     """As check_nodes, with measures. Raises ClusterError if a job runs or waits, or did so meanwhile."""
     with closing(head_of(app, nodes)) as head:
         check_idle(head)
         app.message(MEASURING)
-        checks = check_nodes(app, nodes, is_deep=True)
+        checks = check_nodes(app, nodes, is_deep=True, kv_store=kv_store)
         check_idle(head)
     return checks
 

@@ -178,9 +178,9 @@ cluster results train_mnist out/   of the newest job of this name
 cluster results 20261127-184133    of the job whose id begins so
 """,
     "bench": """
-cluster bench                all that the cluster has
-cluster bench kvstore        MXNet's parameter servers
-cluster bench nodes --json   for scripts
+cluster bench
+cluster bench --kv-store dist_async   another type of MXNet's kv-store
+cluster bench --json                  for scripts
 """,
     "exec": """
 cluster exec -- nvidia-smi                     on all nodes

@@ -24,7 +24,6 @@ BELOW = {
 RUN_BY_PATH = (
     "train/scripts/",
     "node/setup/",
-    "node/measure/bench_kvstore.py",
 )  # programs on the nodes, or for MXNet's or PyTorch's Python
 MOST_FILES = 18  # per folder
 ONLY_IN = {"fabric": "bootstrap/ssh/", "rich": "cluster/"}

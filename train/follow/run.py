@@ -298,20 +298,6 @@ def pass_on(lines: Iterable[bytes], reader: EventReader, take: Callable[[Event],
     return None
 
 
-def run_job(head: Head, order: Order, *, take: Callable[[Event], None], message: Callable[[str], None]) -> JobResult:
-    """Runs a job to its end; Ctrl-C stops it without asking.
-
-    take: receives each event. message: receives messages about the connection. Pass the result to `check_result`.
-    Raises ConnectError, HeadGoneError, ClusterError.
-    """
-    started = submit(head, order, follow=True)
-    try:
-        return Follower(head, started.id, take=take, message=message).run(started.program)
-    except KeyboardInterrupt:
-        stop_job(head, started.id)
-        raise
-
-
 def stop_job(head: Head, job: str, gone: Sequence[str] = ()) -> tuple[JobResult, bool]:
     """Stops a job and waits until its processes have ended; returns its result, and whether it had ended before.
 

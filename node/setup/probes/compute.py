@@ -115,7 +115,5 @@ def main():
             report(device=str(device), error=str(error))
         else:
             report(device=str(device), values=values)
-    if order["is_deep"] and "cpu" in str(library["devices"][0]):
-        report(measure="GPUs", skipped="no GPU")
-    elif order["is_deep"]:
+    if order["is_deep"] and "cpu" not in str(library["devices"][0]):
         measure_gpus(library)

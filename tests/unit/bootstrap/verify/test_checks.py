@@ -14,13 +14,13 @@ from bootstrap.verify.checks import (
     PortTest,
     Probe,
     ProbeResult,
-    all_reduce_probes,
     check_all_reduce,
     check_clocks,
     check_compute,
     check_disk,
     check_ports,
     compute_probes,
+    joint_probes,
 )
 from cluster.nodes.verification import render_checks, render_troubles
 from local_nodes import local_node
@@ -192,7 +192,7 @@ def test_an_all_reduce(index: int, messages: list[dict[str, Any]], status: str, 
 def test_the_backend_of_an_all_reduce(gpus: tuple[tuple[str, str], ...], has_cuda: bool, backend: str) -> None:  # noqa: FBT001 - a column of the table
     torch = Torch(version="2.8.0", has_cuda=has_cuda)
     nodes = [replace(local_node(index, gpus=gpus), framework="pytorch", torch=torch) for index in range(2)]
-    probes = all_reduce_probes(nodes, port=20001, interfaces={"node-0": "eth0", "node-1": None})
+    probes = joint_probes(nodes, port=20001, interfaces={"node-0": "eth0", "node-1": None})
     assert [probe.order["rank"] for probe in probes.values()] == [0, 1]
     assert {probe.order["backend"] for probe in probes.values()} == {backend}
     assert probes["node-1"].order["nodes"] == [("node-0", "127.0.0.2"), ("node-1", "127.0.0.3")]
