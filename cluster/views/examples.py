@@ -245,7 +245,7 @@ cluster data info train.rec --json   for scripts
 """,
     "data fetch": """
 cluster data fetch mnist mnist/
-cluster data fetch cifar10 s3://bucket/cifar10/ --create-bucket
+cluster data fetch cifar10 cifar10/ --shards 8
 """,
     "data demo": """
 cluster data demo digits/                      write them here
