@@ -57,18 +57,6 @@ class Name(click.ParamType[str]):
         return [CompletionItem(name) for name in dict.fromkeys(found)]
 
 
-class Words(Name):
-    """An argument that completes these words, and also accepts any other."""
-
-    def __init__(self, words: Iterable[str]) -> None:
-        self.words = tuple(words)
-        super().__init__("word", lambda _: self.words)
-
-    def to_info_dict(self) -> Any:
-        """Describes the type."""
-        return {**super().to_info_dict(), "words": self.words}
-
-
 def _find_nodes(config_path: Path) -> list[str]:
     config = _read_config(config_path)
     hosts = config.get("hosts", {}).get("names", [])
@@ -172,4 +160,4 @@ def _make_type(shape: Mapping[str, Any]) -> click.ParamType[Any] | None:
         return click.Choice(shape["choices"])
     if shape["param_type"] == "Path":
         return click.Path(file_okay=shape["file_okay"])
-    return Words(shape["words"]) if "words" in shape else NAMES.get(shape["name"])
+    return NAMES.get(shape["name"])

@@ -11,17 +11,14 @@ import click
 
 from cluster.app import App, pass_app
 from cluster.commands import OrderedGroup
-from cluster.completion import Words
 from cluster.nodes.ec2 import Ec2Nodes
 from cluster.sandbox import as_own_errors, as_report, rename
 from cluster.session import describe
 from ec2_sandbox import rootless
 from ec2_sandbox.cli.commands import COMMANDS, Caller
-from ec2_sandbox.faults import KINDS
 from foundation.errors import NotFoundError
 from foundation.user_folders import state_folder
 
-WORDS = {"kind": Words(KINDS), "which": Words(["all"])}
 _OF_NODE = re.compile(r"(instance|a|b)=(node-\d+)")
 
 
@@ -37,12 +34,10 @@ class SandboxGroup(OrderedGroup):
 
 
 def adopt(command: click.Command) -> click.Command:
-    """Returns a subcommand of ec2-sandbox with this command's name in its help, and with completion."""
+    """Returns a subcommand of ec2-sandbox with this command's name in its help."""
     own = copy.copy(command)
     own.help = rename(command.help or "")
-    own.params = [copy.copy(parameter) for parameter in command.params]
-    for parameter in own.params:
-        parameter.type = WORDS.get(parameter.name or "", parameter.type)
+    own.params = [*command.params]
     return own
 
 

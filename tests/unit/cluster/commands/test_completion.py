@@ -53,7 +53,6 @@ def complete(*words: str) -> list[str]:
         (("exec", "--node", "node-11"), ["node-11"]),
         (("cp", "./"), ["./"]),
         (("data", "get", "s3"), ["s3://bucket/digits/"]),
-        (("sandbox", "fault", "thr"), ["throttle"]),
         (("up", "--ke"), ["--keep-failed"]),
     ],
 )
