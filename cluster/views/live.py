@@ -40,7 +40,7 @@ from train.follow.advice import Advisor
 from train.follow.bars import BarLines
 from train.follow.events import Event, Selection, render_line
 from train.follow.goals import find_epochs
-from train.follow.missing_module import advise, find_nearby
+from train.follow.missing_module import advise
 from train.follow.progress import Progress
 from train.follow.tracebacks import Tracebacks
 
@@ -186,8 +186,7 @@ def advise_on_module(app: App, job: JobSpec, module: str) -> str:
     words = (*(posixpath.join(job.train.subfolder, word) for word in find_program(job)), job.train.script)
     if job.image is not None and config.bootstrap.framework == "none":
         return f"{module} is not in the image {job.image}: install it there, in its Dockerfile"
-    nearby = find_nearby(module, words, project_dir=app.project_dir, packages=config.bootstrap.packages)
-    return advise(module, nearby)
+    return advise(module, words, project_dir=app.project_dir, packages=config.bootstrap.packages)
 
 
 class LiveView:

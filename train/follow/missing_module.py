@@ -5,8 +5,6 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from msgspec import Struct
-
 from train.job.payload import is_project_file
 
 LONGEST_NAME = 60  # characters of a module's name that count: a file's name has at most 255 bytes
@@ -29,36 +27,40 @@ PACKAGES = {
 """Modules whose package has a different name; some of these names belong to other packages."""
 
 
-class Nearby(Struct, frozen=True, kw_only=True):
-    """Files of the project on this machine, for a module that is missing on the nodes.
+def advise(module: str, words: Sequence[str], *, project_dir: Path, packages: Sequence[str]) -> str:
+    """The advice for a missing module, with text for the user to type in backticks.
 
-    folder: the project's folder that has a module of this name, from cluster.toml's; None if there is none. is_beside:
-    whether that is the program's own folder, where Python looks for modules. requirements: the path of a requirements
-    file from cluster.toml's folder, or None. is_used: whether [bootstrap] packages names that file.
-    """
-
-    folder: str | None = None
-    is_beside: bool = False
-    requirements: str | None = None
-    is_used: bool = False
-
-
-def find_nearby(module: str, words: Sequence[str], *, project_dir: Path, packages: Sequence[str]) -> Nearby:
-    """Searches next to the first of the words that is a file of the project, and in cluster.toml's folder.
-
+    It depends on the files next to the first of the words that is a file of the project, and in cluster.toml's folder.
     words: the job's script, or its command. packages: those of [bootstrap].
     """
+    top = module.partition(".")[0]
     program = next((project_dir / word for word in words if is_project_file(project_dir, word)), None)
-    folders = [*([program.parent] if program is not None else []), project_dir]
-    top = module.partition(".")[0][:LONGEST_NAME]
-    folder = next((folder for folder in folders if _has_module(folder, top)), None) or _find_below(project_dir, top)
+    beside = project_dir if program is None else program.parent
+    folders = (beside, project_dir)
+    name = top[:LONGEST_NAME]
+    folder = next((folder for folder in folders if _has_module(folder, name)), None) or _find_below(project_dir, name)
+    if folder == beside:
+        return (
+            f"{module} is next to your program on this machine, but not on the nodes: name it in `[bootstrap] sync`, "
+            "and check that neither .gitignore nor `[bootstrap] exclude` excludes it"
+        )
+    if folder is not None:
+        path = os.path.relpath(folder, project_dir)
+        where = "the folder of cluster.toml" if path == "." else f"{path}/"
+        return (
+            f"{module} is in {where} on this machine, where Python does not look for it: run `cluster train --env "
+            f"PYTHONPATH={shlex.quote(path)} ...` in the folder of cluster.toml"
+        )
     found = next((folder / name for folder in folders for name in REQUIREMENTS if (folder / name).is_file()), None)
-    name = os.path.relpath(found, project_dir) if found is not None else None
-    return Nearby(
-        folder=os.path.relpath(folder, project_dir) if folder is not None else None,
-        is_beside=folder == folders[0],
-        requirements=name,
-        is_used=f"-r {name}" in packages,
+    if found is None:
+        package = PACKAGES.get(top, top)
+        return f'{module} is not on the nodes: set `[bootstrap] packages = ["{package}"]`, then `cluster up`'
+    requirements = os.path.relpath(found, project_dir)
+    if f"-r {requirements}" in packages:
+        return f"{module} is not on the nodes: add its package to {requirements}, then `cluster up`"
+    return (
+        f"{module} is not on the nodes: to install {requirements} there, set "
+        f'`[bootstrap] packages = ["-r {requirements}"]`, then `cluster up`'
     )
 
 
@@ -77,28 +79,3 @@ def _find_below(folder: Path, name: str) -> Path | None:
     forms = (form.replace("*", "[!.]*").format(name) for form in BELOW)
     found = next((path for form in forms for path in sorted(folder.glob(form))), None)
     return found and (found.parent.parent if found.name == "__init__.py" else found.parent)
-
-
-def advise(module: str, nearby: Nearby) -> str:
-    """The advice for a missing module, with text for the user to type in backticks. Pure."""
-    top = module.partition(".")[0]
-    package = PACKAGES.get(top, top)
-    if nearby.folder is not None and nearby.is_beside:
-        return (
-            f"{module} is next to your program on this machine, but not on the nodes: name it in `[bootstrap] sync`, "
-            "and check that neither .gitignore nor `[bootstrap] exclude` excludes it"
-        )
-    if nearby.folder is not None:
-        where = "the folder of cluster.toml" if nearby.folder == "." else f"{nearby.folder}/"
-        return (
-            f"{module} is in {where} on this machine, where Python does not look for it: run `cluster train --env "
-            f"PYTHONPATH={shlex.quote(nearby.folder)} ...` in the folder of cluster.toml"
-        )
-    if nearby.requirements is None:
-        return f'{module} is not on the nodes: set `[bootstrap] packages = ["{package}"]`, then `cluster up`'
-    if nearby.is_used:
-        return f"{module} is not on the nodes: add its package to {nearby.requirements}, then `cluster up`"
-    return (
-        f"{module} is not on the nodes: to install {nearby.requirements} there, set "
-        f'`[bootstrap] packages = ["-r {nearby.requirements}"]`, then `cluster up`'
-    )
