@@ -53,7 +53,7 @@ class Preparation:
         self._prices = run_in_thread(lambda: find_node_prices(app, described.result()))
         owner = None if app.has_instances else find_user()
         data = app.config.data
-        self._surveyor = Surveyor(clients, url=data.s3_url, results=data.s3_results, owner=owner)
+        self._surveyor = Surveyor(clients, url=data.s3_url, owner=owner)
 
     def plan(
         self,

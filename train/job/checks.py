@@ -292,19 +292,9 @@ def _checkpoints_on_a_node(job: ProposedJob) -> Iterator[str]:
     )
 
 
-def _missing_results(job: ProposedJob) -> Iterator[str]:
-    """A warning, because the job may save nothing."""
-    if job.survey.results is not None:
-        yield (
-            f'data.results = "{job.survey.results}": there is no such bucket, so the job\'s files will stay on the '
-            f"nodes (cluster data put --create-bucket FILE {job.survey.results})"
-        )
-
-
 _ERRORS: Sequence[Callable[[ProposedJob], Iterator[Problem]]] = (_kv_store, _overridden, _p3, _gpus, _reserved)
 _WARNINGS: Sequence[Callable[[ProposedJob], Iterator[str]]] = (
     _separate_models,
     _gpu_warnings,
     _checkpoints_on_a_node,
-    _missing_results,
 )

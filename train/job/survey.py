@@ -44,11 +44,9 @@ class Survey(Struct, frozen=True, kw_only=True):
     """What is known of a job's data and owner. data: None if it is not known. region: the job's.
 
     owner: an ARN, or a user name if the job uses no AWS; None if it is not known.
-    results: [data] results, if its bucket does not exist.
     """
 
     data: Data | None = None
-    results: str | None = None
     owner: str | None = None
     region: str | None = None
 
@@ -56,26 +54,22 @@ class Survey(Struct, frozen=True, kw_only=True):
 class Surveyor:
     """Asks AWS in background threads while the command connects to the nodes; `result` waits for the answers.
 
-    clients: None if the job uses no AWS. url, results: [data] url and results, if they are in S3. owner: the job's
-    owner if it is not the caller's ARN.
+    clients: None if the job uses no AWS. url: [data] url, if it is in S3. owner: the job's owner if it
+    is not the caller's ARN.
     """
 
-    def __init__(
-        self, clients: Clients | None, *, url: str | None, results: str | None = None, owner: str | None = None
-    ) -> None:
+    def __init__(self, clients: Clients | None, *, url: str | None, owner: str | None = None) -> None:
         self._region = clients.region if clients is not None else None
         self._owner = run_in_thread(lambda: owner or (find_owner(clients) if clients is not None else None))
         self._data = run_in_thread(lambda: find_data(clients, url) if clients is not None and url is not None else None)
-        self._results = run_in_thread(lambda: find_missing(clients, results) if clients is not None else None)
 
     def result(self, timeout_s: float = 10.0) -> Survey:
         """The answers; None for those that took longer than `timeout_s` seconds. Does not raise."""
-        pending: list[Future[Any]] = [self._owner, self._data, self._results]
+        pending: list[Future[Any]] = [self._owner, self._data]
         wait(pending, timeout=timeout_s)
         return Survey(
             data=self._data.result() if self._data.done() else None,
             owner=self._owner.result() if self._owner.done() else None,
-            results=self._results.result() if self._results.done() else None,
             region=self._region,
         )
 
@@ -86,19 +80,6 @@ def find_owner(clients: Clients) -> str | None:
         return clients.sts.get_caller_identity()["Arn"]
     except _UNKNOWN:
         return None
-
-
-def find_missing(clients: Clients, url: str | None) -> str | None:
-    """Returns the URL if its bucket does not exist; None if it does, or if that is not known."""
-    if url is None:
-        return None
-    try:
-        clients.s3.head_bucket(Bucket=parse_url(url).bucket)
-    except ClientError as error:
-        return url if error_code(error) in ("404", "NoSuchBucket") else None
-    except _UNKNOWN:
-        return None
-    return None
 
 
 def find_data(clients: Clients, url: str) -> Data | None:

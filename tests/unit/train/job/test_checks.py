@@ -107,7 +107,6 @@ def test_all_errors_are_reported_at_once() -> None:
         ({}, gpus(1, 1), {"mxnet": "mxnet==1.9.1"}, ["mxnet==1.9.1 has no GPU support"]),
         # An error for this project's scripts is a warning for others, because it is unknown what they read.
         ({}, cpus(2), seen(MISSING, **COMMAND), ["there is no such bucket (cluster data put --create-bucket FOLDER"]),
-        ({}, cpus(2), {"survey": Survey(results="s3://b/r/")}, ["so the job's files will stay on the nodes"]),
         ({"args": ("--data-train", "x.rec")}, cpus(2), seen(MISSING), []),
         # Checkpoints that are lost with a node, in a job that should continue on a new node.
         ({"args": ("--model-prefix", "auto")}, cpus(2), {}, ["one node, since [data] results is not set"]),

@@ -83,5 +83,3 @@ def test_a_survey_has_data_and_owner(clients: Clients) -> None:
     assert found.owner.startswith("arn:aws:")
     assert found.data == FOUND
     assert Surveyor(clients, url=None).result() == Survey(owner=found.owner, region=REGION)
-    assert Surveyor(clients, url=None, results="s3://bucket/r/").result().results is None
-    assert Surveyor(clients, url=None, results="s3://other/r/").result().results == "s3://other/r/"
