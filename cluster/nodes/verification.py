@@ -14,7 +14,7 @@ from cluster.jobs import check_idle, head_of
 from cluster.session import source_of
 from cluster.views.layout import render_table
 from foundation.errors import ClusterError
-from train.s3.data_check import plan_s3_check
+from train.job.data_check import plan_s3_check
 
 MEASURING = (
     "measuring takes one to four minutes, longer with slow links; each node writes 1 GiB to its disk, reads at most "

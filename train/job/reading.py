@@ -46,13 +46,11 @@ class Reading(Struct, frozen=True, kw_only=True):
     why: the reason in a few words.
 
     limit_s: the seconds after which MXNet's credentials, which it cannot renew, end; None: no limit, or an unknown one.
-    unreadable: a reader that the program uses and that cannot read s3:// in this mode.
     """
 
     mode: Literal["native", "stage", "own"]
     why: str
     limit_s: float | None = None
-    unreadable: str | None = None
 
 
 def find_python_reader(program: str) -> str | None:
@@ -92,7 +90,7 @@ def plan_reading(
     if data.mode == "native" or (data.mode == "auto" and reads and reader is None):
         limit_s = INSTANCE_CREDENTIALS_S if access.of_nodes else access.left_s
         why = f"{library} can" if reads else "set by [data] mode"
-        return Reading(mode="native", why=why, limit_s=limit_s, unreadable=reader)
+        return Reading(mode="native", why=why, limit_s=limit_s)
     if data.mode == "stage":
         return Reading(mode="stage", why="set by [data] mode")
     cannot = f"{reader} cannot" if reads else f"{library} {'cannot' if reads is False else 'may not'}"
@@ -180,10 +178,8 @@ def reading_environment(
 
 
 def reading_warnings(reading: Reading, config: TrainConfig, access: S3Access) -> list[str]:
-    """Warnings about a reader that cannot read s3:// in this mode, and credentials that end before the job."""
+    """A warning about credentials that end before the job."""
     parts = []
-    if reading.unreadable is not None:
-        parts.append(f'data.mode = "native": {reading.unreadable}, which the program uses, cannot read s3://: {_STAGE}')
     wanted_s = config.max_duration_s
     # This machine's credentials are not renewed; staging renews those of an instance profile.
     limit_s, todo = (access.left_s, _OF_NODES) if access.left_s is not None else (reading.limit_s, _STAGE)

@@ -81,13 +81,9 @@ def _end(code: int, message: str) -> NoReturn:
 
 
 def plain_words(message: str) -> str:
-    """An MXNet error's message, without the C++ frames around it.
-
-    MXNet 1.7 prints it last, after "Traceback" and indented frames; 1.5 prints it first, before "Stack trace".
-    """
-    lines = message.partition("Stack trace")[0].splitlines()
-    words = [line.strip() for line in lines if line.strip() and not line.startswith((" ", "Traceback"))]
-    return re.sub("^MXNetError: |Check failed: allow_null: :?", "", " ".join(words) or message.strip())
+    """An MXNet error's message, without the C++ frames: MXNet 1.7 prints it after them, 1.5 before "Stack trace"."""
+    last = message.partition("Stack trace")[0].strip().splitlines()[-1:] or [message]
+    return re.sub("MXNetError: |Check failed: allow_null: :?", "", last[0])
 
 
 def find_gpu(environment: Mapping[str, str], found: int) -> Optional[int]:

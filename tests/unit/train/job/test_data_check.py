@@ -11,7 +11,7 @@ from bootstrap.verify.nodes import verify
 from foundation.progress import silent
 from local_nodes import FakeMXNet, fake_mxnet, local_node, nodes, of_kind
 from s3_server import serve_s3
-from train.s3.data_check import check_s3, choose_object, explain_error, plan_s3_check, s3_probe
+from train.job.data_check import check_s3, choose_object, explain_error, plan_s3_check, s3_probe
 from train.s3.environment import S3Access
 from train.s3.url import S3Object, parse_url
 
