@@ -39,7 +39,6 @@ _ASSUMED = re.compile(r"arn:([^:]+):sts::(\d+):assumed-role/([^/]+)/(.+)")
 _OF_SSO = "AWSReservedSSO_"
 _OPERATIONS = {"assume-role": "AssumeRole", "assume-role-with-web-identity": "AssumeRoleWithWebIdentity"}
 """The STS operation that gets the keys of a profile's role, by botocore's name for the method."""
-_PROFILE = 'set [provision] instance_profile = "auto"'
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,7 +78,7 @@ def make_job_keys(
     limited = _assume_itself(sts, arn, policy=policy, wanted_s=min(wanted_s, CHAINED_S))
     if limited is not None:
         return limited
-    return _keys_in_use(credentials, frozen, warning=_render_warning(arn))
+    return _keys_in_use(credentials, frozen, warning=_warn(arn))
 
 
 def _federate(sts: "STSClient", *, policy: str, name: str, wanted_s: int) -> JobKeys:
@@ -92,11 +91,7 @@ def _federate(sts: "STSClient", *, policy: str, name: str, wanted_s: int) -> Job
     arn = sts.get_caller_identity()["Arn"]
     return _keys_of(
         sts.get_session_token(DurationSeconds=SESSION_S)["Credentials"],
-        warning=_warn(
-            arn,
-            why="this user may not call sts:GetFederationToken, which limits them",
-            todo=f"allow it (cluster iam-policy prints the statement), or {_PROFILE}",
-        ),
+        warning=_warn(arn),
     )
 
 
@@ -183,25 +178,9 @@ def _secrets(access_key: str, secret_key: str, token: str) -> dict[str, str]:
     return {"AWS_ACCESS_KEY_ID": access_key, "AWS_SECRET_ACCESS_KEY": secret_key, "AWS_SESSION_TOKEN": token}
 
 
-def _render_warning(arn: str) -> str:
-    """The warning for a caller whose temporary credentials could not be limited. Pure."""
-    found = _ASSUMED.fullmatch(arn)
-    if found is None:
-        why = "they are temporary keys of a user, which AWS cannot limit further"
-        return _warn(arn, why=why, todo=f"use the user's own access key, without AWS_SESSION_TOKEN, or {_PROFILE}")
-    if found[3].startswith(_OF_SSO):
-        return _warn(arn, why="AWS cannot limit the role of a single sign-on further", todo=_PROFILE)
-    role = _role_arn(found)
-    statement = f'{{"Effect": "Allow", "Principal": {{"AWS": "{role}"}}, "Action": "sts:AssumeRole"}}'
-    return _warn(
-        arn,
-        why="this role may not assume itself, which limits them",
-        todo=f"{_PROFILE}, or add to the trust policy of the role {found[3]}: {statement}",
-    )
-
-
-def _warn(arn: str, *, why: str, todo: str) -> str:
+def _warn(arn: str) -> str:
     return (
-        f"this job's credentials are not limited: any code in it may do all that {arn} may, such as delete data "
-        f"and terminate instances; {why}. To limit them: {todo}"
+        f"this job's credentials are not limited: any code in it may do all that {arn} may, such as delete data and "
+        'terminate instances. To limit them, set [provision] instance_profile = "auto"; the documentation of [train] '
+        "(What a job's credentials may do) has other ways"
     )

@@ -119,7 +119,6 @@ def test_without_the_permission_to_limit_them_the_user_is_warned_before_the_star
         line for line in messages.splitlines() if line.startswith("!! this job's credentials are not limited")
     ]
     assert "may do all that arn:aws:iam::123456789012:user/operator may" in warning
-    assert "sts:GetFederationToken" in warning
     assert 'instance_profile = "auto"' in warning
 
 
@@ -191,9 +190,7 @@ def test_the_role_of_a_profile_is_assumed_with_fewer_rights(
     assert round(access.left_s / 3600) == hours
 
 
-def test_a_role_that_may_not_assume_itself_and_what_the_warning_says_to_do(
-    phantom: RunningSandbox, env: pytest.MonkeyPatch
-) -> None:
+def test_a_role_that_may_not_assume_itself(phantom: RunningSandbox, env: pytest.MonkeyPatch) -> None:
     arn = make_role(TRUST)
     name = arn.rpartition("/")[2]
     use(env, client("sts").assume_role(RoleArn=arn, RoleSessionName="me")["Credentials"])
@@ -205,8 +202,6 @@ def test_a_role_that_may_not_assume_itself_and_what_the_warning_says_to_do(
     assert access.warning is not None
     assert f"may do all that arn:aws:sts::{ACCOUNT}:assumed-role/{name}/me may" in access.warning
     assert not is_limited(access, phantom)
-    (statement,) = re.findall(r"to the trust policy of the role [^:]+: (\{.*\})", access.warning)
-    assert json.loads(statement)["Principal"] == {"AWS": arn}
 
     access = find_access()
     assert access.warning is None
@@ -220,5 +215,5 @@ def test_the_temporary_keys_of_a_user_are_not_limited_and_the_user_is_warned(env
     use(env, keys)
     access = find_access()
     assert access.warning is not None
-    assert "without AWS_SESSION_TOKEN" in access.warning
+    assert "credentials are not limited" in access.warning
     assert access.secrets["AWS_SESSION_TOKEN"] == keys["SessionToken"]
