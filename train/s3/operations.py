@@ -23,7 +23,7 @@ from train.s3.transfer import Progress, is_in_parts
 from train.s3.transfer_plan import Download, TransferPlan, Upload, find_surplus_objects, plan_get, plan_put
 from train.s3.url import compile_excludes, has_glob, parse_url
 
-__all__ = ["Done", "find_whole_buckets", "get", "ls", "put", "rm", "unwatched", "yes"]
+__all__ = ["Done", "find_whole_buckets", "get", "ls", "put", "rm"]
 
 # Takes the transfers that are about to start; returns their Progress.
 Watch = Callable[[Sequence[Upload | Download]], Progress]
@@ -42,16 +42,6 @@ class Done(Struct, frozen=True, kw_only=True):
     unverified: Sequence[Download] = ()
 
 
-def unwatched(_transfers: Sequence[Upload | Download]) -> Progress:
-    """A Watch that shows nothing."""
-    return Progress()
-
-
-def yes(_plan: TransferPlan) -> bool:
-    """A Decide that always agrees."""
-    return True
-
-
 def put(
     sources: Sequence[str],
     destination: str,
@@ -61,8 +51,8 @@ def put(
     delete: bool = False,
     exclude: Sequence[str] = (),
     report: Report,
-    watch: Watch = unwatched,
-    decide: Decide = yes,
+    watch: Watch = lambda _: Progress(),
+    decide: Decide = lambda _: True,
 ) -> Done:
     """Copies local files, folders and globs to S3, except files that it already has unchanged.
 
@@ -111,8 +101,8 @@ def get(
     region: str,
     delete: bool = False,
     exclude: Sequence[str] | Callable[[str], bool] = (),
-    watch: Watch = unwatched,
-    decide: Decide = yes,
+    watch: Watch = lambda _: Progress(),
+    decide: Decide = lambda _: True,
 ) -> Done:
     """Copies objects, folders and globs from S3 to this machine, except files that it already has unchanged.
 

@@ -44,12 +44,12 @@ class Watching(Progress):
         self.files.append(transfer)
 
 
-def put(*words: str, create_bucket: bool = False, watch: s3.Watch = s3.unwatched) -> s3.Done:
-    return s3.put(words[:-1], words[-1], region=REGION, create_bucket=create_bucket, report=silent, watch=watch)
+def put(*words: str, create_bucket: bool = False, **more: Any) -> s3.Done:
+    return s3.put(words[:-1], words[-1], region=REGION, create_bucket=create_bucket, report=silent, **more)
 
 
-def get(*words: str, watch: s3.Watch = s3.unwatched) -> s3.Done:
-    return s3.get(words[:-1], words[-1], region=REGION, watch=watch)
+def get(*words: str, **more: Any) -> s3.Done:
+    return s3.get(words[:-1], words[-1], region=REGION, **more)
 
 
 AWKWARD = {
