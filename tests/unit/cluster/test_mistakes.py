@@ -38,8 +38,7 @@ TOML = 'name = "demo"\n'
         (TOML, ("train", ""), "the first word is empty", "cluster train SCRIPT"),
         (TOML, ("train", "--", ""), "the first word is empty", "cluster train SCRIPT"),
         (TOML, ("train", "src"), "src: this is a folder, and not a script", "cluster train src/main.py"),
-        (TOML + '[provision]
-region = "us-east-1a"', ("up",), 'must be an AWS region such as "us-east-1"', None),
+        (TOML + '[provision]\nregion = "us-east-1a"', ("up",), 'must be an AWS region such as "us-east-1"', None),
         (TOML, ("init",), "cluster.toml exists already; it is left as it is", "cluster -c OTHER.toml init"),
         (TOML + '[data]\nurl = "s3:/b/x"', ("up",), 'url = "s3:/b/x": not an S3 URL: write it as s3://', None),
         (TOML, ("report", "--json", "-o", "a.html"), "--json prints the numbers", "cluster report --json > FILE"),

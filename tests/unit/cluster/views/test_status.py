@@ -171,7 +171,7 @@ def test_a_list_as_text() -> None:
         "NAME  NODES                       TYPE       AGE     ENDS  DISKS    PRICE/h  OWNER    KEY",
         "demo  1 running, 1 stopped        c5.xlarge  10h00m  -     200 GiB  $0.20    ada      here",
         "lab   1 running, 2 shutting-down  p9.huge    10h00m  -     -        unknown  unknown  -",
-        "rest  none                        -          -       -     500 GiB  $0.0538  eve      -",
+        "rest  none                        -          -       -     500 GiB  $0.0548  eve      -",
     ]
     assert render_clusters(replace(LISTED, clusters=())) == "no clusters in us-east-1"
     block = ClusterState(name="block", nodes=(make_node(0, is_block=True),))  # paid in advance
@@ -201,7 +201,7 @@ def test_a_list_as_json() -> None:
         "launched_at": LAUNCHED_AT.isoformat(), "owner": "arn:aws:iam::123456789012:user/ada", "key_here": True,
         "lease": None, "untrusted": [], "region": "us-east-1",
     }.items() <= demo.items()  # fmt: skip
-    assert demo["usd_per_hour"] == pytest.approx(0.1965, abs=0.0001)
+    assert demo["usd_per_hour"] == pytest.approx(0.1969, abs=0.0001)
     assert (lab["usd_per_hour"], lab["ending"]) == (None, ["i-8", "i-9"])
     assert (rest["launched_at"], rest["key_here"]) == (None, False)
 

@@ -26,7 +26,8 @@ from provision.oracle.tables import (
 )
 
 REPOSITORY = Path(__file__).parents[4]
-VOLTA = ["cu112 1.9.1", "cu110 1.9.1", "cu102 1.9.1", "cu102 1.7.0", "cu90 1.6.0.post0"]
+VOLTA = ["cu112 1.9.1", "cu110 1.9.1", "cu102 1.9.1", "cu102 1.7.0", "cu101 1.7.0.post1", "cu100 1.7.0", "cu92 1.7.0"]
+VOLTA = [*VOLTA, "cu90 1.6.0.post0"]
 KEPLER = [name for name in VOLTA if not name.startswith("cu11")]
 TURING = [name for name in VOLTA if not name.startswith("cu9")]
 
