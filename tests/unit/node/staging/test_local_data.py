@@ -186,19 +186,6 @@ def test_a_small_disk_is_found_before_the_copy(
     assert faults.asked == []
 
 
-def test_saved_objects_are_files_of_their_own(proxy: str, server: S3Server, faults: RangeFaults, disk: Path) -> None:
-    faults.left.update(flip=1, cut=1)
-    entry = s3.Store(make_env(server.url, disk)).find("s3://data/large")
-    assert entry is not None
-    path = disk.parent / "job" / "output" / "s3" / "data" / "large"
-    with closing(LocalData(make_env(proxy, disk), print)) as data:
-        data.bring([], [(entry, str(path))])
-        assert data.folder is None
-    assert path.read_bytes() == LARGE
-    assert path.stat().st_mode & 0o200
-    assert [one.name for one in (disk.parent / "job").iterdir()] == ["output"]
-
-
 def test_old_data_makes_room(server: S3Server, disk: Path) -> None:
     """Unless a job uses it."""
     room = {"CLUSTER_DATA_CACHE_GIB": repr(1_310_000 / (1 << 30))}
