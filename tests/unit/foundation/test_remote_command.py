@@ -67,17 +67,9 @@ def test_programs_take_the_place_of_the_shell(shell: str) -> None:
     assert output
 
 
-def test_long_commands_are_run(shell: str) -> None:
-    assert run(shell, RemoteCommand("printf %s ", Quoted("x" * 90_000))).stdout == b"x" * 90_000
-
-
 def test_a_failure_is_never_a_success(shell: str) -> None:
     for text in ("if", "echo 'open", "no-such-program", "false"):
         assert run(shell, RemoteCommand(text)).returncode != 0, text
-
-
-def test_a_line_has_no_newline() -> None:
-    assert "\n" not in RemoteCommand("a\nb", Quoted("\n" * 1000)).line()
 
 
 def test_secrets_are_hidden_where_a_command_is_printed() -> None:

@@ -38,12 +38,6 @@ def kept(home: Path, *commands: str) -> dict[str, object]:
         return setup_env.read(str(setup_digest(commands)))
 
 
-def test_commands_run_once_for_two_that_ask_for_them(tmp_path: Path) -> None:
-    for _ in range(2):
-        assert setup(tmp_path, "echo >>$HOME/ran").returncode == 0
-    assert (tmp_path / "ran").read_text() == "\n"
-
-
 def test_commands_share_a_login_shell_and_exports_are_kept(tmp_path: Path) -> None:
     (tmp_path / ".profile").write_text(
         "module() { export LD_LIBRARY_PATH=/opt/$2/lib:$LD_LIBRARY_PATH; }\n"

@@ -1,14 +1,11 @@
 """`cluster exec` without nodes: its output, its exit code, and the node's program run here."""
 
 import os
-import subprocess
-from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bootstrap.ssh.execute import ExitStatus
-from bootstrap.ssh.host import ACTIVATE, RUN_WORDS
 from cluster.commands.shell import KEPT_BYTES, Collector, LinePrinter
 
 
@@ -40,18 +37,3 @@ def test_the_end_of_long_output_is_kept() -> None:
     text = long["stdout"]
     assert (len(text), text[-4:], long["cut"]) == (KEPT_BYTES, "end\N{REPLACEMENT CHARACTER}", True)
     assert (short["stderr"], short["cut"]) == ("", False)
-
-
-def test_a_command_runs_in_the_newest_environment(tmp_path: Path) -> None:
-    for number, name in enumerate(("old", "new", "unfinished")):
-        folder = tmp_path / ".cluster" / "env" / name
-        libraries = folder / "lib" / "python3.11" / "site-packages" / "nvidia" / "nccl" / "lib"
-        libraries.mkdir(parents=True)
-        if name != "unfinished":
-            (folder / ".complete").touch()
-            os.utime(folder / ".complete", (number, number))
-    words = ("sh", "-c", ACTIVATE + RUN_WORDS, "sh", "printenv", "PATH", "LD_LIBRARY_PATH")
-    env = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
-    done = subprocess.run(words, env=env, capture_output=True, text=True, check=True)
-    new = tmp_path / ".cluster" / "env" / "new"
-    assert done.stdout == f"{new}/bin:/usr/bin:/bin\n{new}/lib/python3.11/site-packages/nvidia/nccl/lib\n"

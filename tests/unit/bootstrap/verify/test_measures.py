@@ -74,13 +74,6 @@ def test_a_measure_says_what_came_of_it(message: dict[str, Any], shown: tuple[st
     assert (check.node, check.status, check.result) == shown
 
 
-@pytest.mark.parametrize("message", [{"measure": 5}, {"measure": "x", "value": "much"}, {"measure": "x", "value": -1}])
-def test_an_invalid_measure_is_a_failure(message: dict[str, Any]) -> None:
-    (check,) = read_measures("node-0", [message])
-    assert check.status == "failed"
-    assert "sent an invalid measure" in check.result
-
-
 def test_a_program_that_does_not_get_to_its_end_is_a_failure() -> None:
     result = ProbeResult(exit_code=None, stdout='{"measure": "disk write", "value": 1}\n', stderr="")
     (probe,) = compute_probes("none", is_deep=True)
