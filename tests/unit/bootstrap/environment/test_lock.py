@@ -22,6 +22,7 @@ from bootstrap.environment.target import WheelTarget
 from bootstrap.environment.uv import find_settings, open_url
 from cluster.views.messages import track
 from foundation.errors import ClusterError
+from foundation.files import written_whole
 from foundation.progress import Event, silent
 from http_server import serve_http
 from index_server import Index, make_source, make_wheel
@@ -284,6 +285,14 @@ def test_a_file_is_downloaded_once(index: Index, thing: BundleFile) -> None:
         bring_here(thing)
         assert describe_file(thing.path).sha256 == thing.sha256
     assert len(index.asked) == 3
+
+
+def test_what_a_killed_download_left_is_removed(thing: BundleFile) -> None:
+    """But not what another command downloads at the moment."""
+    with written_whole(thing.path) as other:
+        (thing.path.parent / ".new-killed").write_bytes(b"2 GB")
+        bring_here(thing)
+        assert sorted(thing.path.parent.iterdir()) == sorted([other, thing.path])
 
 
 def test_a_damaged_download_is_discarded(tmp_path: Path, index: Index, thing: BundleFile) -> None:
