@@ -153,7 +153,7 @@ def check_torch_wheel(wheel: str, gpus: Sequence[Gpu], *, node: str, machine: st
     """Raises ConfigError if a wheel has no code for a node's actual GPUs. Pure."""
     why = explain_unfit(wheel, gpus) if machine == "x86_64" else None
     if why is not None:
-        raise ConfigError(f"{node}: {wheel} {why}", hint=suggest_torch(wheel, gpus[0]))
+        raise ConfigError(f"{node}: {wheel} {why}", hint=suggest_torch(gpus[0]))
 
 
 def is_torch(requirement: str) -> bool:

@@ -29,7 +29,6 @@ from provision.oracle.tables import (
 )
 
 TORCH_PATTERN = regex(r"torch==([0-9]+)\.([0-9]+)(?:\.[0-9]+)*(?:\+([a-z0-9.]+))?")
-INDEXES = "https://pytorch.org/get-started/locally/"
 OLDEST_PYTHON = (3, 9)
 """The oldest Python of every environment: obstore, which the nodes' programs use, needs it."""
 
@@ -170,19 +169,11 @@ def explain_unfit(requirement: str, gpus: Iterable[Gpu]) -> str | None:
     return None
 
 
-def suggest_torch(requirement: str, gpu: Gpu) -> str:
+def suggest_torch(gpu: Gpu) -> str:
     """The hint for a GPU for which a wheel has no code. Pure."""
-    version = parse_torch(requirement)
-    builds = [] if version is None else [b for b in find_builds(version) if find_fitting(b.code, gpu) and not b.on_pypi]
     auto = pick_torch(gpu)
     if auto is not None:
         return f'set [bootstrap] torch = "auto", which uses {auto} there; cluster oracle --framework pytorch shows why'
-    if builds:
-        plain = requirement.partition("+")[0]
-        return (
-            f'set [bootstrap] torch = "{plain}+{builds[0].label}", and add PyTorch\'s index for '
-            f"{builds[0].label} to pip's settings on this machine: {INDEXES} names it"
-        )
     names = suggest_gpus(lambda one: pick_torch(one) is not None)
     return f"use a type with {names} GPUs, such as g5.xlarge; cluster oracle --framework pytorch lists them"
 
@@ -217,7 +208,7 @@ def _check_on(machine: Machine, torch: str, *, setting: str, instance_type: str)
     elif build is None:
         warning = f"{torch} is not in the table of PyTorch's wheels: it may have no code for the {gpu.name}"
     elif not find_fitting(build.code, gpu):
-        raise ConfigError(f"{setting}: the wheel {explain_unfit(torch, [gpu])}", hint=suggest_torch(torch, gpu))
+        raise ConfigError(f"{setting}: the wheel {explain_unfit(torch, [gpu])}", hint=suggest_torch(gpu))
     return (warning,) if warning else ()
 
 
