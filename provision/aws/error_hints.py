@@ -79,6 +79,7 @@ _HINTS = {
     "MaxSpotInstanceCountExceeded": _QUOTA,
     "DependencyViolation": "something outside this cluster uses it (aws ec2 describe-network-interfaces): remove this "
     "use, then: cluster down",
+    "VolumeInUse": "detach it (aws ec2 detach-volume --volume-id VOLUME), then: cluster down",
 }
 
 _DENIED = frozenset({"AccessDenied", "AccessDeniedException", "UnauthorizedOperation"})

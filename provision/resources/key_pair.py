@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ from foundation.waiting import poll
 from provision.aws.clients import NOT_FOUND_TIMEOUT_S, aws_errors, error_code, not_ours
 from provision.model import TAG_NAME, ClusterState, KeyPair, resource_name
 from provision.plan import Context, Step, World
-from provision.resources.resource import ResourceKind, find_left_by_tag, find_tag, tag_new
+from provision.resources.resource import DeleteResources, ResourceKind, find_left_by_tag, find_tag, tag_new
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -73,7 +73,7 @@ def plan_key_pair(world: World) -> tuple[Step, ...]:
         raise missing_key(world.request.name, local_key)
     if key is not None and key.public_key == local_key:
         return ()
-    deletion = (DeleteKeyPair(key_name=key.key_name),) if key is not None else ()
+    deletion = (delete_key_pair(key.key_name),) if key is not None else ()
     return (*deletion, ImportKeyPair(key_name=key_name, is_made=local_key is None))
 
 
@@ -89,7 +89,7 @@ def missing_key(name: str, local_key: str | None) -> ClusterError:
 
 def _plan_down(state: ClusterState) -> tuple[Step, ...]:
     key = state.key_pair
-    return (DeleteKeyPair(key_name=key.key_name),) if key is not None and key.ours else ()
+    return (delete_key_pair(key.key_name),) if key is not None and key.ours else ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -127,22 +127,13 @@ class ImportKeyPair(Step):
         return True
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DeleteKeyPair(Step):
-    """Delete the key pair in EC2."""
+def _delete(ec2: EC2Client, key_name: str) -> None:
+    ec2.delete_key_pair(KeyName=key_name)
 
-    key_name: str
 
-    def describe(self) -> str:
-        return f"delete key pair {self.key_name}"
-
-    def deletions(self) -> Iterable[tuple[str, Sequence[str]]]:
-        return ((KIND, [self.key_name]),)
-
-    def apply(self, context: Context) -> bool:
-        """Deletes the key pair. Always returns True: EC2 also reports success for one that does not exist."""
-        context.clients.ec2.delete_key_pair(KeyName=self.key_name)
-        return True
+def delete_key_pair(key_name: str) -> DeleteResources:
+    """Returns the step that deletes a key pair. EC2 also reports success for one that does not exist."""
+    return DeleteResources(kind=KIND, ids=(key_name,), call=_delete)
 
 
 KEY_PAIR: ResourceKind[KeyPair | None] = ResourceKind(

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 from botocore.exceptions import ClientError
@@ -15,10 +14,10 @@ from provision.aws.clients import NOT_FOUND_TIMEOUT_S, Clients, aws_errors, erro
 from provision.model import TAG_NAME, ClusterState, resource_name
 from provision.plan import Context, Request, Step, World
 from provision.resources.resource import (
+    DeleteResources,
     ResourceKind,
     find_left_by_tag,
     find_tag,
-    retry_while,
     tag_new,
 )
 
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 
 KIND = "placement group"
 IN_USE_TIMEOUT_S = 180.0
-_IN_USE = "InvalidPlacementGroup.InUse"
 
 
 class PlacementGroup(Struct, frozen=True, kw_only=True):
@@ -80,7 +78,7 @@ def _plan_up(world: World) -> tuple[Step, ...]:
 
 def _plan_down(state: ClusterState) -> tuple[Step, ...]:
     found = PLACEMENT_GROUP.found_in(state)
-    return (DeletePlacementGroup(group_name=found.group_name),) if found is not None and found.ours else ()
+    return (delete_placement_group(found.group_name),) if found is not None and found.ours else ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -110,29 +108,20 @@ class CreatePlacementGroup(Step):
         return True
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DeletePlacementGroup(Step):
-    """Delete the placement group, once it contains no instance."""
+def _delete(ec2: EC2Client, group_name: str) -> None:
+    ec2.delete_placement_group(GroupName=group_name)
 
-    group_name: str
 
-    def describe(self) -> str:
-        return f"delete placement group {self.group_name}"
-
-    def deletions(self) -> Iterable[tuple[str, Sequence[str]]]:
-        return ((KIND, [self.group_name]),)
-
-    def apply(self, context: Context) -> bool:
-        """Deletes the group. Returns False if it did not exist."""
-        ec2 = context.clients.ec2
-        delete = partial(ec2.delete_placement_group, GroupName=self.group_name)
-        try:
-            retry_while({_IN_USE}, delete, timeout_s=IN_USE_TIMEOUT_S)
-        except ClientError as error:
-            if error_code(error) != "InvalidPlacementGroup.Unknown":
-                raise
-            return False
-        return True
+def delete_placement_group(group_name: str) -> DeleteResources:
+    """Returns the step that deletes a placement group, once it contains no instance."""
+    return DeleteResources(
+        kind=KIND,
+        ids=(group_name,),
+        call=_delete,
+        gone="InvalidPlacementGroup.Unknown",
+        in_use=frozenset({"InvalidPlacementGroup.InUse"}),
+        timeout_s=IN_USE_TIMEOUT_S,
+    )
 
 
 PLACEMENT_GROUP: ResourceKind[PlacementGroup | None] = ResourceKind(

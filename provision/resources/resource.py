@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from botocore.exceptions import ClientError
@@ -10,7 +12,7 @@ from msgspec import Struct
 
 from foundation.waiting import poll
 from provision.aws.clients import NOT_FOUND_TIMEOUT_S, Clients, aws_errors, error_code
-from provision.model import TAG_NAME, ClusterState, tags
+from provision.model import TAG_NAME, ClusterState, count, tags
 from provision.plan import Context, Request, Step, World
 
 if TYPE_CHECKING:
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from mypy_boto3_ec2.type_defs import FilterTypeDef, TagSpecificationTypeDef, TagTypeDef, VolumeTypeDef
 
 T = TypeVar("T")
+RELEASE_TIMEOUT_S = 2400.0
+"""An instance that shuts down releases what it uses last; large ones take minutes, bare-metal ones more than 20."""
 
 
 class Resource(Struct, frozen=True, kw_only=True):
@@ -122,10 +126,54 @@ def retry_while(codes: Collection[str], call: Callable[[], T], *, timeout_s: flo
     return done[0]
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeleteResources(Step):
+    """Delete resources of one kind, once nothing uses them. They may be gone already.
+
+    call: deletes one. gone, in_use: EC2's codes for one that does not exist, and for one that something still uses.
+    note: what else the printed plan says.
+    """
+
+    kind: str
+    ids: tuple[str, ...]
+    call: Callable[[EC2Client, str], object]
+    gone: str = ""
+    in_use: frozenset[str] = frozenset()
+    timeout_s: float = RELEASE_TIMEOUT_S
+    note: str = ""
+
+    def describe(self) -> str:
+        what = f"{self.kind} {self.ids[0]}" if len(self.ids) == 1 else count(len(self.ids), self.kind)
+        return f"delete {what}{self.note}"
+
+    def details(self) -> Iterable[str]:
+        return self.ids if len(self.ids) > 1 else ()
+
+    def deletions(self) -> Iterable[tuple[str, Sequence[str]]]:
+        return ((self.kind, self.ids),)
+
+    def apply(self, context: Context) -> bool:
+        """Deletes the resources, one call each. Returns False if none existed. Raises ClientError."""
+        changed = False
+        for each in self.ids:
+            try:
+                retry_while(self.in_use, partial(self.call, context.clients.ec2, each), timeout_s=self.timeout_s)
+                changed = True
+            except ClientError as error:
+                if error_code(error) != self.gone:
+                    raise
+        return changed
+
+
 def list_volumes(ec2: EC2Client, *filters: FilterTypeDef) -> list[VolumeTypeDef]:
     """Returns the volumes that exist, 500 with each call. Raises boto3's errors."""
     pages = ec2.get_paginator("describe_volumes").paginate(Filters=filters, PaginationConfig={"PageSize": 500})
     return [volume for page in pages for volume in page["Volumes"] if volume["State"] not in {"deleting", "deleted"}]
+
+
+def delete_volume(ec2: EC2Client, volume_id: str) -> None:
+    """Deletes a volume. Raises ClientError."""
+    ec2.delete_volume(VolumeId=volume_id)
 
 
 def tagged(name: str) -> FilterTypeDef:

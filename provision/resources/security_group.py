@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 from botocore.exceptions import ClientError
@@ -13,7 +12,7 @@ from foundation.waiting import poll
 from provision.aws.clients import NOT_FOUND_TIMEOUT_S, aws_errors, error_code, not_ours
 from provision.model import TAG_LEASE, TAG_NAME, ClusterState, SecurityGroup, resource_name
 from provision.plan import Context, Step, World
-from provision.resources.resource import ResourceKind, find_left_by_tag, find_tag, retry_while, tag_new
+from provision.resources.resource import DeleteResources, ResourceKind, find_left_by_tag, find_tag, retry_while, tag_new
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -28,7 +27,6 @@ KIND = "security group"
 SSH_RULE = "cluster: ssh"
 """The description by which this program recognizes its ssh rules."""
 INTERFACES_TIMEOUT_S = 180.0
-_IN_USE = "DependencyViolation"
 
 
 def find_security_groups(ec2: EC2Client, *, name: str) -> tuple[SecurityGroup, ...]:
@@ -113,7 +111,7 @@ def plan_ssh_rules(group: SecurityGroup, ssh_from: str, *, egress: bool = False)
 
 
 def _plan_down(state: ClusterState) -> tuple[Step, ...]:
-    return tuple(DeleteSecurityGroup(group_id=group.group_id) for group in state.security_groups if group.ours)
+    return tuple(delete_security_group(group.group_id) for group in state.security_groups if group.ours)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -211,31 +209,20 @@ class RevokeIngress(Step):
         return True
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DeleteSecurityGroup(Step):
-    """Delete the security group, once it contains no network interface."""
+def _delete(ec2: EC2Client, group_id: str) -> None:
+    ec2.delete_security_group(GroupId=group_id)
 
-    group_id: str
 
-    def describe(self) -> str:
-        return f"delete security group {self.group_id}"
-
-    def deletions(self) -> Iterable[tuple[str, Sequence[str]]]:
-        return ((KIND, [self.group_id]),)
-
-    def apply(self, context: Context) -> bool:
-        """Deletes the group after its network interfaces, which outlive their instance a little.
-
-        Returns False if the group did not exist.
-        """
-        delete = partial(context.clients.ec2.delete_security_group, GroupId=self.group_id)
-        try:
-            retry_while({_IN_USE}, delete, timeout_s=INTERFACES_TIMEOUT_S)
-        except ClientError as error:
-            if error_code(error) != "InvalidGroup.NotFound":
-                raise
-            return False
-        return True
+def delete_security_group(group_id: str) -> DeleteResources:
+    """Returns the step that deletes a group, after its network interfaces, which outlive their instance a little."""
+    return DeleteResources(
+        kind=KIND,
+        ids=(group_id,),
+        call=_delete,
+        gone="InvalidGroup.NotFound",
+        in_use=frozenset({"DependencyViolation"}),
+        timeout_s=INTERFACES_TIMEOUT_S,
+    )
 
 
 def _authorize(call: Callable[..., object], permissions: list[IpPermissionTypeDef], *, group_id: str) -> bool:

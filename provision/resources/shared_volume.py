@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,13 +19,16 @@ from foundation.errors import AwsError, ClusterError
 from foundation.waiting import poll
 from provision.aws.clients import NOT_FOUND_TIMEOUT_S, Clients, aws_errors, error_code
 from provision.describe import describe_now
-from provision.model import SHARED_ROLE, TAG_KEEP, TAG_ROLE, ClusterState, Node, count
+from provision.model import SHARED_ROLE, TAG_KEEP, TAG_ROLE, ClusterState, Node
 from provision.plan import Context, Request, Step, World
 from provision.resources.resource import (
+    RELEASE_TIMEOUT_S,
+    DeleteResources,
     KeptVolume,
     Leftovers,
     Resource,
     ResourceKind,
+    delete_volume,
     find_tag,
     list_volumes,
     tag_new,
@@ -39,8 +42,6 @@ if TYPE_CHECKING:
 
 KIND = "shared volume"
 ATTACH_TIMEOUT_S = 300.0
-RELEASE_TIMEOUT_S = 2400.0
-"""An instance that shuts down releases its volumes last; large ones take minutes, bare-metal ones more than 20."""
 DEVICE = "/dev/sdf"
 """A name that AWS recommends for additional volumes; the system gives other names to NVMe devices
 (https://docs.aws.amazon.com/ebs/latest/userguide/device_naming.html)."""
@@ -203,8 +204,8 @@ def _plan_down(state: ClusterState) -> tuple[Step, ...]:
     found = SHARED_VOLUME.found_in(state) or ()
     untagged = [volume for volume in found if volume.keep and not volume.tagged_keep]
     steps: list[Step] = [TagKeep(volume_id=volume.volume_id, keep=True) for volume in untagged]
-    if deleted := tuple(volume.volume_id for volume in found if not volume.keep):
-        steps.append(DeleteSharedVolumes(volume_ids=deleted))
+    if deleted := [volume.volume_id for volume in found if not volume.keep]:
+        steps.append(_delete_volumes(*deleted))
     return tuple(steps)
 
 
@@ -333,61 +334,21 @@ class TagKeep(Step):
         return True
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DeleteSharedVolumes(Step):
-    """Delete the volumes with their data, once no instance uses them."""
-
-    volume_ids: tuple[str, ...]
-
-    def describe(self) -> str:
-        return f"delete {count(len(self.volume_ids), KIND)} and what is stored there"
-
-    def details(self) -> Iterable[str]:
-        return self.volume_ids
-
-    def deletions(self) -> Iterable[tuple[str, Sequence[str]]]:
-        return ((KIND, self.volume_ids),)
-
-    def apply(self, context: Context) -> bool:
-        """Waits until their instances have ended, and deletes the volumes. Returns False if none existed.
-
-        Raises ClientError, AwsError.
-        """
-        deleted = [delete_volume(context, volume_id) for volume_id in self.volume_ids]
-        return any(deleted)
-
-
-def delete_volume(context: Context, volume_id: str) -> bool:
-    """Deletes one of the cluster's volumes, once no instance uses it. Returns False if it did not exist.
-
-    Raises ClientError. Raises AwsError after RELEASE_TIMEOUT_S.
-    """
-    ec2 = context.clients.ec2
-
-    def attempt() -> tuple[bool] | None:
-        try:
-            ec2.delete_volume(VolumeId=volume_id)
-        except ClientError as error:
-            if error_code(error) == _GONE:
-                return (False,)
-            if error_code(error) not in {"VolumeInUse", "IncorrectState"}:
-                raise
-            return None
-        return (True,)
-
-    done = poll(attempt, timeout_s=RELEASE_TIMEOUT_S)
-    if done is None:
-        raise AwsError(
-            f"the volume {volume_id} is still in use after {RELEASE_TIMEOUT_S:.0f} s",
-            hint=f"aws ec2 detach-volume --volume-id {volume_id} --region {ec2.meta.region_name}, then: cluster down",
-        )
-    return done[0]
+def _delete_volumes(*volume_ids: str) -> DeleteResources:
+    return DeleteResources(
+        kind=KIND,
+        ids=volume_ids,
+        call=delete_volume,
+        gone=_GONE,
+        in_use=frozenset({"VolumeInUse", "IncorrectState"}),
+        note=" and what is stored there",
+    )
 
 
 def delete_made_volume(context: Context) -> None:
     """Deletes, for the roll-back, the volume that this run created, which is empty. Raises ClientError, AwsError."""
     if context.made_volume_id is not None:
-        delete_volume(context, context.made_volume_id)
+        _delete_volumes(context.made_volume_id).apply(context)
         context.made_volume_id = None
 
 

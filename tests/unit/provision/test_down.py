@@ -10,11 +10,10 @@ from provision.down import ForgetFiles, deleted_by, plan_down, render_receipt
 from provision.resources.instance_profile import KIND as ROLE
 from provision.resources.instance_profile import DeleteInstanceProfile, InstanceProfile
 from provision.resources.instances import TerminateInstances, WaitForTerminated
-from provision.resources.key_pair import DeleteKeyPair
-from provision.resources.orphans import DeleteOrphans
-from provision.resources.placement_group import DeletePlacementGroup, PlacementGroup
+from provision.resources.key_pair import delete_key_pair
+from provision.resources.placement_group import PlacementGroup, delete_placement_group
 from provision.resources.resource import Resource
-from provision.resources.security_group import DeleteSecurityGroup
+from provision.resources.security_group import delete_security_group
 from provision.resources.table import KINDS
 from provision_world import NAME, World, make_config, make_node, make_state, make_volume
 from sandbox_in_process import REGION
@@ -32,17 +31,17 @@ def test_deletes_in_the_order_that_aws_allows() -> None:
         "network interface": ("eni-1",),
     }
     plan = plan_down(make_state(*NODES, found=found, ending=("i-9",)), local_files=True)
-    assert plan.steps == (
+    terminate, wait, volume, profile, placement, interface, *rest = plan.steps
+    assert (terminate, wait) == (
         TerminateInstances(nodes=NODES),
         WaitForTerminated(instance_ids=("i-0", "i-1", "i-9")),
-        DeleteOrphans(kind="volume", ids=("vol-1",)),
-        DeleteInstanceProfile(profile=PROFILE),
-        DeletePlacementGroup(group_name="cluster-demo"),
-        DeleteOrphans(kind="network interface", ids=("eni-1",)),
-        DeleteSecurityGroup(group_id="sg-1"),
-        DeleteKeyPair(key_name="cluster-demo"),
-        ForgetFiles(),
     )
+    assert (profile, placement) == (DeleteInstanceProfile(profile=PROFILE), delete_placement_group("cluster-demo"))
+    assert rest == [delete_security_group("sg-1"), delete_key_pair("cluster-demo"), ForgetFiles()]
+    assert [step.describe() for step in (volume, interface)] == [
+        "delete volume vol-1",
+        "delete network interface eni-1",
+    ]
     assert [resource.kind for resource in deleted_by(plan)] == [
         "instance", "instance", "volume", "instance profile", "role", "placement group", "network interface",
         "security group", "key pair", "local files",
