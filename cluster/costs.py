@@ -43,7 +43,8 @@ def find_bill(app: App, before: Ledger | None) -> ClusterBill | None:
     if before is None or not before.nodes:
         return None
     is_of_earlier = max(before.downs, default=0.0) >= max(node.launched_at for node in before.nodes)
-    return None if is_of_earlier else make_bills(storage.read(app.files.root), now=time.time())[-1]
+    bills = make_bills(storage.read(app.files.root), now=time.time())
+    return bills[-1] if bills and not is_of_earlier else None
 
 
 def note_costs(app: App, *, exists: bool | None = None) -> Ledger | None:
