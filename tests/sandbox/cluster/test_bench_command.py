@@ -26,7 +26,8 @@ def test_while_a_job_runs_nothing_is_measured(two_nodes: Project) -> None:
 
 @pytest.mark.slow
 def test_the_kv_store_is_measured_and_its_sums_are_checked(two_nodes: Project) -> None:
-    done = two_nodes.run("bench", "--kv-store", "dist_sync_device", "--json", timeout_s=300)
+    done = two_nodes.run("bench", "--kv-store", "dist_sync_device", "--json", code=None, timeout_s=300)
+    # On a busy machine, a node's disk may be far from the other's, which is an error.
     found = {(check["node"], check["subject"]): check for check in json.loads(done.stdout)}
     for number in range(2):
         kv_store = found[f"node-{number}", "dist_sync_device push and pull"]

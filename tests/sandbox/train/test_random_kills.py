@@ -65,7 +65,7 @@ EXPECTED = {
     "rank": ({137}, RANK + " was killed by signal 9"),
     "launch": ({137}, r"launch\.py" + ON_HOST + " was killed by signal 9"),
     "torchrun": ({137}, "torchrun" + ON_HOST + " was killed by signal 9"),
-    "orted": ({1, 137}, ENDED + "|orted.*" + ON_HOST + " was killed by signal 9"),
+    "orted": ({1, 137}, ENDED + "|orted.*" + ON_HOST + " (was killed by signal 9|ended with exit code 137)"),
     "waiting shell": ({1, 137}, f"{ENDED}|torchrun" + ON_HOST),
     "supervise": ({1}, "the supervisor on node-0 was killed|node-0 did not accept .* the supervisor did not start"),
     "agent": ({1}, "{host}.* was lost: "),
