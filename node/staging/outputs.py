@@ -184,8 +184,9 @@ class Outputs:
                 left.append(entry.name)
                 continue
             except (OSError, ValueError) as error:  # ValueError: no object can have its name
-                left.append(entry.name)
                 self._report_once(str(error))
+                if isinstance(error, OSError) and getattr(error, "code", "") != "NoSuchBucket":
+                    left.append(entry.name)
                 continue
             self._copied[entry.name] = (*version, etag)
             if entry.name in parts:

@@ -214,6 +214,17 @@ def test_s3_that_is_away_for_a_while_gets_all_files(server: S3Server, bucket: st
     assert "node-1: $CLUSTER_OUTPUT_DIR cannot be copied now: " in messages[0]
 
 
+@pytest.mark.parametrize(("there", "name"), [(False, "net"), (True, "two\nlines")])
+def test_the_end_does_not_wait_in_vain(server: S3Server, bucket: str, name: str, *, there: bool) -> None:
+    """For a bucket that does not exist, and for a name that no object can have."""
+    messages: list[str] = []
+    write(name, b"1")
+    began = time.monotonic()
+    copy_all(make_env(server.url, bucket if there else "no-such-bucket"), messages.append)
+    assert time.monotonic() - began < outputs.GIVE_UP_S / 2
+    assert "not copied to" in messages[-1]
+
+
 def test_files_that_are_not_copied_are_named(server: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outputs, "GIVE_UP_S", 0.0)
     messages: list[str] = []
