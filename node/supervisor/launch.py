@@ -113,5 +113,7 @@ def main() -> None:
     except SystemExit as end:
         if end.code not in (None, 0):
             raise
+    except FileNotFoundError as error:
+        sys.exit(str(error))  # such as mpirun
     for caller in _callers - {threading.current_thread()}:  # launch.py waits only for the scheduler
         caller.join()
