@@ -274,6 +274,14 @@ def _gpu_warnings(job: ProposedJob) -> Iterator[str]:
         yield f"{job.library} has no GPU support: the job runs on CPUs only"
 
 
+def _not_passed_on(job: ProposedJob) -> Iterator[str]:
+    config = job.config
+    has_option = config.kv_store != "none" and isinstance(config.gpus, tuple)  # otherwise, a variable
+    keys = ["gc_type"] * (config.gc_type != "none") + ["gpus"] * has_option
+    if job.command and keys:
+        yield f"train.{' and train.'.join(keys)} not passed on: a command runs word for word"
+
+
 def _checkpoints_on_a_node(job: ProposedJob) -> Iterator[str]:
     """A new node cannot read checkpoints that were saved on the disk of another one."""
     config, prefix = job.config, find_option(job.config.args, "--model-prefix")
@@ -296,5 +304,6 @@ _ERRORS: Sequence[Callable[[ProposedJob], Iterator[Problem]]] = (_kv_store, _ove
 _WARNINGS: Sequence[Callable[[ProposedJob], Iterator[str]]] = (
     _separate_models,
     _gpu_warnings,
+    _not_passed_on,
     _checkpoints_on_a_node,
 )

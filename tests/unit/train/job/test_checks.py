@@ -105,6 +105,7 @@ def test_all_errors_are_reported_at_once() -> None:
     [
         ({}, cpus(2), {}, []),
         ({}, gpus(1, 1), {"mxnet": "mxnet==1.9.1"}, ["mxnet==1.9.1 has no GPU support"]),
+        ({"gc_type": "2bit", "gpus": (0,)}, gpus(1, 1), COMMAND, ["train.gc_type and train.gpus not passed on"]),
         # An error for this project's scripts is a warning for others, because it is unknown what they read.
         ({}, cpus(2), seen(MISSING, **COMMAND), ["there is no such bucket (cluster data put --create-bucket FOLDER"]),
         ({"args": ("--data-train", "x.rec")}, cpus(2), seen(MISSING), []),
