@@ -335,10 +335,14 @@ def join(backend: str, timeout_s: int) -> Iterator[Ranks]:
 
 def open_store(timeout_s: int) -> Any:
     """The store at MASTER_ADDR, through which ranks find each other. Raises ScriptError unless all ranks join it."""
+    timeout = timedelta(seconds=timeout_s)
     try:
-        return next(rendezvous("env://", timeout=timedelta(seconds=timeout_s)))[0]
+        store, rank, count = next(rendezvous("env://", timeout=timeout))
+        store.set(f"joined/{rank}", "")
+        store.wait([f"joined/{number}" for number in range(count)], timeout)  # torchrun's own store waits for none
     except RuntimeError as error:
         raise ScriptError(f"the process group did not form: {str(error).partition(chr(10))[0]}") from error
+    return store
 
 
 if __name__ == "__main__":
