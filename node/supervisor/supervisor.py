@@ -303,7 +303,7 @@ class Supervisor:
         """Waits until all lost nodes are replaced. Raises OSError."""
         self.set_state("waiting")
         self.save(lasting=True)
-        if self.is_leaving:
+        if self.is_leaving and not self.is_stopped:
             await self.leave()
         if self.copying is not None:
             self.copying.hurry()  # if this node is lost next, only the record is left

@@ -72,3 +72,14 @@ def test_a_head_that_shuts_down_is_reported(job_host: LocalHead) -> None:
     assert lost["text"] == f"job {job_id(1)} (name) has lost node-0: it shuts down"
     (stopped,) = job_host.ask("stop", job_id(1))
     assert (stopped["already"], stopped["result"]["error"]) == (True, "node-0 was shut down")
+
+
+def test_a_job_that_is_stopped_while_its_head_shuts_down(job_host: LocalHead) -> None:
+    """It does not continue on another head."""
+    order = job_host.order("bash", "-c", "trap '' TERM; echo ready; while :; do sleep 0.1; done", workers=1, servers=0)
+    job_host.ask("submit", order=order | {"on_node_loss": "requeue", "output_url": f"{job_host.home}/volume/"})
+    job_host.wait_for('"line": "ready"')
+    os.kill(job_host.record()["supervisor"]["pid"], signal.SIGTERM)
+    job_host.wait_for('"state": "ending"')
+    (stopped,) = job_host.ask("stop", job_id(1))
+    assert stopped["result"]["state"] == "stopped"
