@@ -153,7 +153,7 @@ S3 = (
         pattern=r"FileNotFoundError: \[Errno 2\] No such file or directory: '(?P<path>s3://[^']{1,200})'",
     ),
     Mistake("Cannot find any files that matches the URI", NO_URL),
-    Mistake("S3FileSystem: fail to open", NO_URL),
+    Mistake('fail to open "s3://', NO_URL),
     Mistake(
         "ExpiredToken",
         "the job's credentials have expired, and MXNet cannot renew them: start the job again; with an "
