@@ -38,7 +38,7 @@ def describe_preflight(clients: Clients, world: World) -> Preflight:
     config, least = world.request.config, world.least_missing
     with aws_errors("checking the launch"):
         facts, skipped = keep_volume_zone(world, _describe_facts(clients, world.request, world.state))
-        places = list_locations(config, facts)
+        places = list_locations(config, facts, least=max(least, 1))
         places = replace(places, skipped=(*places.skipped, *skipped))
         with bounded_pool() as pool:
             quotas_asked = pool.submit(describe_quotas, clients, places.options, launching=max(least, 1))
@@ -141,16 +141,16 @@ class Facts(Struct, frozen=True, kw_only=True):
     reservation: Reservation | None = None
 
 
-def list_locations(config: ProvisionConfig, facts: Facts) -> Preflight:
+def list_locations(config: ProvisionConfig, facts: Facts, *, least: int) -> Preflight:
     """Lists every market, type and zone where the zone offers the type and a subnet can have nodes. Pure.
 
-    The reservation comes first, then the markets; the zone varies fastest. Raises ConfigError or AwsError when no way
+    The reservation comes first if it has room for `least` nodes, since its price is the one that is shown; then the markets; the zone varies fastest. Raises ConfigError or AwsError when no way
     is possible.
     """
     skipped: list[str] = []
     types = _find_offered(config, facts, skipped)
     usable = _find_usable(config, facts, types, skipped)
-    options = _in_reservation(config, facts, types, usable, skipped)
+    options = _in_reservation(config, facts, types, usable, skipped, least=least)
     for market in config.market:
         for name in types:
             if market == "spot" and not facts.types[name].on_spot:
@@ -169,7 +169,13 @@ def list_locations(config: ProvisionConfig, facts: Facts) -> Preflight:
 
 
 def _in_reservation(
-    config: ProvisionConfig, facts: Facts, types: Sequence[str], usable: Sequence[Subnet], skipped: list[str]
+    config: ProvisionConfig,
+    facts: Facts,
+    types: Sequence[str],
+    usable: Sequence[Subnet],
+    skipped: list[str],
+    *,
+    least: int,
 ) -> list[LaunchOption]:
     """Returns the ways to launch in the reservation. If there is none, adds the reason to `skipped`."""
     if config.reservation == "none":
@@ -179,10 +185,11 @@ def _in_reservation(
         skipped.append(f"{config.region} does not have reservation {config.reservation}")
         return []
     subnets = [subnet for subnet in usable if subnet.zone == reservation.zone]
-    if reservation.state != "active" or reservation.instance_type not in types or not subnets:
+    is_usable = reservation.state == "active" and reservation.free >= least
+    if not is_usable or reservation.instance_type not in types or not subnets:
         skipped.append(
             f"reservation {reservation.reservation_id}: it is {reservation.state}, for {reservation.instance_type} in "
-            f"{reservation.zone}"
+            f"{reservation.zone}, with room for {reservation.free}"
         )
         return []
     return [

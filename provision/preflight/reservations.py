@@ -17,12 +17,13 @@ _NOT_FOUND = frozenset({"InvalidCapacityReservationId.NotFound", "InvalidCapacit
 
 
 class Reservation(Struct, frozen=True, kw_only=True):
-    """A capacity reservation. is_block: a Capacity Block."""
+    """A capacity reservation. is_block: a Capacity Block. free: the number of instances that it can still hold."""
 
     reservation_id: str
     instance_type: str
     zone: str
     state: str
+    free: int
     is_block: bool = False
 
 
@@ -54,5 +55,6 @@ def find_reservation(ec2: EC2Client, config: ProvisionConfig) -> Reservation | N
         instance_type=one["InstanceType"],
         zone=one["AvailabilityZone"],
         state=one["State"],
+        free=one.get("AvailableInstanceCount", 0),
         is_block=one.get("ReservationType") == "capacity-block",
     )

@@ -20,6 +20,9 @@ def test_nodes_launch_in_the_block_first(world: World) -> None:
     world.sandbox.book.arm("capacity")
     config = make_config(reservation=reservation)
     assert f"in Capacity Block {reservation}" in render_plan(world.prepare(config))
+    words = " ".join(render_plan(world.prepare(make_config(reservation=reservation, nodes=3))).split())
+    assert "market on demand" in words  # which is not paid for
+    assert f"reservation {reservation}: it is active, for c5.xlarge in {ZONE}, with room for 2" in words
     state = world.up(config)
     assert {node.zone for node in state.nodes} == {ZONE}
     used = {one.capacity_reservation_id for one in world.sandbox.backend.sandbox_instances()}
