@@ -53,7 +53,8 @@ NO_MODULE = Mistake(
     "No module named",
     "Python does not find {module}: its package belongs in `[bootstrap] packages`, your own files in `[bootstrap] "
     "sync`, and their folder, unless it is the program's, in PYTHONPATH: `--env PYTHONPATH=src`",
-    pattern=r"^(?:\w+: )*(?:ModuleNotFoundError|ImportError): No module named '?"
+    pattern=r"^(?:\w+: |\S+: Error while finding module specification for '[\w.]+' \()*"  # python -m
+    r"(?:ModuleNotFoundError|ImportError): No module named '?"
     r"(?!mxnet\b|cv2'|distutils'|pkg_resources')(?P<module>[\w.]+)",
 )
 """missing_module.py makes this advice more precise, by the files next to the program on this machine."""
@@ -191,6 +192,11 @@ RESOURCES = (
         "Address already in use",
         "another process on this node uses that port: `cluster stop` ends what a job left; `cluster exec -- ss -tlnp` "
         "shows the process",
+    ),
+    Mistake(
+        "Exec format error",
+        "the program is for another kind of machine than the node (`cluster exec -- uname -m`), as an image from "
+        "elsewhere may be: `docker build --platform linux/amd64`; or it is a script without a line such as #!/bin/sh",
     ),
     Mistake("on device: '/dev/shm/", SHM),
     Mistake(
