@@ -70,8 +70,10 @@ def enter(project_dir: Path, *, start: bool, report: Report, for_all: bool = Fal
         signal.signal(number, signal.SIG_IGN)
     words = (
         "nsenter", f"--target={holder}", "--user", "--mount", "--pid", "--net", "--preserve-credentials",
-        f"--wdns={Path.cwd()}", "--", "setpriv", "--pdeathsig", "TERM", "--",
-        "env", *(f"--default-signal={number.name}" for number in heeded), "--", *sys.orig_argv,
+        "--", "setpriv", "--pdeathsig", "TERM", "--",
+        # Of a folder inside, nsenter knows since util-linux 2.38, and Ubuntu 22.04 has 2.37.
+        "env", f"--chdir={Path.cwd()}", *(f"--default-signal={number.name}" for number in heeded), "--",
+        *sys.orig_argv,
     )  # fmt: skip
     os.execvpe(words[0], words, environment)  # noqa: S606 - no shell is wanted
 
