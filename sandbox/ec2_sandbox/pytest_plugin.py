@@ -69,12 +69,17 @@ class OneSandbox:
         self._settings: dict[str, Any] = {}
 
     def prepare(self, settings: dict[str, Any]) -> "Sandbox":
-        """Returns a sandbox as after its start. Raises SandboxError."""
-        if self.sandbox is not None and self._settings == settings:
-            self.sandbox.clear()
-            return self.sandbox
+        """Returns a sandbox as after its start. Raises SandboxError, once for one that has crashed."""
         from ec2_sandbox import Sandbox  # noqa: PLC0415 - only for tests that use the fixture
+        from ec2_sandbox.errors import SandboxError  # noqa: PLC0415 - as above
 
+        if self.sandbox is not None and self._settings == settings:
+            try:
+                self.sandbox.clear()
+            except SandboxError as error:
+                self.stop()
+                raise SandboxError(error.message, hint="run this test again; the next ones get a new sandbox") from None
+            return self.sandbox
         self.stop()
         sandbox = Sandbox(**settings)
         sandbox.start()
@@ -83,9 +88,9 @@ class OneSandbox:
 
     def stop(self) -> None:
         """Removes the sandbox, if there is one."""
-        if self.sandbox is not None:
-            self.sandbox.stop()
-            self.sandbox = None
+        sandbox, self.sandbox = self.sandbox, None
+        if sandbox is not None:
+            sandbox.stop()
 
 
 @pytest.fixture(scope="session")

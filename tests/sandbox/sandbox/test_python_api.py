@@ -1,5 +1,6 @@
 """`with Sandbox() as s:`, as a program outside this project uses it."""
 
+import os
 import re
 import signal
 import subprocess
@@ -14,6 +15,7 @@ from ec2_sandbox import Host, Sandbox, control, fault
 from ec2_sandbox.errors import SandboxError, UsageError
 from ec2_sandbox.faults import FaultError
 from ec2_sandbox.paths import paths_of
+from ec2_sandbox.pytest_plugin import OneSandbox
 from sandbox_steps import UBUNTU, find_leftovers
 from waits import until
 
@@ -183,6 +185,17 @@ def test_it_ends_with_a_killed_program() -> None:
     program.kill()
     program.wait(60)
     until(lambda: not find_leftovers(folder) and not folder.exists(), "the sandbox of a killed program stays")
+
+
+def test_the_fixture_begins_anew_after_a_crash() -> None:
+    one, settings = OneSandbox(), {"hosts": "none"}
+    try:
+        os.kill(one.prepare(settings).pid, signal.SIGKILL)
+        with pytest.raises(SandboxError, match="has crashed"):
+            one.prepare(settings)
+        assert one.prepare(settings).client("ec2").describe_vpcs()["Vpcs"]
+    finally:
+        one.stop()
 
 
 def test_a_folder_has_one_sandbox(tmp_path: Path) -> None:
