@@ -255,7 +255,10 @@ def _cause(spec: Spec, host: Host, error: BaseException) -> tuple[str, str]:
             return (
                 "its host key is not in your known_hosts; nothing was sent to it\n"
                 f"  presented: {error.key.get_name()} {error.key.fingerprint}"
-            ), f"{command}, once, to check and accept its key; {again}"
+            ), (
+                f"{command}, once, to check and accept its key; {again}. If ssh asks nothing and keeps no key: remove "
+                f"UserKnownHostsFile from your ssh_config, or add the line of ssh-keyscan -p {host.port} {host.address}"
+            )
         case paramiko.BadHostKeyException():
             return (
                 f"the host key of {error.hostname} differs from the one in your known_hosts, so this may not be the "

@@ -144,8 +144,8 @@ class Facts(Struct, frozen=True, kw_only=True):
 def list_locations(config: ProvisionConfig, facts: Facts, *, least: int) -> Preflight:
     """Lists every market, type and zone where the zone offers the type and a subnet can have nodes. Pure.
 
-    The reservation comes first if it has room for `least` nodes, since its price is the one that is shown; then the markets; the zone varies fastest. Raises ConfigError or AwsError when no way
-    is possible.
+    The reservation comes first if it has room for `least` nodes, since its price is the one that is shown; then the
+    markets; the zone varies fastest. Raises ConfigError or AwsError when no way is possible.
     """
     skipped: list[str] = []
     types = _find_offered(config, facts, skipped)

@@ -146,6 +146,7 @@ def test_find_known_keys(lines: list[str], name: str, tmp_path: Path, *, known: 
     ("error", "message", "hint"),
     [
         (UnknownHostKey("[lab.example.org]:2222", KEY), "its host key is not in your known_hosts", "ssh lab, once"),
+        (UnknownHostKey("[lab.example.org]:2222", KEY), "nothing was sent", "ssh-keyscan -p 2222 lab.example.org"),
         (paramiko.BadHostKeyException("[lab.example.org]:2222", OTHER, KEY), "differs from the one in your known_hosts",
          "ssh-keygen -R '[lab.example.org]:2222'"),
         (paramiko.PasswordRequiredException("x"), "has a passphrase", "ssh-add"),

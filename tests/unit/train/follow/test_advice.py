@@ -22,9 +22,8 @@ def find_entry(needle: str) -> Mistake:
 
 OF_OTHER_VERSIONS = [
     (
-        "No module named",  # torchrun, in an image without PyTorch
-        "/usr/bin/python3: Error while finding module specification for 'torch.distributed.run' (ModuleNotFoundError: "
-        "No module named 'torch')",
+        "No module named",
+        "python3: Error while finding module specification for 'a.b' (ModuleNotFoundError: No module named 'a')",
     ),
     ("CURLE_OK: ", "Error: Check failed: curl_easy_perform(curl) == CURLE_OK: Failed to connect to 127.0.0.1 port 1"),
     ("[Errno -", "socket.gaierror: [Errno -3] Temporary failure in name resolution"),
