@@ -1,7 +1,7 @@
 """Locks the packages of an environment: uv chooses, on the user's machine, the wheels for a kind of node.
 
 uv reads metadata and builds nothing, since a build would run a package's code here. Of a package's versions it takes
-the newest that has a wheel for the nodes. If none has one, the head builds the newest (package_build.py).
+the newest, as pip does. If that has no wheel for the nodes, the head builds it (package_build.py).
 
 The package indexes are those of uv's and pip's settings on this machine, with their passwords and certificates.
 """
@@ -68,12 +68,35 @@ def lock_wheels(
     Raises NoWheelError, and ClusterError with the output of uv.
     """
     with step(report, f"finding wheels for the nodes: {(target.requirements or requirements)[0]} and its dependencies"):
-        links = [file.path.parent for file in built]
-        packages = _compile(target, _with_built(requirements, built), links=links)
+        links, lines = [file.path.parent for file in built], _with_built(requirements, built)
+        packages = _compile(target, lines, links=links)
+        _refuse_old(packages, target, lines, links)
         found = map_in_threads(lambda one, _: _find_wheel(one, target, cache), packages, threads=AT_ONCE)
         files = tuple(sorted(found, key=lambda file: file.name))
         check_hashes(files, requirements, built={file.sha256 for file in built})
     return files
+
+
+def _refuse_old(
+    packages: Sequence[Mapping[str, Any]], target: WheelTarget, requirements: Sequence[str], links: Sequence[Path]
+) -> None:
+    """Raises NoWheelError if uv went back to an old version, of any age, for want of a wheel: of hydra-core to 0.11.
+
+    Older versions stay if the newest have wheels for newer systems than the nodes', or if others need the old ones.
+    """
+    chosen = {one["name"]: one.get("version") for one in packages}
+    open_lines = [line for line in requirements if not re.search("==|@|/", line)]
+    sources = [find_name(one) for one in open_lines]
+    newest = _compile(target, open_lines, links=links, sources=sources, alone=True) if open_lines else []
+    for name, version in ((one["name"], one["version"]) for one in newest):
+        if chosen.get(name, version) != version:
+            try:
+                latest = replace(target, glibc=(2, MINORS[-1]))
+                _compile(latest, [*requirements, f"{name}=={version}"], links=links)
+            except NoWheelError:
+                raise
+            except ClusterError:
+                continue
 
 
 def _with_built(requirements: Sequence[str], built: Sequence[BundleFile]) -> list[str]:
@@ -134,23 +157,26 @@ def _compile(
     *,
     links: Sequence[Path] = (),
     sources: Collection[str] = (),
+    alone: bool = False,
 ) -> list[dict[str, Any]]:
     """The packages of the lock that uv makes (https://packaging.python.org/en/latest/specifications/pylock-toml/).
 
     links: folders with more wheels. sources: packages whose sources are found instead of wheels, without their
-    dependencies. uv runs in a folder of its own, and so finds the user's settings but not those of a project.
+    dependencies. alone: finds no dependencies, and wheels of the sources, too. uv runs in a folder of its own, and so
+    finds the user's settings but not those of a project.
     """
     with tempfile.TemporaryDirectory(prefix="cluster-lock-") as temporary:
         folder = Path(temporary)
         (folder / "packages.txt").write_text("".join(f"{line}\n" for line in requirements))
         (folder / "limits.txt").write_text("".join(f"{line}\n" for line in target.limits))
         words = ["pip", "compile", "packages.txt", "--constraints", "limits.txt"]
-        words += ["--format", "pylock.toml", "--no-header", "--quiet", "--only-binary", ":all:"]
+        words += ["--format", "pylock.toml", "--no-header", "--quiet"]
+        words += ["--no-deps"] if alone else ["--only-binary", ":all:"]
         words += ["--python-platform", _platform(target), "--python-version", show(target.python_version)]
         words += ["--python", sys.executable]
         settings = ""
         if sources:  # with this metadata, uv builds nothing to learn it
-            words += [word for name in sources for word in ("--no-binary", name)]
+            words += [word for name in sources if not alone for word in ("--no-binary", name)]
             metadata = ", ".join(f'{{ name = "{name}", requires-dist = [] }}' for name in sources)
             settings = f"dependency-metadata = [{metadata}]\n"
         # Without a file here, uv looks above: other users can write to /tmp. So it is given a Python, too.

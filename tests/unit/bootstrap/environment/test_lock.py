@@ -197,19 +197,42 @@ def test_a_source_is_found_and_not_run(tmp_path: Path, index: Index, monkeypatch
     assert not ran.exists()
 
 
-@pytest.mark.parametrize("wheel", [None, "old-1.0"])
-def test_a_package_without_any_wheel_is_built(tmp_path: Path, index: Index, wheel: str | None) -> None:
-    make_source(index.folder, "old-2.0.tar.gz", {})
-    if wheel is not None:
-        make_wheel(index.folder, f"{wheel}-py3-none-any.whl", {})
+@pytest.mark.parametrize(
+    ("files", "builds", "chosen"),
+    [
+        pytest.param({"old-1.0": "wheel", "old-2.0": "source"}, "old", "old-2.0", id="newest-first"),
+        pytest.param(
+            {"old-1.0": "wheel", "old-2.0": "wheel needs sub==4.9.*", "sub-4.9": "source", "sub-5.0": "source"},
+            "sub",
+            "old-2.0",
+            id="dependency",
+        ),
+        pytest.param({"old-1.0": "wheel", "old-2.0": "wheel needs absent"}, None, "old-1.0", id="contradiction"),
+        pytest.param({"old-1.0": "wheel", "old-2.0": "source and newer"}, None, "old-1.0", id="newer-systems"),
+    ],
+)
+def test_a_package_without_a_wheel_is_built(
+    tmp_path: Path, index: Index, *, files: dict[str, str], builds: str | None, chosen: str
+) -> None:
+    for name, kind in files.items():
+        if kind.startswith("source"):
+            make_source(index.folder, f"{name}.tar.gz", {})
+        if kind.endswith("newer"):  # a wheel, but not for the nodes
+            make_wheel(index.folder, f"{name}-py3-none-manylinux_2_39_x86_64.whl", {})
+        if kind.startswith("wheel"):
+            needs = kind.removeprefix("wheel").removeprefix(" needs ")
+            make_wheel(index.folder, f"{name}-py3-none-any.whl", {"x.py": b""}, requires=needs)
+    asked: list[str] = []
 
     def build(target: WheelTarget, requirement: str) -> BundleFile:
+        asked.append(requirement)
         source = lock_source(target, requirement, cache=tmp_path).name.removesuffix(".tar.gz")
         return describe_file(make_wheel(tmp_path / "built", f"{source}-cp311-cp311-linux_x86_64.whl", {}))
 
     target = replace(TARGET, requirements=("old",))
     bundle = fetch_bundle(target, cache=tmp_path / "cache", report=silent, build=build)
-    assert any(one.name.startswith(f"{wheel or 'old-2.0'}-") for one in bundle.wheels)
+    assert asked == ([builds] if builds else [])
+    assert any(wheel.name.startswith(f"{chosen}-") for wheel in bundle.wheels)
 
 
 @pytest.fixture
