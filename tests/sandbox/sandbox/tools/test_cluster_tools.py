@@ -10,7 +10,7 @@ import boto3
 import pytest
 
 from other_tools import Tool, environment_of, install, own_address
-from sandbox_steps import LIVE_STATES, REGION, RunningSandbox, find_image, find_live
+from sandbox_steps import LIVE_STATES, REGION, RunningSandbox, enter, find_image, find_live, sandbox_in
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.slow]
 
@@ -174,15 +174,23 @@ def test_ray_up_with_a_worker(sandbox: RunningSandbox, home: Path, seen_by_hosts
     assert not find_live(boto3.client("ec2"))
 
 
-@pytest.mark.timeout(600)
-def test_parsl_runs_an_app_on_a_block(sandbox: RunningSandbox, home: Path, seen_by_hosts: Path) -> None:
-    """Parsl makes a VPC of its own, and a block joins the executor by user data."""
+@pytest.mark.timeout(900)
+def test_parsl_runs_an_app_on_a_block(
+    home: Path, seen_by_hosts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parsl makes a VPC of its own, and a block joins the executor by user data.
+
+    It starts none if the account has other instances, even terminated ones.
+    """
     programs = install(seen_by_hosts / "venv", "parsl==2026.10.26", "boto3", python="/usr/bin/python3")
-    python = tool(sandbox, programs, "python", home)
-    boto3.client("ec2").create_key_pair(KeyName="parsl")
-    output = python.run("-c", WITH_PARSL, find_image(), "parsl", own_address(python.env), str(programs), timeout_s=700)
-    assert output.splitlines()[-3:] == ["elsewhere: True", "at work: ['RUNNING']", "cancelled: ['COMPLETED']"]
-    assert not find_live(boto3.client("ec2"), LIVE_STATES)
+    with sandbox_in(tmp_path) as sandbox:
+        enter(sandbox, monkeypatch)
+        python = tool(sandbox, programs, "python", home)
+        boto3.client("ec2").create_key_pair(KeyName="parsl")
+        words = (find_image(), "parsl", own_address(python.env), str(programs))
+        output = python.run("-c", WITH_PARSL, *words, timeout_s=700)
+        assert output.splitlines()[-3:] == ["elsewhere: True", "at work: ['RUNNING']", "cancelled: ['COMPLETED']"]
+        assert not find_live(boto3.client("ec2"), LIVE_STATES)
 
 
 def test_skypilots_provisioner(sandbox: RunningSandbox, home: Path, tmp_path: Path) -> None:
