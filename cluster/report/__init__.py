@@ -1,9 +1,8 @@
 """`cluster report`: one HTML page about a job, or about several that are compared."""
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
-
-import click
 
 from cluster.app import App
 from cluster.jobs import open_jobs
@@ -11,7 +10,8 @@ from cluster.report.document import report_document
 from cluster.report.job import JobData, read_job
 from cluster.report.page import render_report
 from foundation.errors import ClusterError, NotFoundError
-from foundation.files import refuse_special
+from foundation.files import refuse_special, write_whole
+from train.s3.partial_file import find_file_mode
 
 __all__ = ["JobData", "load_jobs", "render_report", "report_document", "write_report"]
 
@@ -29,10 +29,12 @@ def load_jobs(app: App, *words: str, newest: int = 1) -> list[JobData]:
 
 def write_report(path: Path, jobs: Sequence[JobData]) -> None:
     """Writes the page atomically, and makes its folder; "-": to stdout. Raises ClusterError."""
+    if str(path) == "-":
+        sys.stdout.buffer.write(render_report(jobs).encode("utf-8", "replace"))
+        return
     try:
         refuse_special(path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        with click.open_file(str(path), "wb", atomic=True) as file:
-            file.write(render_report(jobs).encode("utf-8", "replace"))
+        write_whole(path, render_report(jobs).encode("utf-8", "replace"), mode=find_file_mode())
     except OSError as error:
         raise ClusterError(f"cannot write {path}: {error.strerror}", hint="cluster report -o FILE") from error

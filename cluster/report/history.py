@@ -60,6 +60,7 @@ class History:
         self._ranks: dict[str, RankHistory] = {}
         self.states: list[tuple[float, JobState]] = []
         self.marks: deque[tuple[float, str, str]] = deque(maxlen=MOST_MARKS)  # time, kind and text of the newest ones
+        self.broken: dict[str, str] = {}  # a warning for each number that became nan or too large to draw
         self.hints: list[tuple[str, str]] = []  # whose, and the hint
         self.first_error: FirstError | None = None
         self.result: JobResult | None = None
@@ -124,6 +125,10 @@ class History:
         row = self._numbers.take(event)
         if row is not None and event.process is not None:
             self._rank(event.process).take(row.numbers, event.at)
+            for name, value in row.numbers.items():
+                if not abs(value) <= LARGEST and name not in self.broken:  # nan is not
+                    self.broken[name] = f"{name} became nan, inf or over {LARGEST:g}, first on {event.process.tag}"
+                    self._mark(event.at, "warning", self.broken[name])
 
     @property
     def ranks(self) -> dict[str, RankHistory]:
@@ -153,7 +158,7 @@ class History:
         if event.kind in ("message", "damaged"):
             self._mark(event.at, "message", event.text)
         for text in event.warnings:
-            if not any(text == known for *_, known in self.marks):
+            if not any(text[:LONGEST_LINE] == known for *_, known in self.marks):
                 self._mark(event.at, "warning", text)
         if event.kind == "process" and event.process is not None:
             self._note_process(event.process, event.at)

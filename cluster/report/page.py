@@ -7,9 +7,9 @@ from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
+import msgspec
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
-from msgspec import to_builtins
 from msgspec.structs import replace
 
 from cluster.report.analysis import (
@@ -39,7 +39,7 @@ from cluster.views.status import render_usd
 from cluster.views.terminal import escape
 from foundation.durations import render_rounded
 from node.job.scalars import EPOCH_TIME, SPEED
-from node.protocol import ENDED, JobHost, Record
+from node.protocol import ENDED, JobHost
 from node.train_settings import TrainSettings
 
 LONGEST = 2000  # characters of a value
@@ -90,6 +90,7 @@ def describe_job(job: JobData) -> dict[str, Any]:
         "title": f"{job.record.name} {job.state}: job {job.record.id}",
         "job": job,
         "result": job.history.result or job.record.result,
+        "warnings": [*job.record.warnings, *job.history.broken.values()],
         "hints": list(dict.fromkeys(job.history.hints)),
         "tiles": _make_tiles(job, metrics),
         "sections": [section for section in sections if section is not None],
@@ -253,13 +254,11 @@ def _describe_run(job: JobData) -> dict[str, str]:
         **{f"machine {name}": ", ".join(filter(None, found)) for name, found in machines.items()},
         "started by": spec.owner or "",
     }
-    return {name: value for name, value in (facts | _find_settings(job.record)).items() if value}
-
-
-def _find_settings(record: Record) -> dict[str, str]:
-    ours, defaults = (to_builtins(train) for train in (record.spec.train, TrainSettings()))
+    ours, defaults = (msgspec.to_builtins(train) for train in (spec.train, TrainSettings()))
     changed = {name: value for name, value in ours.items() if value != defaults.get(name) and name != "script_source"}
-    return {f"[train] {name}": str(value) for name, value in changed.items()}
+    texts = {name: one if isinstance(one, str) else msgspec.json.encode(one).decode() for name, one in changed.items()}
+    facts |= {f"[train] {name}": text for name, text in texts.items()}
+    return {name: value for name, value in facts.items() if value}
 
 
 # -- several jobs ------------------------------------------------------------------------------------------------------

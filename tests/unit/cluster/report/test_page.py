@@ -157,6 +157,8 @@ def test_a_number_that_cannot_be_drawn(value: str) -> None:
     losses = {0: "Epoch[0] Batch [1] loss=1", 65: f"Epoch[0] Batch [1] loss={value}"}
     page = Page(render_report([make_job(*begin(1), *(entry(at, p=0, line=text) for at, text in losses.items()))]))
     assert "loss" in page.text["figcaption"]
+    assert "Warning: loss became nan, inf or over 1e+100, first on worker 0 node-0" in page.text["p"]
+    assert "1:05" in page.text["th"]
 
 
 def test_machines_and_samples_of_nodes() -> None:
@@ -217,6 +219,15 @@ def test_who_can_read_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     finally:
         os.umask(before)
     assert (tmp_path / "a.html").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_page_that_is_not_made_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after Ctrl-C, or on a full disk."""
+    (tmp_path / "a.html").write_text("old")
+    monkeypatch.setattr("cluster.report.render_report", lambda _: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        write_report(tmp_path / "a.html", [])
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("a.html", "old")]
 
 
 def test_the_numbers_as_json() -> None:
