@@ -92,6 +92,9 @@ def run_probe(order: Mapping[str, Any], probe: Mapping[str, Any]) -> dict[str, A
         os.killpg(process.pid, signal.SIGKILL)
         stdout, stderr = process.communicate()
         exit_code = None
+    except SystemExit:  # the command has ended: so do the processes that the probe has started
+        os.killpg(process.pid, signal.SIGKILL)
+        raise
     return {"exit_code": exit_code, "stdout": _tail(stdout), "stderr": _tail(stderr)}
 
 
