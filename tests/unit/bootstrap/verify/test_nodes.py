@@ -90,8 +90,12 @@ def test_a_frozen_or_lost_node_does_not_delay_the_others(
 
 
 def test_probes_end_when_the_connection_closes(nodes: list[ReadyNode], fake_mxnet: FakeMXNet, tmp_path: Path) -> None:
+    """And the processes that they have started, such as MXNet's servers."""
     place = tmp_path / "pid"
-    fake_mxnet(f"open({str(place)!r}, 'w').write(str(os.getpid()) + '.'); time.sleep(600)")
+    fake_mxnet(
+        "import subprocess\n"
+        f"open({str(place)!r}, 'w').write(f\"{{subprocess.Popen(['sleep', '600']).pid}}.\"); time.sleep(600)"
+    )
     running = threading.Thread(target=verify, args=(nodes[:1],), kwargs={"report": silent})
     running.start()
     until(lambda: place.exists() and place.read_text().endswith("."), "it does not start")
