@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 import shlex
 from collections.abc import Mapping, Sequence
 from itertools import dropwhile
@@ -190,7 +191,8 @@ def job_name(name: str, command: Sequence[str]) -> str:
     if name != "auto":
         return name
     program = find_program(command) or "job"
-    base = re.sub(r"[^A-Za-z0-9._-]+", "-", program.rpartition("/")[2].removesuffix(".py")).strip("._-")
+    plain = unicodedata.normalize("NFKD", program.rpartition("/")[2].removesuffix(".py")).encode("ascii", "ignore")
+    base = re.sub(r"[^A-Za-z0-9._-]+", "-", plain.decode()).strip("._-")
     return base[:64] or "job"
 
 
