@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-import unicodedata
 import shlex
+import unicodedata
 from collections.abc import Mapping, Sequence
 from itertools import dropwhile
 from typing import TYPE_CHECKING
