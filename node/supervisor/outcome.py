@@ -178,7 +178,9 @@ class Outcome:
         await asyncio.sleep(PROBE_S)
         names = ", ".join(process.name for process in self._processes.unjoined())
         blocked = self._processes.describe_unreachable()
-        self.fail(f"started, but not joined within {start_timeout_s:g} s: {names}{blocked and f'; {blocked}'}")
+        if blocked:
+            blocked = f"; {blocked}; does the security group allow all traffic between its members?"
+        self.fail(f"started, but not joined within {start_timeout_s:g} s: {names}{blocked}")
 
     def note_line(self, text: str) -> None:
         """Warns of a worker that trains while none has created a kv-store: it would have printed its port first."""

@@ -147,7 +147,7 @@ def test_blocked_ports_between_servers_and_workers(entered: Project) -> None:
     finally:
         ec2.revoke_security_group_ingress(GroupId=name, IpPermissions=allowed)
         ec2.authorize_security_group_ingress(GroupId=name, IpPermissions=rules)
-    blocked = r"node-[01] cannot reach node-[01] \(.*\) on TCP ports? \d+"
+    blocked = r"node-[01] cannot reach node-[01] \(.*\) on TCP ports? \d+.*security group"
     assert re.search(rf"failed: started, but not joined within 8 s: .*; {blocked}", done.stderr), done.stderr
 
 
