@@ -1,7 +1,4 @@
-"""What happened in a job, from the lines of its log: the numbers that its ranks reported, its states and its errors.
-
-Examining a line takes up to 0.1 ms, so of a very long log only a part of the lines is examined.
-"""
+"""What happened in a job, from the lines of its log: the numbers that its ranks reported, its states and its errors."""
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,7 +12,7 @@ from node.job.scalars import WORDS, ScalarReader
 from node.protocol import JobResult, JobState, Process
 from train.follow.advice import Advisor
 
-EXACT_LINES = 20_000  # examined one by one; of later ones, a few whenever the log has grown by one of its parts
+EXACT_LINES = 20_000  # each takes up to 0.1 ms; of later ones, a few whenever the log has grown by one of its parts
 MOST_PARTS = 1000  # divided by the number of ranks
 LEAST_PARTS = 40
 TURNS = 20  # lines for each rank, in which a part is searched
