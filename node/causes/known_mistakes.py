@@ -196,7 +196,7 @@ RESOURCES = (
     Mistake(
         "Exec format error",
         "the program is for another kind of machine than the node (`cluster exec -- uname -m`), as an image from "
-        "elsewhere may be: `docker build --platform linux/amd64`; or it is a script without a line such as #!/bin/sh",
+        "elsewhere may be (build it for linux/amd64), or a script without a line such as #!/bin/sh",
     ),
     Mistake("on device: '/dev/shm/", SHM),
     Mistake(
