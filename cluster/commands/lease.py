@@ -1,6 +1,7 @@
 """`cluster lease`."""
 
 import time
+from contextlib import suppress
 
 import click
 from msgspec import to_builtins
@@ -33,10 +34,12 @@ def read_limit(text: str) -> int | str:
 
 def read_amount(text: str) -> float | str:
     """Returns an amount in US dollars, or "none". Raises ValueError."""
-    amount = 0.0 if text == "none" else float(text)
-    if not (text == "none" or 0 < amount < float("inf")):
-        raise ValueError(f"{text!r} is not an amount in US dollars")
-    return amount or text
+    if text == "none":
+        return text
+    with suppress(ValueError):
+        if 0 < float(text) < float("inf"):
+            return float(text)
+    raise ValueError(f"{text!r} is not an amount in US dollars")
 
 
 @click.command("lease")

@@ -69,3 +69,16 @@ def test_a_script_is_compiled_before_anything_is_sent() -> None:
     done = CliRunner().invoke(cli, ("train", "own.py"))
     assert isinstance(done.exception, UsageError)
     assert done.exception.message.startswith("own.py, line 1: Missing parentheses")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("lease", "--budget", "abc"), "'abc' is not an amount in US dollars"),
+        (("lease", "--budget", "0"), "'0' is not an amount in US dollars"),
+        (("lease", "4h"), "write +4h to put the end off by four hours"),
+        (("data", "pack", "--shard-size", "x", "a", "b"), "'x' is not a size such as 256MiB"),
+    ],
+)
+def test_a_wrong_value_of_an_option_is_named(words: tuple[str, ...], message: str) -> None:
+    assert message in CliRunner().invoke(cli, words).output
