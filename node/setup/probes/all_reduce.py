@@ -73,9 +73,8 @@ def find_rate(distributed, tensor, size, group=None):
 def measure(distributed, make, rank, size):
     """Prints the rates. A slow node makes the all_reduce of all nodes slow; only the slow node is slow in each pair."""
     ring, best, half = [(one, (one + 1) % size) for one in range(size)], 0.0, size // 2
-    for pairs in (
-        (ring[0::2][:half], ring[1::2], ring[2 * half :]) if size > 2 else ()
-    ):  # in each, a rank is in one pair
+    rounds = (ring[0::2][:half], ring[1::2], ring[2 * half :]) if size > 2 else ()  # in each, a rank is in one pair
+    for pairs in rounds:
         for pair, group in [(pair, distributed.new_group(sorted(pair))) for pair in pairs]:
             best = max(best, find_rate(distributed, make(PAIR_MIB), 2, group)) if rank in pair else best
         distributed.barrier()
