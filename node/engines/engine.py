@@ -43,10 +43,12 @@ class Head(Struct, frozen=True):
 class HeadLaunch(Struct, frozen=True):
     """A launcher on the head, which starts the job's processes and must not end before them.
 
-    words: its command line. env: variables that are added to the environment of the head's programs.
+    words: its command line. program: its name in messages. env: variables that are added to the environment of the
+    head's programs.
     """
 
     words: tuple[str, ...]
+    program: str
     env: Mapping[str, str] = field(default_factory=dict)
 
 

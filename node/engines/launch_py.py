@@ -50,7 +50,7 @@ class LaunchPy(Engine):
         words += ["--launcher", self.name]
         words += self._options(order, head)
         launch = program_words("launch", *words, *head.role_words)
-        return (HeadLaunch(tuple(launch), env=self._environment(order, head)),)
+        return (HeadLaunch(tuple(launch), self.program, env=self._environment(order, head)),)
 
     def _options(self, order: Order, head: Head) -> list[str]:
         hostfile = [] if self.name == "local" else ["-H", head.hostfile]

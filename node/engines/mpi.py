@@ -56,7 +56,7 @@ class MpiEngine(LaunchPy):
         if order.spec.servers or (order.spec.workers == 1 and order.train.kv_store != "none"):
             return super().plan_launches(order, head)
         words = ("mpirun", "-n", str(order.spec.workers), "--hostfile", head.hostfile, *head.role_words)
-        return (HeadLaunch(words, env=self._environment(order, head)),)
+        return (HeadLaunch(words, "mpirun", env=self._environment(order, head)),)
 
     def _options(self, order: Order, head: Head) -> list[str]:
         return ["-H", head.hostfile]  # here launch.py would take --p3 for the program's name

@@ -113,7 +113,7 @@ class RunningAttempt:
             if isinstance(launch, HostLaunch):
                 self.start_process(self.processes.add(launch.role, launch.address), dict(launch.launched))
             else:
-                process = self.processes.add("launcher", self.processes.head)
+                process = self.processes.add("launcher", self.processes.head, title=launch.program)
                 role = self.processes.order_of_head(launch, launching.environment(order))
                 self.register(process)
                 process.agent.put(Start(process.number, role))
