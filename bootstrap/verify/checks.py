@@ -326,9 +326,12 @@ def find_offset(sent: float, read: float, received: float) -> Offset:
 
 
 def check_clocks(offsets: Mapping[str, Offset]) -> tuple[Check, ...]:
-    """A check for each node. Pure."""
+    """A check for each node; of a single one it cannot be known whether its clock or this machine's is wrong. Pure."""
     wrong = find_wrong(offsets)
-    return tuple(_check_clock(node, offset, is_wrong=node in wrong) for node, offset in offsets.items())
+    if len(offsets) == 1:
+        wrong = frozenset(node for node, one in offsets.items() if abs(one.ahead_s) - one.error_s > MAX_APART_S)
+    status: Status = "failed" if len(offsets) > 1 else "warning"
+    return tuple(_check_clock(node, offset, status if node in wrong else "ok") for node, offset in offsets.items())
 
 
 def find_wrong(offsets: Mapping[str, Offset]) -> frozenset[str]:
@@ -342,21 +345,20 @@ def find_wrong(offsets: Mapping[str, Offset]) -> frozenset[str]:
     )
 
 
-def _check_clock(node: str, offset: Offset, *, is_wrong: bool) -> Check:
-    words = f"{_show_ahead(offset.ahead_s)} this machine's, ±{max(offset.error_s, 0.001):.3f} s"
-    cause, hint = None, None
-    if is_wrong:
-        cause = f"more than {MAX_APART_S:.0f} s from the other nodes' clocks: its time service does not run"
-        hint = (
-            f"cluster exec --node {node} -- sudo sh -c 'systemctl restart chrony || systemctl restart chronyd || "
-            "systemctl restart systemd-timesyncd'"
-        )
-    status: Status = "failed" if is_wrong else "ok"
-    return Check(node=node, check="clock", subject="time", status=status, result=words, cause=cause, hint=hint)
-
-
-def _show_ahead(ahead_s: float) -> str:
-    return f"{abs(ahead_s):.3f} s {'ahead of' if ahead_s >= 0 else 'behind'}"
+def _check_clock(node: str, offset: Offset, status: Status) -> Check:
+    ahead = f"{abs(offset.ahead_s):.3f} s {'ahead of' if offset.ahead_s >= 0 else 'behind'}"
+    words = f"{ahead} this machine's, ±{max(offset.error_s, 0.001):.3f} s"
+    check = partial(Check, node=node, check="clock", subject="time", status=status, result=words)
+    if status == "ok":
+        return check()
+    why = "the other nodes' clocks: its time service does not run"
+    if status == "warning":
+        why = "this machine's clock: one of the two is wrong"
+    return check(
+        cause=f"more than {MAX_APART_S:.0f} s from {why}",
+        hint=f"cluster exec --node {node} -- sudo sh -c 'systemctl restart chrony || systemctl restart chronyd || "
+        "systemctl restart systemd-timesyncd'",
+    )
 
 
 class PortTest(Struct, frozen=True, kw_only=True):

@@ -90,6 +90,7 @@ def test_a_single_node_and_one_that_cannot_listen() -> None:
 @pytest.mark.parametrize(
     ("ahead", "statuses"),
     [
+        ([3600.0], ["warning"]),  # or this machine's own
         ([0.0, 6.0], ["ok", "failed"]),
         ([30.0, 30.1, 30.2], ["ok"] * 3),  # this machine's own is wrong
         ([30.0, 30.1, 0.0], ["ok", "ok", "failed"]),
