@@ -265,13 +265,14 @@ class NewFiles(Struct, frozen=True, kw_only=True):
     """The files that a job has created or changed on one host.
 
     count: how many; is_part: at least that many, because the search was ended. folders: some of the topmost folders
-    with such files; "" for the job's working folder itself.
+    with such files; "" for the job's working folder itself. is_left: some could not be copied to S3.
     """
 
     host: Name
     count: Count
     folders: Annotated[tuple[Name, ...], Meta(max_length=16)] = ()
     is_part: bool = False
+    is_left: bool = False
 
 
 class JobResult(Struct, frozen=True, kw_only=True):

@@ -18,10 +18,18 @@ def find_results(job: JobSpec, files: Sequence[NewFiles]) -> str | None:
 
     files: its new files.
     """
-    prefix = find_option(job.command, "--model-prefix")
-    if prefix is not None and prefix.startswith("s3://"):
-        return f"cluster data ls {shlex.quote(prefix.rpartition('/')[0] + '/')}"
-    return f"cluster results {job.id}" if files or job.output_url is not None else None
+    prefix, url = _find_urls(job, files)
+    if prefix:
+        return f"cluster data ls {shlex.quote(prefix)}"
+    return f"cluster results {job.id}" if files or url else None
+
+
+def _find_urls(job: JobSpec, files: Sequence[NewFiles]) -> tuple[str, str]:
+    """Returns the folders of --model-prefix and in [data] results; "" without one, or if a node has files left."""
+    if any(one.is_left for one in files):
+        return "", ""
+    prefix = find_option(job.command, "--model-prefix") or ""
+    return f"{prefix.rpartition('/')[0]}/" if prefix.startswith("s3://") else "", job.output_url or ""
 
 
 def describe_files(job: JobSpec, files: Sequence[NewFiles], *, hosts: Sequence[JobHost], has_ended: bool = True) -> str:
@@ -30,8 +38,8 @@ def describe_files(job: JobSpec, files: Sequence[NewFiles], *, hosts: Sequence[J
     files: its new files, once it has ended. hosts: those that have its files.
     """
     nodes = [host.name for host in hosts]
-    prefix = find_option(job.command, "--model-prefix") or ""
-    results = prefix.rpartition("/")[0] + "/" if prefix.startswith("s3://") else job.output_url
+    prefix, url = _find_urls(job, files)
+    results = prefix or url
     parts = []
     if nodes and job.cwd and (files or not has_ended or not results):
         on = f"on {', '.join(nodes) if len(nodes) <= MOST_HOSTS else count(len(nodes), 'node')}"

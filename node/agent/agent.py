@@ -425,7 +425,7 @@ class Agent(asyncio.Protocol):
             return None
         with contextlib.suppress(OSError):  # a full disk
             open(job_folder.path(self.order.spec.id, job_folder.FILES), "w").close()
-        return found
+        return replace(found, is_left=self.data.is_left)
 
     def _lose(self) -> None:
         """Ends all processes of the job on this host, and then this program, because the supervisor is lost."""

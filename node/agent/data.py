@@ -30,6 +30,7 @@ class JobData:
         self._is_copying = asyncio.Event()  # the rest of them
         self._is_late = asyncio.Event()  # to copy more of them
         self.is_finishing = False  # the rest of them is to be copied
+        self.is_left = False  # some of them could not be copied
         self.paths: dict[str, str] = {}
 
     @property
@@ -127,7 +128,7 @@ class JobData:
             await asyncio.wait([copying, late], return_when=asyncio.FIRST_COMPLETED)
             if copying.done():
                 copying.result()
-            self._outputs.report_left()
+            self.is_left = self._outputs.report_left()
 
     async def close(self) -> None:
         """Removes the job's own folder of data."""

@@ -127,13 +127,14 @@ class Outputs:
             if len(left) < len(before):
                 give_up_at = time.monotonic() + GIVE_UP_S
 
-    def report_left(self) -> None:
-        """Names the files that are not copied."""
+    def report_left(self) -> bool:
+        """Names the files that are not copied. Returns whether there are some."""
         left = [one.name for one in self._find_changed()]
         if left:
             more = f" and {len(left) - MOST_NAMED} more" if len(left) > MOST_NAMED else ""
             names = ", ".join(printable(name, LONGEST_NAME) for name in left[:MOST_NAMED])
             self._message(f"{self._host}: not copied to {self._url}: {names}{more}; they are in {self._folder}")
+        return bool(left)
 
     def _run(self) -> None:
         while not self._ending.wait(EVERY_S):

@@ -90,6 +90,10 @@ BELOW = f"below /home/me/.cluster/jobs/{JOB}"
             {"files": [{"host": "node-1", "count": 3, "folders": ["out/"]}], "output_url": f"s3://b/{JOB}/"},
             f"3 new files in out/ on node-1, {BELOW}; results in s3://b/{JOB}/; cluster results {JOB} copies them",
         ),
+        (  # its bucket does not exist
+            {"files": [{"host": "node-1", "count": 1, "is_left": True}], "output_url": f"s3://b/{JOB}/"},
+            f"1 new file on node-1, {BELOW}; cluster results {JOB} copies them",
+        ),
         (
             {"source": "s3", "command": ["python", "a.py", "--model-prefix", "s3://b/m/mlp"]},
             "results in s3://b/m/; cluster data ls s3://b/m/ lists them",

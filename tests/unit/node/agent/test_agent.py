@@ -181,8 +181,9 @@ def test_a_job_that_is_stopped_while_it_copies_its_files_gives_up_soon() -> None
         agent.read_until(Copying)
         agent.send(End(0.2))
         began = time.monotonic()
-        agent.read_until(Closed)
+        files = agent.read_until(Closed).files
     assert time.monotonic() < began + GIVE_UP_S
+    assert (files.count, files.is_left) == (1, True)
     assert agent.lines()[-1].startswith(f"node-0: not copied to {own['CLUSTER_OUTPUT_URL']}output/node-0/: model;")
 
 
