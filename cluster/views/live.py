@@ -93,8 +93,7 @@ class JobDisplay:
         if advice is not None and (shown or self._selection.since is None):
             whose = f" [{event.process.tag}]" if event.process is not None else ""
             self.message(f"hint{whose}: {advice}", style="yellow")
-        only_in_view = self._shared and ((report is not None and report.is_passing) or event.kind == "warnings")
-        if not only_in_view:
+        if not (self._shared and report is not None and report.is_passing):
             self._show(self._tracebacks.take(event) if shown and self._tracebacks is not None else [event] * shown)
         if event.kind == "result":
             self._show_repeated()

@@ -62,8 +62,7 @@ class JobModel:
             warnings = [text for text in event.warnings if text not in self.progress.warnings]
             report = self.progress.take(event)
             self._received_at = time.monotonic()
-            is_in_table = event.kind == "warnings" or (report is not None and report.is_passing)
-            line = None if is_in_table else render_line(event, head=self._head)
+            line = None if report is not None and report.is_passing else render_line(event, head=self._head)
             texts = [*([] if line is None else [line]), *(f"[cluster] warning: {text}" for text in warnings)]
             advice = self._advisor.take(event)
             for text in [*texts, *([] if advice is None else [f"[cluster] hint: {advice}"])]:

@@ -15,7 +15,7 @@ SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def render_line(event: Event, *, head: str = "node-0") -> str | None:
-    """An event as a line, "[worker 0 node-1] text"; None for an event without output. Pure.
+    """An event as a line, "[worker 0 node-1] text"; None for one without output, and for warnings. Pure.
 
     head: the supervisor's node, for its own lines.
     """
@@ -23,8 +23,6 @@ def render_line(event: Event, *, head: str = "node-0") -> str | None:
         return f"[{event.process.tag}] {event.text}"
     if event.kind == "message":
         return f"[supervisor {head}] {event.text}"
-    if event.kind == "warnings" and event.warnings:
-        return f"[supervisor {head}] warning: {'; '.join(event.warnings)}"
     if event.kind == "damaged":
         return f"[cluster] {event.text}"
     return None

@@ -78,7 +78,7 @@ def test_a_warning_is_repeated_at_the_end(capsys: pytest.CaptureFixture[str]) ->
         for event in (warnings("one", "other"), warnings("one"), speed(0, 20, 2000.0), result()):
             shown.take(event)
     captured = capsys.readouterr()
-    assert captured.out.splitlines()[0] == "[supervisor node-0] warning: one; other"
+    assert "warning" not in captured.out  # which may be the same file
     first, second, _, last = captured.err.splitlines()
     assert (first, second, last) == ("warning: one", "warning: other", "warning: one")
 
