@@ -241,6 +241,8 @@ def find_requirements(app: App) -> Requirements:
     found = read_packages(app)
     if app.on_head is None:
         warn(app, filter(None, (explain_ignored(line, app.config.bootstrap) for line in (*found.lines, *found.limits))))
+        how = "list your packages, and set UV_FIND_LINKS to the folder with its wheel"
+        warn(app, (f'[bootstrap] packages = "here" leaves out {line}: to send it, {how}' for line in found.left))
     return found
 
 

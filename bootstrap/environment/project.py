@@ -41,12 +41,18 @@ QUIETLY = ("--no-header", "--no-annotate", "--quiet", "--no-build", "--no-python
 def read_requirements(packages: Sequence[str], *, project: str, folder: Path) -> Requirements:
     """Reads [bootstrap] packages and project; `folder` is cluster.toml's. Raises ConfigError."""
     locked, python = read_project(project, folder=folder) if project else ((), "")
-    lines, limits = (read_here(), ()) if packages == HERE else read_packages(packages, folder=folder)
+    if packages == HERE:
+        lines, left = read_here()
+        return Requirements(lines=lines, left=left, locked=locked, python=python)
+    lines, limits = read_packages(packages, folder=folder)
     return Requirements(lines=lines, limits=limits, locked=locked, python=python)
 
 
-def read_here() -> tuple[str, ...]:
-    """The versions in the environment that the user works in, without packages of local paths. Raises ConfigError."""
+def read_here() -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The versions in the environment that the user works in, and the lines that nodes cannot use. Raises ConfigError.
+
+    Projects that are installed as editable are in neither: jobs get their files.
+    """
     prefix = os.environ.get("VIRTUAL_ENV") or os.environ.get("CONDA_PREFIX")
     where = f'[bootstrap] packages = "{HERE}"'
     if not prefix:
@@ -61,8 +67,9 @@ def read_here() -> tuple[str, ...]:
             lines = [exact[find_name(line)] if _is_built_elsewhere(line) else line for line in lines]
     except UvError as error:
         raise ConfigError(f"{where}: {prefix}{error}", hint="activate another environment") from None
-    taken = (line for line in lines if find_exact(line) or is_git(line) or WHEEL_URL.search(line))
-    return tuple(line for line in taken if find_name(line) not in NOT_FROM_HERE)
+    lines = [line for line in lines if find_name(line) not in ("", *NOT_FROM_HERE)]
+    taken = tuple(line for line in lines if find_exact(line) or is_git(line) or WHEEL_URL.search(line))
+    return taken, tuple(line for line in lines if line not in taken)
 
 
 def _is_built_elsewhere(line: str) -> bool:

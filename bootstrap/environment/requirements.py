@@ -33,11 +33,13 @@ MXNET = re.compile(r"mxnet(-cu[0-9]+)?")
 class Requirements(Struct, frozen=True, kw_only=True):
     """Lines that name packages. limits: those that only limit versions, from constraints files.
 
-    locked: those of the project's lock, with their hashes. python: the project's requires-python; "" without one.
+    left: those that nodes cannot use. locked: those of the project's lock, with their hashes. python: the project's
+    requires-python; "" without one.
     """
 
     lines: tuple[str, ...] = ()
     limits: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()
     locked: tuple[str, ...] = ()
     python: str = ""
 

@@ -80,8 +80,9 @@ def test_the_packages_of_the_users_environment(tmp_path: Path, monkeypatch: pyte
         ("https://example.com/mine-2.0-py3-none-any.whl", "mine @ https://example.com/mine-2.0-py3-none-any.whl"),
         ("file:///croot/mine_1708638617955/work", "mine==2.0"),
         ("file:///tmp", None),
+        ("https://example.com/mine-2.0.tar.gz", None),
     ],
-    ids=["a wheel's address", "a folder of conda's build", "a folder of this machine"],
+    ids=["a wheel's address", "a folder of conda's build", "a folder of this machine", "a source's address"],
 )
 def test_a_package_of_an_address_here(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str, line: str | None
@@ -93,7 +94,8 @@ def test_a_package_of_an_address_here(
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 2.0\n")
     (info / "direct_url.json").write_text(json.dumps({"url": url, "dir_info": {}}))
     monkeypatch.setenv("VIRTUAL_ENV", str(tmp_path))
-    assert read_requirements("here", project="", folder=tmp_path).lines == ((line,) if line else ())
+    found = read_requirements("here", project="", folder=tmp_path)
+    assert (found.lines, found.left) == (((line,), ()) if line else ((), (f"mine @ {url}",)))
 
 
 PYPROJECT = '[project]\nname = "mine"\nversion = "1"\nrequires-python = ">=3.9"\ndependencies = []\n'
