@@ -139,7 +139,7 @@ def _warn_of_place(app: App) -> None:
 
 
 def write_new(path: Path, text: str) -> None:
-    """Writes cluster.toml if it does not exist yet. Raises ClusterError."""
+    """Writes cluster.toml if it does not exist yet. Raises ClusterError, OSError."""
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
@@ -148,7 +148,8 @@ def write_new(path: Path, text: str) -> None:
     except OSError as error:
         with suppress(OSError):  # a part of the file, or an empty one, would count as the user's
             path.unlink()
-        raise ClusterError(f"{path} cannot be written: {error}") from error
+        error.filename = str(path)  # that of a failed write has none
+        raise
 
 
 def choose_name(folder: str, user: str) -> str:
