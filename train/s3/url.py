@@ -42,7 +42,7 @@ class S3Object(Struct, frozen=True, kw_only=True):
 
 def check_folder(text: str) -> str:
     """Returns the S3 URL of a setting unchanged; pure. Raises ValueError with the reason if it is not valid."""
-    if not is_s3(text):
+    if not text.startswith(SCHEME):
         raise ValueError("not an S3 URL: write it as s3://BUCKET/FOLDER/")
     bucket, _, key = text.removeprefix(SCHEME).partition("/")
     problem = BUCKET_NAMES.format(bucket=bucket) if not _is_bucket(bucket) else key and explain_key(key)
@@ -64,8 +64,15 @@ def check_place(text: str) -> str:
 
 
 def is_s3(text: str) -> bool:
-    """Whether this is an S3 URL."""
-    return text.startswith(SCHEME)
+    """Whether this is an S3 URL. Raises UsageError for a misspelt one, which would count as a path."""
+    is_url = text.startswith(SCHEME)
+    if not is_url and text[:3].lower() == SCHEME[:3]:
+        raise _not_s3(text)
+    return is_url
+
+
+def _not_s3(text: str) -> UsageError:
+    return UsageError(f"{text}: not an S3 URL", hint="write it as s3://BUCKET/FOLDER/")
 
 
 def _is_bucket(name: str) -> bool:
@@ -79,7 +86,7 @@ def parse_url(text: str, *, exact: bool = False) -> S3Url:
     allowed, or no object may have the key; without `exact` also for the keys that explain_key explains.
     """
     if not is_s3(text):
-        raise UsageError(f"{text}: not an S3 URL", hint="write it as s3://BUCKET/FOLDER/")
+        raise _not_s3(text)
     bucket, _, key = text.removeprefix(SCHEME).partition("/")
     if not _is_bucket(bucket):
         raise UsageError(

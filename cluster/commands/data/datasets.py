@@ -31,13 +31,15 @@ def fetch(app: App, *, name: str, folder: str, shards: int | None) -> None:
     four files. Downloads are checked against the published checksum and cached. digits needs no network. `cluster data
     put` copies the folder to S3.
     """
-    if is_s3(folder):
-        hint = f"cluster data fetch {name} {name}/, then cluster data put --create-bucket {name}/ {folder}"
-        raise UsageError(f"{folder}: a dataset is written to a folder of this machine", hint=hint)
-    _fetch(app, DATASETS[name], Path(folder), shards=shards)
+    _fetch(app, DATASETS[name], folder, shards=shards)
 
 
-def _fetch(app: App, dataset: Dataset, folder: Path, *, shards: int | None = None) -> None:
+def _fetch(app: App, dataset: Dataset, directory: str, *, shards: int | None = None) -> None:
+    if is_s3(directory):
+        name = dataset.name
+        hint = f"cluster data fetch {name} {name}/, then cluster data put --create-bucket {name}/ {directory}"
+        raise UsageError(f"{directory}: a dataset is written to a folder of this machine", hint=hint)
+    folder = Path(directory)
     # Other .rec files, as of an earlier fetch, are refused: MXNet reads all of them.
     own = shard_names(shards or dataset.shards)
     there = sorted(str(path.relative_to(folder)) for part in ("train", "val") for path in folder.glob(f"{part}/*.rec"))
@@ -67,9 +69,9 @@ def _refuse(folder: Path, others: Sequence[str], what: str) -> None:
 
 
 @click.command("demo")
-@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
+@click.argument("folder", metavar="DIR", type=FILE_OR_URL)
 @pass_app
-def demo(app: App, *, folder: Path) -> None:
+def demo(app: App, *, folder: str) -> None:
     """Write a small real dataset without a download.
 
     It consists of 1797 handwritten digits, 1500 for training and 297 for validation, as MNIST's four
