@@ -37,28 +37,22 @@ def fetched(
     """Yields a folder in `parent` with the dataset, which is removed at the end, and what was written into it.
 
     shards: the number of files of training records; None: the dataset's default. cache: the folder of downloaded files.
-    Raises ClusterError, also for an OSError in the block.
+    Raises ClusterError, OSError.
     """
     sources = cache / "datasets"
-    try:
-        with one_at_a_time(sources, does="downloads a dataset", report=report):
-            for source in dataset.sources:
-                download(source, sources, report=report, advance=advance)
-        parent.mkdir(parents=True, exist_ok=True)
-        with (
-            one_at_a_time(parent, does=f"writes {dataset.name} there", report=report),
-            work_folder(parent / _WORK) as work,
-        ):
-            began = time.monotonic()
-            report(Event(kind="start", what=f"writing {dataset.name} as records"))
-            written = dataset.write(sources, work, shards or dataset.shards)
-            report(Event(kind="done", what=f"wrote {dataset.name} as records", duration_s=time.monotonic() - began))
-            yield work, written
-    except OSError as error:
-        where = f"{error.filename2 or error.filename}: " if error.filename else ""
-        raise ClusterError(
-            f"{dataset.name} cannot be written: {where}{error.strerror or error}", hint=f"df -h {sources} {parent}"
-        ) from error
+    with one_at_a_time(sources, does="downloads a dataset", report=report):
+        for source in dataset.sources:
+            download(source, sources, report=report, advance=advance)
+    parent.mkdir(parents=True, exist_ok=True)
+    with (
+        one_at_a_time(parent, does=f"writes {dataset.name} there", report=report),
+        work_folder(parent / _WORK) as work,
+    ):
+        began = time.monotonic()
+        report(Event(kind="start", what=f"writing {dataset.name} as records"))
+        written = dataset.write(sources, work, shards or dataset.shards)
+        report(Event(kind="done", what=f"wrote {dataset.name} as records", duration_s=time.monotonic() - began))
+        yield work, written
 
 
 def download(source: Source, folder: Path, *, report: Report, advance: Advance) -> None:

@@ -169,9 +169,9 @@ def test_a_failed_fetch_leaves_nothing(mirrors: Mirrors, tmp_path: Path) -> None
 
 def test_a_folder_that_cannot_be_written_to_is_named(mirrors: Mirrors, tmp_path: Path) -> None:
     (tmp_path / "out").write_bytes(b"a file")
-    with pytest.raises(ClusterError, match=r"test cannot be written: .*out: File exists"):
+    with pytest.raises(FileExistsError, match=r"'.*out'"):
         run(DATASET, tmp_path)
     shutil.rmtree(tmp_path / "cache")
     (tmp_path / "cache").write_bytes(b"a file")
-    with pytest.raises(ClusterError, match=r"test cannot be written: .*cache"):
+    with pytest.raises(NotADirectoryError, match=r"cache"):
         run(DATASET, tmp_path)
