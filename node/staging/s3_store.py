@@ -47,6 +47,8 @@ def find_reason(text: str) -> str | None:
     """Returns why no S3 was reached, by the text of an obstore error; None for another error. Pure."""
     if "InvalidCertificate" in text:
         return "its certificate is not trusted"
+    if "ProxyAuthRequired" in text:
+        return "the proxy requires a user name and password"
     if "TunnelUnsuccessful" in text:
         return "the proxy refuses the connection"
     cause = re.search(r'(?:message|error): "([^"]+)"', text)

@@ -288,4 +288,6 @@ def translate_failure(error: BotoCoreError | EOFError, doing: str) -> AwsError:
     """Returns the error for a call that did not reach AWS, or was not sent, for example without credentials."""
     rows = ((kind, words, hint) for types, kind, words, hint in _FAILURES if isinstance(error, types))
     kind, words, hint = next(rows, (AwsError, None, None))
-    return kind(f"{words or str(error).strip().rstrip('.')} (while {doing})", hint=hint)
+    refusal = getattr(getattr(error, "kwargs", {}).get("error"), "original_error", None)
+    why = f": {refusal}" if isinstance(refusal, OSError) else ""  # of a proxy, such as 407
+    return kind(f"{words or str(error).strip().rstrip('.')}{why} (while {doing})", hint=hint)

@@ -24,6 +24,7 @@ from botocore.exceptions import (
     UnauthorizedSSOTokenError,
 )
 from moto import mock_aws
+from urllib3.exceptions import ProxyError
 
 from foundation.errors import AwsError
 from foundation.thread_pool import bounded_pool, run_in_thread
@@ -97,6 +98,11 @@ def test_an_error_and_its_hint(error: Exception, hint: str) -> None:
     translated = translate(error)
     assert "while trying it)" in translated.message
     assert hint in (translated.hint or "")
+
+
+def test_a_proxys_own_reason() -> None:
+    refusal = ProxyError("Unable to connect", OSError("Tunnel connection failed: 407 Proxy Authentication Required"))
+    assert "407 Proxy" in translate(ProxyConnectionError(proxy_url="http://proxy", error=refusal)).message
 
 
 def test_omits_the_encoded_message() -> None:
