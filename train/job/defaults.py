@@ -40,12 +40,13 @@ class Threads(Struct, frozen=True, kw_only=True):
     processes: int
 
 
-def choose_threads(placement: Placement) -> Threads:
+def choose_threads(placement: Placement, *, slots: int = 0) -> Threads:
     """Divides the cores of a node among the job's processes there; the node with the fewest per process decides.
 
     Without the variable, every process uses all cores, and they slow each other down: 17-28 s instead of 4 on 2 cores.
+    slots: those of each node that a batch scheduler assigns; 0: all.
     """
-    cores = {node.host.name: node.facts.cores for node in placement.nodes}
+    cores = {node.host.name: min(node.facts.cores, slots or node.facts.cores) for node in placement.nodes}
     shares = [
         Threads(count=max(1, cores[name] // processes), cores=cores[name], processes=processes)
         for name, processes in placement.processes.items()

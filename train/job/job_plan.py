@@ -149,7 +149,6 @@ def plan_job(
     )
     if scheduler is not None:
         placement = replace(placement, nodes=(*placement.nodes, *(one for one in nodes if one not in placement.nodes)))
-    threads = choose_threads(placement)
     gpus, shares = choose_gpus(config, proposed.gpus, most_workers=placement.most_workers)
     if config.kv_store == "none":  # its programs choose their GPU by their local rank
         gpus, shares = None, ()
@@ -174,6 +173,7 @@ def plan_job(
             nodes=len(placement.processes),
             max_duration_s=config.max_duration_s,
         )
+    threads = choose_threads(placement, slots=request.slots_per_node if request is not None else 0)
     hosts = describe_hosts(placement, words=words, folder=folder, prices=prices or {})
     containers = plan_containers(container or ContainerConfig(), image, nodes, framework, volumes=volumes)
     saved = plan_saved(data, words_of_program, program=program)

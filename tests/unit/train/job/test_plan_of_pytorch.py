@@ -100,6 +100,7 @@ def test_a_scheduler_chooses_among_all_nodes() -> None:
     request = job.order.request
     assert (job.order.spec.scheduler, request.nodes, request.queue, request.account) == ("slurm", 2, "gpu", "lab")
     assert (request.slots_per_node, request.walltime_s) == (4, 5400)
+    assert job.order.env["OMP_NUM_THREADS"] == "4"  # of 8 cores
     assert "on nodes from Slurm" in render_settings(job)[0]
 
 
