@@ -86,7 +86,7 @@ _ERRORS: dict[str, tuple[type[ClusterError], str, str | None]] = {
     "NoSuchBucket": (
         NotFoundError,
         "bucket {bucket} does not exist",
-        "cluster data ls shows your buckets; --create-bucket of put, pack and fetch makes one",
+        "cluster data ls shows your buckets; --create-bucket of put, pack and split makes one",
     ),
     "NoSuchKey": (NotFoundError, "{where}: no such object", "cluster data ls s3://{bucket}/"),
     "NoSuchUpload": (NotFoundError, "{where}: the multipart upload no longer exists", "run the command again"),
