@@ -6,6 +6,7 @@ node/setup/exec_command.py runs the command on a node, and describes the protoco
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_EXCEPTION, wait
 from contextlib import closing
 from typing import Annotated, Literal, Protocol
 
@@ -15,6 +16,7 @@ from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.host import ACTIVATE, RUN_WORDS, Host
 from bootstrap.ssh.node_program import NodeProgram
 from foundation.errors import ClusterError, ConnectError
+from foundation.thread_pool import run_in_thread
 from node.protocol import OUTPUT_ENCODING
 
 STOP_TIMEOUT_S = 20.0
@@ -60,21 +62,23 @@ def execute(
     On KeyboardInterrupt, and if `sink` raises an error, ends the command everywhere, with all its children, before it
     raises the error. Raises ClusterError if the command may still run somewhere.
     """
-    changed = threading.Condition()
-    runs = [_Run(host, words, open_connection=open_connection, sink=sink, changed=changed) for host in hosts]
-    for run in runs:
-        threading.Thread(target=run.follow, daemon=True).start()
+    runs = [_Run(host, words, open_connection=open_connection, sink=sink) for host in hosts]
+    followed = [run_in_thread(run.follow) for run in runs]
     try:
-        with changed:
-            changed.wait_for(lambda: all(run.status for run in runs) or any(run.broken for run in runs))
-    except KeyboardInterrupt:
-        _stop(runs, sink, changed)
+        ended, _ = wait(followed, return_when=FIRST_EXCEPTION)
+        return tuple(one.result() for one in sorted(ended, key=followed.index))
+    except BaseException:
+        sink.drop()
+        for run in runs:
+            run.stop()
+        wait(followed, timeout=STOP_TIMEOUT_S)
+        left = [run.host.name for run in runs if run.may_run]
+        if left:
+            raise ClusterError(
+                f"the command was stopped, but may still run on {', '.join(left)}",
+                hint=f"cluster exec --node {left[0]} -- ps -ef",
+            ) from None
         raise
-    broken = next((run.broken for run in runs if run.broken), None)
-    if broken is not None:
-        _stop(runs, sink, changed)
-        raise broken
-    return tuple(run.status for run in runs if run.status is not None)
 
 
 def choose_exit_code(statuses: Sequence[ExitStatus]) -> int:
@@ -85,22 +89,11 @@ def choose_exit_code(statuses: Sequence[ExitStatus]) -> int:
     return min(failed, key=lambda status: status.ended_at).exit_code or 0 if failed else 0
 
 
-def _stop(runs: Sequence["_Run"], sink: Sink, changed: threading.Condition) -> None:
-    sink.drop()
-    for run in runs:
-        run.stop()
-    with changed:
-        changed.wait_for(lambda: all(run.is_over for run in runs), timeout=STOP_TIMEOUT_S)
-    left = [run.host.name for run in runs if not run.is_over or run.left]
-    if left:
-        raise ClusterError(
-            f"the command was stopped, but may still run on {', '.join(left)}",
-            hint=f"cluster exec --node {left[0]} -- ps -ef",
-        )
-
-
 class _Run:
-    """The command on one node, followed in its own thread."""
+    """The command on one node, followed in its own thread.
+
+    may_run: whether processes of it may run there.
+    """
 
     def __init__(
         self,
@@ -109,33 +102,26 @@ class _Run:
         *,
         open_connection: Callable[[Host], NodeConnection],
         sink: Sink,
-        changed: threading.Condition,
     ) -> None:
         self.host = host
-        self.status: ExitStatus | None = None
-        self.broken: BaseException | None = None
-        self.left: Sequence[int] = ()
+        self.may_run = False
         self._words = words
         self._open_connection = open_connection
         self._sink = sink
-        self._changed = changed
         self._lock = threading.Lock()
         self._stopped = threading.Event()
         self._program: NodeProgram | None = None
+        self._broken: BaseException | None = None
 
-    @property
-    def is_over(self) -> bool:
-        """Whether the command is known to have ended, or was never started."""
-        return self._program is None or (self.status is not None and self.status.error is None)
-
-    def follow(self) -> None:
-        """Connects, starts the command, and passes on its output until it ends."""
+    def follow(self) -> ExitStatus:
+        """Connects, starts the command, and passes on its output until it ends. Raises the error of the sink."""
         try:
-            self._finish(status=self._run())
+            status = self._run()
         except ClusterError as error:
-            self._finish(status=ExitStatus(node=self.host.name, error=error))
-        except BaseException as error:  # noqa: BLE001 - passed to the caller's thread, which raises it
-            self._finish(broken=error)
+            status = ExitStatus(node=self.host.name, error=error)
+        if self._broken is not None:
+            raise self._broken
+        return status
 
     def stop(self) -> None:
         """Has the node end the command. Drops further output."""
@@ -144,17 +130,13 @@ class _Run:
             if self._program is not None:
                 self._program.end_input()
 
-    def _finish(self, *, status: ExitStatus | None = None, broken: BaseException | None = None) -> None:
-        with self._changed:
-            self.status, self.broken = status or self.status, broken or self.broken
-            self._changed.notify_all()
-
     def _run(self) -> ExitStatus:
         connection = self._open_connection(self.host)
         with self._lock:
             if self._stopped.is_set():
                 raise ConnectError(f"{self.host.name}: the command was not started")
             self._program = program = NodeProgram(connection, "exec")
+            self.may_run = True
             program.send_message({"words": ["sh", "-c", ACTIVATE + RUN_WORDS, "sh", *self._words]})
         with closing(program):
             for message in program.messages():
@@ -164,7 +146,7 @@ class _Run:
                     if text or piece.exit is not None:
                         self._pass_on(stream, text.encode(OUTPUT_ENCODING, "replace"))
                 if piece.exit is not None:
-                    self.left = piece.left
+                    self.may_run = bool(piece.left)
                     return ExitStatus(
                         node=self.host.name, exit_code=piece.exit, signal=piece.signal, ended_at=time.monotonic()
                     )
@@ -175,9 +157,9 @@ class _Run:
             return
         try:
             self._sink.take(self.host.name, stream, data)
-        except BaseException as error:  # noqa: BLE001 - as in `follow`; the rest is read to get the result
-            self._stopped.set()
-            self._finish(broken=error)
+        except BaseException as error:  # noqa: BLE001 - `follow` raises it; the rest is read to get the result
+            self._broken = error
+            self.stop()
 
 
 class _Piece(Struct, frozen=True):
