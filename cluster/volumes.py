@@ -6,7 +6,7 @@ from bootstrap.apply import ReadyNode
 from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.connections import on_all
 from bootstrap.volumes.apply import mount_volumes, unmount_volumes
-from bootstrap.volumes.commands import S3Access
+from bootstrap.volumes.mount_plan import S3Access
 from cluster.app import App
 from cluster.nodes.source import NodeSource
 from foundation.errors import ClusterError

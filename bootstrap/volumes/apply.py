@@ -8,9 +8,15 @@ from typing import Any
 from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.connections import on_all
 from bootstrap.ssh.node_program import NodeProgram
-from bootstrap.volumes import commands
-from bootstrap.volumes.commands import S3Access
-from bootstrap.volumes.mount_plan import MountPlan, VolumeFacts, note_of, path_of, plan_volumes
+from bootstrap.volumes.mount_plan import (
+    MountPlan,
+    S3Access,
+    VolumeFacts,
+    note_of,
+    path_of,
+    plan_volumes,
+    render_exports,
+)
 from foundation.errors import ClusterError
 from foundation.progress import Event, Report
 from provision.volumes.source import MountSource
@@ -123,7 +129,7 @@ class _Mounting:
         if folders:
             address = session.connection.host.private_ip
             others = [host.private_ip for host in self._hosts if host.private_ip != address]
-            exports = commands.render_nfs_exports(folders, others)
+            exports = render_exports(folders, others)
             session.do("serve", what="exporting volumes", timeout_s=SERVE_S, exports=exports)
 
     def _mount(self, session: _Session) -> None:

@@ -1,4 +1,8 @@
-"""Plans how nodes mount the volumes of cluster.toml, from the facts about each node. Pure."""
+"""Plans how nodes mount and serve the volumes of cluster.toml, from the facts about each node. Pure.
+
+A dead server must cause an I/O error within 15 s. A file that one node has written and closed must be readable on all
+others.
+"""
 
 import hashlib
 import json
@@ -10,14 +14,28 @@ import msgspec
 from msgspec import Meta, Struct
 
 from bootstrap.ssh.host import Host
-from bootstrap.volumes import commands
-from bootstrap.volumes.commands import S3Access
 from foundation.errors import ClusterError
 from node.setup.volumes.volume_probe import DISKS
+from provision.model import domain_of
 from provision.volumes.source import MountSource
 
 PACKAGES = {"nfs": ("mount.nfs4", "nfs-common"), "server": ("exportfs", "nfs-kernel-server"), "s3fs": ("s3fs", "s3fs")}
 """A command, and the package of Debian and Ubuntu that has it, by what they are for."""
+# The first wait, in tenths of a second, and the retries. Each wait is longer by the first: 2 + 4 + 6 s (nfs(5)).
+NFS_TIMEO, NFS_RETRANS = 20, 2
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class S3Access:
+    """How nodes reach S3. endpoint_url: None for AWS's own. keys: AWS_ variables; None for the nodes' instance profile.
+
+    left_s: how long the keys are still valid, in seconds; None if they do not expire, or if that is unknown.
+    """
+
+    region: str
+    endpoint_url: str | None = None
+    keys: Mapping[str, str] | None = field(default=None, repr=False)
+    left_s: float | None = None
 
 
 class Noted(Struct, frozen=True):
@@ -103,12 +121,7 @@ def plan_volumes(
     planned = {}
     for host in hosts:
         here = facts[host.name]
-        wanted = [
-            _plan_served(source, host, servers[source.mount])
-            if source.mount in servers
-            else _plan_other(source, here, s3)
-            for source in sources
-        ]
+        wanted = [_plan_mount(source, host, servers.get(source.mount), here, s3) for source in sources]
         gone = [path for path in here.noted if path not in {mount.source.mount for mount in wanted}]
         disks = tuple(source for source in sources if source.kind == "head" and servers[source.mount] == host)
         gone += [path for path in here.disks if path not in map(path_of, disks)]
@@ -136,39 +149,77 @@ def find_server(source: MountSource, hosts: Sequence[Host]) -> Host | None:
 
 
 def path_of(source: MountSource) -> str:
-    """The folder of a volume on the node that serves it."""
-    return f"{DISKS}/{commands.name_of(source.mount)}" if source.kind == "head" else source.export
+    """The folder of a volume on the node that serves it. Mounts below DISKS have no slash: "/data/a" is "data-a"."""
+    if source.kind != "head":
+        return source.export
+    return f"{DISKS}/{source.mount.strip('/').replace('-', '--').replace('/', '-')}"
 
 
-def _plan_served(source: MountSource, host: Host, server: Host) -> Mount:
-    """How a node mounts a volume that a node serves."""
-    named = f"{server.name} ({server.private_ip})"
-    if server == host:
-        return Mount(source=source, how="bind", server=named, words=commands.bind_words(path_of(source), source))
-    words = commands.nfs_words(source, address=server.private_ip, export=path_of(source))
-    return Mount(source=source, how="nfs", server=named, words=words)
-
-
-def _plan_other(source: MountSource, here: VolumeFacts, s3: S3Access | None) -> Mount:
-    """How a node mounts a volume that is not served by a node."""
+def _plan_mount(source: MountSource, host: Host, server: Host | None, here: VolumeFacts, s3: S3Access | None) -> Mount:
+    """How a node mounts a volume. server: the node that serves it, or None."""
     if source.kind == "s3":
-        return _plan_s3(source, here, s3)
-    if source.kind == "lustre":
-        return Mount(source=source, how="lustre", server=_name(source), words=commands.lustre_words(source))
-    words = commands.nfs_words(source, address=source.server, export=source.export)
-    return Mount(source=source, how="nfs", server=_name(source), words=words)
+        if s3 is None:
+            raise ClusterError(f'[[volumes]] source = "{source.source}": no credentials for S3', hint="aws configure")
+        return plan_s3fs(source, s3, uid=here.uid, gid=here.gid)
+    rights = "ro" if source.read_only else "rw"
+    if server is None:
+        named = f"{source.server} ({source.source})" if source.server not in source.source else source.source
+        address, export = source.server, source.export
+    else:
+        named, address, export = f"{server.name} ({server.private_ip})", server.private_ip, path_of(source)
+    if server == host:
+        how, options, path = "bind", "bind" + ",ro" * source.read_only, export
+    elif source.kind == "lustre":
+        how, options = "lustre", f"noatime,flock,nosuid,nodev,{rights}"
+        path = f"{address}@tcp:/{export.strip('/')}"  # the file system's mount name
+    else:
+        # With retry=0, `mount` itself gives up after its first attempt.
+        how, options = "nfs", f"soft,timeo={NFS_TIMEO},retrans={NFS_RETRANS},retry=0,proto=tcp,nosuid,nodev"
+        if source.kind == "efs":  # docs.aws.amazon.com/efs, "mounting-fs-nfs-mount-settings"
+            options += ",nfsvers=4.1,rsize=1048576,wsize=1048576,noresvport"
+        options, path = f"{options},{rights}", f"{address}:{export}"
+    kind = () if how == "bind" else ("-t", how)
+    return Mount(source=source, how=how, server=named, words=("mount", *kind, "-o", options, path, source.mount))
 
 
-def _name(source: MountSource) -> str:
-    return f"{source.server} ({source.source})" if source.server not in source.source else source.source
+def plan_s3fs(source: MountSource, access: S3Access, *, uid: int, gid: int) -> Mount:
+    """How a node mounts a bucket, or a folder in it, by the distribution's s3fs, with its keys in its environment.
+
+    uid, gid: the user of the node whose jobs use the volume.
+    """
+    where = f"{source.bucket}:/{source.prefix.rstrip('/')}" if source.prefix else source.bucket
+    region = source.region or access.region
+    url = access.endpoint_url or f"https://s3.{region}.{domain_of(region)}"
+    # No certificate of AWS is for BUCKET.s3.REGION.amazonaws.com if the bucket's name has dots.
+    has_own_name = access.endpoint_url is None and "." not in source.bucket
+    options = [
+        f"url={url}", f"endpoint={region}",
+        *([] if has_own_name else ["use_path_request_style"]),
+        "iam_role=auto" if access.keys is None else "use_session_token",
+        "allow_other,nosuid,nodev",
+        f"uid={uid},gid={gid},umask=0022,mp_umask=0022",
+        # Neither s3fs nor the kernel knows of another node's changes, so neither may cache anything.
+        "stat_cache_expire=0,attr_timeout=0,entry_timeout=0,negative_timeout=0",
+        "connect_timeout=4,readwrite_timeout=5,retries=1",
+        "ro" if source.read_only else "rw",
+    ]  # fmt: skip
+    return Mount(
+        source=source,
+        how="s3fs",
+        server=f"{source.source} at {access.endpoint_url}" if access.endpoint_url else source.source,
+        words=("s3fs", where, source.mount, "-o", ",".join(options)),
+        env={name.replace("_", ""): value for name, value in (access.keys or {}).items()},  # s3fs's names
+        left_s=access.left_s,
+    )
 
 
-def _plan_s3(source: MountSource, here: VolumeFacts, s3: S3Access | None) -> Mount:
-    if s3 is None:
-        raise ClusterError(f'[[volumes]] source = "{source.source}": no credentials for S3', hint="aws configure")
-    words, env = commands.s3fs_words(source, s3, uid=here.uid, gid=here.gid), commands.s3fs_environment(s3)
-    server = f"{source.source} at {s3.endpoint_url}" if s3.endpoint_url else source.source
-    return Mount(source=source, how="s3fs", server=server, words=words, env=env, left_s=s3.left_s)
+def render_exports(folders: Mapping[str, MountSource], addresses: Sequence[str]) -> str:
+    """The lines of exports(5) that export folders to these addresses only."""
+    lines = []
+    for path, source in sorted(folders.items()):
+        options = f"({'ro' if source.read_only else 'rw'},sync,no_subtree_check)"
+        lines.append(" ".join([path, *(f"{address}{options}" for address in sorted(addresses))]))
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _is_current(mount: Mount, here: VolumeFacts) -> bool:

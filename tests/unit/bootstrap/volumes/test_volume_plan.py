@@ -4,9 +4,15 @@ import pytest
 from msgspec.structs import replace
 
 from bootstrap.ssh.host import Host
-from bootstrap.volumes import commands
-from bootstrap.volumes.commands import S3Access
-from bootstrap.volumes.mount_plan import MountPlan, VolumeFacts, note_of, plan_volumes
+from bootstrap.volumes.mount_plan import (
+    MountPlan,
+    S3Access,
+    VolumeFacts,
+    note_of,
+    plan_s3fs,
+    plan_volumes,
+    render_exports,
+)
 from provision.volumes.source import MountSource
 
 HOSTS = tuple(
@@ -59,7 +65,7 @@ def test_the_disk_of_the_head() -> None:
     there = "10.0.0.0:/var/lib/cluster/volumes/shared"
     assert other.mounts[0].words == ("mount", "-t", "nfs", "-o", options, there, "/shared")
     assert other.exports == {}
-    assert commands.render_nfs_exports(head.exports, ["10.0.0.2", "10.0.0.1"]) == (
+    assert render_exports(head.exports, ["10.0.0.2", "10.0.0.1"]) == (
         "/var/lib/cluster/volumes/shared 10.0.0.1(rw,sync,no_subtree_check) 10.0.0.2(rw,sync,no_subtree_check)\n"
     )
 
@@ -83,7 +89,7 @@ def test_a_node_may_be_the_host_of_an_export() -> None:
 
 
 def test_a_bucket_by_the_nodes_instance_profile() -> None:
-    assert "iam_role=auto" in commands.s3fs_words(S3, S3Access(region="us-east-1"), uid=1, gid=1)[-1]
+    assert "iam_role=auto" in plan_s3fs(S3, S3Access(region="us-east-1"), uid=1, gid=1).words[-1]
 
 
 @pytest.mark.parametrize(
@@ -96,7 +102,7 @@ def test_a_bucket_by_the_nodes_instance_profile() -> None:
 )
 def test_where_s3fs_finds_a_bucket(bucket: str, region: str, url: str, *, has_own_name: bool) -> None:
     source = replace(S3, bucket=bucket, region="")
-    options = commands.s3fs_words(source, S3Access(region=region), uid=1, gid=1)[-1].split(",")
+    options = plan_s3fs(source, S3Access(region=region), uid=1, gid=1).words[-1].split(",")
     assert f"url={url}" in options
     assert ("use_path_request_style" not in options) == has_own_name
 
