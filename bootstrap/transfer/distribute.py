@@ -1,4 +1,8 @@
-"""Distributes files to many nodes, which pass them on to each other, and sets up each node once it has its files."""
+"""Distributes files to many nodes, which pass them on to each other, and sets up each node once it has its files.
+
+The nodes form a chain, in the order in which they become ready. Each takes files from the node before it, and also
+knows the earlier nodes in case that node dies. What none of them has comes from sources.py.
+"""
 
 import math
 import secrets
@@ -15,7 +19,7 @@ from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.explain import SPACE_HINT, find_sudo_hint
 from bootstrap.ssh.node_program import LOADER, NodeProgram, read_modules
 from bootstrap.transfer import sources
-from bootstrap.transfer.sources import Peer, Peers, Sources
+from bootstrap.transfer.sources import Sources
 from foundation.errors import ClusterError, NodeCommandError, render_last_lines
 from foundation.progress import Event, Report
 from foundation.remote_command import run_program
@@ -26,6 +30,7 @@ LOCK_TIMEOUT_S = 300
 IDLE_LOCK_TIMEOUT_S = 5
 IDLE_TIMEOUT_S = 60.0  # for an idle node to start serving files
 SECRET_BYTES = 32
+CANDIDATES_AT_MOST = 32
 
 
 class SetUpAgent(NodeProgram):
@@ -121,6 +126,14 @@ class SetUp(Struct, frozen=True, kw_only=True):
     tasks: Sequence[Mapping[str, Any]] = ()
 
 
+class Peer(Struct, frozen=True, kw_only=True):
+    """A node whose agent listens. `files`: digests of the files that it has or is receiving."""
+
+    address: str
+    port: int
+    files: frozenset[str]
+
+
 class Distribution:
     """One transfer to any number of nodes. A context manager: its agents serve one another until its end."""
 
@@ -128,8 +141,9 @@ class Distribution:
         self.report = report
         self.sources = Sources(report=report)
         self._secret = secrets.token_hex(SECRET_BYTES)
-        self.peers = Peers()
         self._lock = threading.Lock()
+        self._peers: list[Peer] = []
+        self._lost: set[str] = set()
         self._agents: list[SetUpAgent] = []
         self._idle: list[tuple[NodeConnection, SetUp]] = []
 
@@ -172,8 +186,24 @@ class Distribution:
                 )
                 continue
             peer = _peer(connection, port=port, files=has.holds)
-            self.peers.join(peer, ())
+            self.join(peer, ())
             return peer
+
+    def join(self, peer: Peer, missing: Collection[str]) -> tuple[Peer, ...]:
+        """Adds a node. Returns the nodes that have or are receiving any of its missing files, the last to join first.
+
+        Nodes take only from those that joined before them, so there is no cycle.
+        """
+        with self._lock:
+            known = [one for one in reversed(self._peers) if one.files & {*missing} and one.address not in self._lost]
+            self._peers.append(peer)
+            self._lost.discard(peer.address)  # it has come back
+        return tuple(known[:CANDIDATES_AT_MOST])
+
+    def lose(self, peer: Peer) -> None:
+        """Notes that a node is gone."""
+        with self._lock:
+            self._lost.add(peer.address)
 
     def _start(
         self, connection: NodeConnection, wanted: SetUp, *, lock_timeout_s: float = LOCK_TIMEOUT_S
@@ -202,7 +232,6 @@ class _Conversation:
         self._files = {file.sha256: file for file in wanted.files}
         self._by_url: set[str] = set()
         self._peer: Peer | None = None
-        self._asked: dict[str, set[Peer]] = {file.sha256: set() for file in wanted.files}
 
     def follow(self) -> None:
         """Answers the agent's messages until the node is done. Raises ConnectError, ClusterError."""
@@ -213,7 +242,7 @@ class _Conversation:
                 self._answer(message)
         except BaseException:
             if self._peer is not None:
-                self._distribution.peers.lose(self._peer)
+                self._distribution.lose(self._peer)
             self._agent.close()  # otherwise other nodes would wait for files that it will never have
             raise
 
@@ -238,13 +267,11 @@ class _Conversation:
 
     def _join(self, port: int) -> None:
         self._peer = _peer(self._agent.connection, port=port, files={*self._wanted.holds, *self._files})
-        candidates = self._distribution.peers.join(self._peer, self._files)
+        candidates = self._distribution.join(self._peer, self._files)
         if self._files:
-            self._direct_to(candidates, self._files)
+            self._direct_to(candidates)
 
-    def _direct_to(self, peers: Sequence[Peer], files: Collection[str]) -> None:
-        for sha256 in files:
-            self._asked[sha256].update(peers)
+    def _direct_to(self, peers: Sequence[Peer]) -> None:
         self._agent.send_message({"peers": [[peer.address, peer.port] for peer in peers]})
 
     def _help(self, sha256: str, *, offset: int, why: Sequence[str]) -> None:
@@ -253,18 +280,13 @@ class _Conversation:
         if sha256 in self._by_url:
             self._distribution.sources.note_failure(why, node=self._host.name)
             self._upload(file, offset)
-        elif (other := self._find_other(sha256)) is not None:
-            self._direct_to([other], [sha256])
+        elif (other := self._distribution.wake(sha256)) is not None:
+            self._direct_to([other])
         elif self._distribution.sources.is_for_node(file):
             self._by_url.add(sha256)
             self._agent.send_message({"index": True, "first_s": sources.FIRST_S})
         else:
             self._upload(file, offset)
-
-    def _find_other(self, sha256: str) -> Peer | None:
-        """Another node that has a file, or is getting it."""
-        fed = self._distribution.peers.feed(self._peer, sha256, excluded=self._asked[sha256]) if self._peer else None
-        return fed or self._distribution.wake(sha256)
 
     def _upload(self, file: BundleFile, offset: int) -> None:
         try:

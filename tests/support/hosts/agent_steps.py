@@ -256,7 +256,7 @@ class Nodes:
             until(partial(self.joined, node), "it does not join")
 
     def joined(self, node: LocalNode) -> bool:
-        members = self.distribution.peers._members
+        members = self.distribution._peers
         return node.host.name in self.errors or any(member.address == node.host.private_ip for member in members)
 
     def _set_up(self, node: LocalNode, wanted: SetUp) -> None:
