@@ -1,9 +1,8 @@
 """Fetches files from their URLs to this machine."""
 
 import http.client
-import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from bootstrap.environment.file_cache import BundleFile, find_digest, is_here
@@ -16,7 +15,11 @@ from foundation.thread_pool import map_in_threads
 TRIES = 4
 FIRST_PAUSE_S = 0.5
 AT_ONCE = 8
+READ_BYTES = 1 << 18
 _BROKEN = (OSError, http.client.HTTPException)
+
+Advance = Callable[[int], object]
+"""Called with the number of bytes that arrived; negative when they are discarded."""
 
 
 def find_size(url: str) -> int:
@@ -31,39 +34,59 @@ def find_size(url: str) -> int:
 def download(url: str, path: Path) -> None:
     """Downloads a file. Raises ClusterError."""
     try:
-        with open_url(url) as answer, path.open("wb") as file:
-            shutil.copyfileobj(answer, file)
+        _copy(url, path, lambda _: None)
     except _BROKEN as error:
         raise ClusterError(f"{url} cannot be downloaded: {error}", hint=f"curl -fLO {url}") from error
 
 
-def bring_here(file: BundleFile) -> None:
-    """Fetches a file from its URLs to its path on this machine. It appears at the path only when whole and checked.
+def _copy(url: str, path: Path, advance: Advance) -> None:
+    with open_url(url) as answer, path.open("wb") as file:
+        while data := answer.read(READ_BYTES):
+            file.write(data)
+            advance(len(data))
+
+
+def bring_here(file: BundleFile, *, advance: Advance = lambda _: None) -> None:
+    """Fetches a file from its URLs, in turn, to its path on this machine, where it appears only when whole and checked.
 
     Raises ClusterError.
     """
     if is_here(file):
         return
     remove_unheld(file.path.parent.glob(f"{UNFINISHED}*"))  # a killed command may have left gigabytes
-    why = "it is no longer on this machine, and has no URL"
-    for number, url in enumerate(url for url in file.urls for _ in range(TRIES)):
-        if number:
-            time.sleep(FIRST_PAUSE_S * 2 ** ((number - 1) % TRIES))
-        try:
-            with written_whole(file.path) as temporary:
-                with open_url(url) as answer, temporary.open("wb") as out:
-                    shutil.copyfileobj(answer, out)
-                digest = find_digest(temporary)
-                if digest != file.sha256:
-                    raise OSError(f"the download has the SHA-256 {digest}, not {file.sha256}")
-        except _BROKEN as error:
-            why = f"{url}: {error}"
-            continue
-        return
+    problems: dict[str, Exception] = {}
+    for url in file.urls:
+        for number in range(TRIES):
+            time.sleep(FIRST_PAUSE_S * 2 ** (number - 1) if number else 0)
+            try:
+                _bring(file, url, advance)
+            except _BROKEN as error:
+                problems[url] = error
+            else:
+                return
+    why = "\n  ".join(f"{url}: {error}" for url, error in problems.items())
     raise ClusterError(
-        f"{file.name} could not be fetched: {why}",
-        hint="run the command again, or check that this machine reaches the package index",
+        f"{file.name} could not be fetched: {why or 'it is no longer on this machine, and has no URL'}",
+        hint="run the command again, or check that this machine reaches the server",
     )
+
+
+def _bring(file: BundleFile, url: str, advance: Advance) -> None:
+    arrived: list[int] = []
+
+    def note(count: int) -> None:
+        arrived.append(count)
+        advance(count)
+
+    try:
+        with written_whole(file.path) as temporary:
+            _copy(url, temporary, note)
+            digest = find_digest(temporary)
+            if digest != file.sha256:
+                raise OSError(f"the download has the SHA-256 {digest}, not {file.sha256}")
+    except _BROKEN:
+        advance(-sum(arrived))
+        raise
 
 
 def bring_all_here(files: Sequence[BundleFile]) -> None:

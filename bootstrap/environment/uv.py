@@ -102,7 +102,7 @@ def open_url(url: str) -> HTTPResponse:
 
 
 def _make_request(url: str) -> urllib.request.Request:
-    request = urllib.request.Request(url)  # noqa: S310 - uv's own choice
+    request = urllib.request.Request(url, headers={"User-Agent": "mxnet-cluster"})  # noqa: S310 - checked or uv's choice
     login = _find_login(url, find_settings(os.environ)[0])
     if login is not None:
         request.add_header("Authorization", f"Basic {base64.b64encode(':'.join(login).encode()).decode()}")
