@@ -21,7 +21,7 @@ from bootstrap.environment.steps import NodePlan, plan_node, plan_python, plan_s
 from bootstrap.environment.target import ChosenPython, WheelTarget, choose_python, choose_wheels
 from bootstrap.homes import Turns, find_homes_of
 from bootstrap.runtime.code import runtime_path
-from bootstrap.runtime.runtime import RuntimePlacing, fetch_wheels, placing_runtimes, python_place
+from bootstrap.runtime.runtime import RuntimePlacing, fetch_wheels, python_place
 from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.connections import Connections, on_all
 from bootstrap.ssh.host import Host
@@ -107,7 +107,6 @@ def bootstrap(
     trees = () if project is None else (project,)
     with (
         Distribution(report=report) as distribution,
-        placing_runtimes(cache=cache, report=report) as runtimes,
         TreeArchives(trees, cache=cache) as archives,
     ):
         package_builds = PackageBuilds(
@@ -119,7 +118,7 @@ def bootstrap(
             packages=packages,
             project=project,
             client=client,
-            runtimes=runtimes,
+            runtimes=RuntimePlacing(cache, archives, distribution),
             archives=archives,
             cache=cache,
             connections=connections,

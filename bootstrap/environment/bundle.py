@@ -121,25 +121,11 @@ def fetch_bundle(
     build: builds packages that have no wheel.
     Raises ClusterError with the output of uv.
     """
-    found = _find_and_build(target, build, cache=cache, report=report)
-    if target.managed_python:
-        python = fetch_python(target.python_version, machine=target.machine, cache=cache, report=report)
-        found = (*found, python)
-    return Bundle(target=target, files=found)
-
-
-def _find_and_build(
-    target: WheelTarget,
-    build: BuildPackage | None,
-    *,
-    cache: Path,
-    report: Report,
-) -> tuple[BundleFile, ...]:
-    """The wheels for a target. Builds the wheels that no index has, and then asks uv again."""
     built: dict[str, BundleFile] = {}
     while True:
         try:
-            return find_wheels(target, tuple(built.values()), cache=cache, report=report)
+            found = find_wheels(target, tuple(built.values()), cache=cache, report=report)
+            break
         except NoWheelError as error:
             if build is None or error.requirement in built:
                 raise
@@ -147,6 +133,10 @@ def _find_and_build(
                 built[error.requirement] = build(target, error.requirement)
             except NoSourceError:
                 raise error from None
+    if target.managed_python:
+        python = fetch_python(target.python_version, machine=target.machine, cache=cache, report=report)
+        found = (*found, python)
+    return Bundle(target=target, files=found)
 
 
 def find_wheels(

@@ -12,8 +12,6 @@ DIGEST depends only on this version's code and packages: it is the same on all n
 """
 
 import platform
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -71,18 +69,11 @@ def python_place(packed: BundleFile | None, version: Version) -> str:
     return f"python/{packed.sha256}/bin/python{show(version)}"
 
 
-@contextmanager
-def placing_runtimes(*, cache: Path, report: Report) -> Iterator["RuntimePlacing"]:
-    """Prepares to place the runtime on any number of nodes, which pass it on to each other.
+class RuntimePlacing:
+    """Places the runtime on nodes. It is made once for each kind of node. Safe to use from several threads.
 
     cache: foundation.user_folders.cache_folder(), where the packages are kept.
     """
-    with TreeArchives((), cache=cache) as archives, Distribution(report=report) as distribution:
-        yield RuntimePlacing(cache, archives, distribution)
-
-
-class RuntimePlacing:
-    """Places the runtime on nodes. It is made once for each kind of node. Safe to use from several threads."""
 
     def __init__(self, cache: Path, archives: TreeArchives, distribution: Distribution) -> None:
         self._cache = cache

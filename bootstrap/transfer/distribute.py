@@ -45,15 +45,6 @@ class SetUpAgent(NodeProgram):
         """Yields its messages. Raises as `messages`."""
         return (self.read(message, _Message) for message in self.messages(deadline))
 
-    def find_port(self, deadline: float) -> int:
-        """Waits until it listens. Returns its port. Raises as `messages`, and its failure."""
-        for message in self.talk(deadline):
-            if message.failed is not None:
-                raise failure(self.connection.host.name, message.failed)
-            if message.listening is not None:
-                return message.listening
-        raise AssertionError  # messages never ends by itself
-
     def upload(self, path: Path, *, sha256: str, offset: int) -> None:
         """Sends a file, starting at an offset. Raises ConnectError, and OSError for the file on this machine.
 
@@ -179,15 +170,11 @@ class Distribution:
             try:
                 # Another node waits for it, so it waits only briefly for another command that is setting it up.
                 agent = self._start(connection, has, lock_timeout_s=IDLE_LOCK_TIMEOUT_S)
-                port = agent.find_port(time.monotonic() + IDLE_TIMEOUT_S)
+                return _Conversation(agent, has, self).join(time.monotonic() + IDLE_TIMEOUT_S)
             except ClusterError as error:  # the transfer works without this node
                 self.report(
                     Event(kind="warn", what=f"cannot give files to others: {error}", where=connection.host.name)
                 )
-                continue
-            peer = _peer(connection, port=port, files=has.holds)
-            self.join(peer, ())
-            return peer
 
     def join(self, peer: Peer, missing: Collection[str]) -> tuple[Peer, ...]:
         """Adds a node. Returns the nodes that have or are receiving any of its missing files, the last to join first.
@@ -246,6 +233,14 @@ class _Conversation:
             self._agent.close()  # otherwise other nodes would wait for files that it will never have
             raise
 
+    def join(self, deadline: float) -> Peer:
+        """Waits until an idle node serves its files. Raises as `messages`, and its failure."""
+        for message in self._agent.talk(deadline):
+            self._answer(message)
+            if self._peer is not None:
+                return self._peer
+        raise AssertionError  # messages never ends by itself
+
     def _answer(self, message: _Message) -> None:
         host, report = self._host.name, self._distribution.report
         if message.listening is not None:
@@ -266,7 +261,8 @@ class _Conversation:
             raise failure(host, message.failed)
 
     def _join(self, port: int) -> None:
-        self._peer = _peer(self._agent.connection, port=port, files={*self._wanted.holds, *self._files})
+        files = frozenset({*self._wanted.holds, *self._files})
+        self._peer = Peer(address=self._host.private_ip, port=port, files=files)
         candidates = self._distribution.join(self._peer, self._files)
         if self._files:
             self._direct_to(candidates)
@@ -294,10 +290,6 @@ class _Conversation:
         except OSError:
             _check_here(file)
             raise
-
-
-def _peer(connection: NodeConnection, *, port: int, files: Collection[str]) -> Peer:
-    return Peer(address=connection.host.private_ip, port=port, files=frozenset(files))
 
 
 def _check_here(file: BundleFile) -> None:

@@ -9,11 +9,13 @@ from msgspec import Struct, json
 
 from bootstrap.apply import ReadyNode
 from bootstrap.homes import Turns, find_homes_of
-from bootstrap.runtime.runtime import placing_runtimes
+from bootstrap.runtime.runtime import RuntimePlacing
 from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.connections import Connections, on_all
 from bootstrap.ssh.host import Host
 from bootstrap.ssh.node_program import NodeProgram
+from bootstrap.transfer.distribute import Distribution
+from bootstrap.transfer.tree import TreeArchives
 from bootstrap.verify.checks import Check, Offset, find_offset, find_wrong
 from foundation.errors import ClusterError
 from foundation.progress import Event, Report, silent
@@ -51,7 +53,8 @@ def check_before_set_up(
     first = {home[0] for home in homes}
     turns = Turns(homes)
     found: dict[str, NodeFinding] = {}
-    with placing_runtimes(cache=cache, report=report) as placing:
+    with Distribution(report=report) as distribution, TreeArchives((), cache=cache) as archives:
+        placing = RuntimePlacing(cache, archives, distribution)
 
         def examine(host: Host) -> None:
             with turns.taken(host.instance_id):

@@ -134,7 +134,7 @@ class SetUpAgent(object):
                 self.receive(direction, arriving)
             else:
                 raise chain.Stuck([])
-        except (urls.Unreachable, store.Damaged) as error:
+        except store.Damaged as error:
             if direction.get("offset") == 0:
                 raise Failed(error, damaged=arriving.sha256) from error
             raise chain.Stuck([str(error)]) from error

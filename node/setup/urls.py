@@ -8,6 +8,8 @@ import time
 import urllib.error
 import urllib.request
 
+from chain import Stuck
+
 READ_BYTES = 1 << 18
 TIMEOUT_S = 20
 TRIES = 5
@@ -15,15 +17,11 @@ FIRST_PAUSE_S = 0.3
 BROKEN = (OSError, http.client.HTTPException)
 
 
-class Unreachable(Exception):
-    """The file cannot be downloaded from any of the URLs."""
-
-
 def fetch(addresses, arriving, first_s=TIMEOUT_S):
     """Downloads the rest of a file from the first URL that works.
 
     first_s: how long a server may take to accept a connection and to answer, in seconds, as long as nothing has
-    arrived. Raises Unreachable, store.Damaged, store.DiskFailed.
+    arrived. Raises chain.Stuck, store.Damaged, store.DiskFailed.
     """
     why = []
     for address in addresses:
@@ -34,7 +32,7 @@ def fetch(addresses, arriving, first_s=TIMEOUT_S):
             continue
         arriving.finish()
         return
-    raise Unreachable("; ".join(why))
+    raise Stuck(why)
 
 
 def show(address):

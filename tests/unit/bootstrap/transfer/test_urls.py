@@ -85,7 +85,7 @@ def test_errors_hide_the_secret_in_the_url(
     tmp_path: Path, index: Index, refusal: tuple[int, bytes], message: str
 ) -> None:
     index.refusal = refusal
-    with pytest.raises(urls.Unreachable) as raised:
+    with pytest.raises(urls.Stuck) as raised:
         urls.fetch([f"{index.url}/files/{NAME}?X-Amz-Signature=secret"], arrive(tmp_path / "home"))
     assert str(raised.value) == f"{index.url}/files/{NAME}: {message}"
     assert len(index.asked_for("secret")) == (urls.TRIES if refusal[0] == 503 else 1)
