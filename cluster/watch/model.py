@@ -1,28 +1,39 @@
-"""What `cluster watch` shows of a job. A thread that follows the job fills it; the screen reads it."""
+"""What `cluster watch` shows of a job. Threads that follow the job fill it; the screen reads it."""
 
 import math
 import re
 import threading
 import time
 from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
 
 from msgspec import Struct
 
+from cluster.app import App
+from cluster.jobs import JobSources, end_job, open_head
+from cluster.views.live import find_program, make_advisor
 from cluster.views.terminal import escape_line, escape_plain
+from foundation.errors import ClusterError
 from node.job.scalars import SPEED
+from node.protocol import JobResult, NewFiles
 from node.samples import Sample
-from train.follow.advice import Advisor
-from train.follow.events import Event, render_line
+from train.follow.events import Event, EventReader, render_line
+from train.follow.goals import find_epochs
 from train.follow.progress import Progress
+from train.follow.records import JobRecord
+from train.follow.run import pass_on
+from train.follow.samples import read_samples
 from train.follow.stragglers import WINDOW_S, Straggler, find_culprit
 
 MOST_LINES = 10_000
 MOST_POINTS = 5000  # of each curve
 LONGEST_LINE = 2000
+SAMPLE_EVERY_S = 5.0
 
 
 class LeftError(Exception):
-    """The user has left; raised in the thread that follows the job."""
+    """The user has left."""
 
 
 class LogRow(Struct, frozen=True):
@@ -32,29 +43,73 @@ class LogRow(Struct, frozen=True):
     rank: int | None
 
 
-class JobModel:
-    """A job's progress, log and curves. A Sink for its events; hold `lock` to read.
+class WatchedJob:
+    """A job's progress, log and curves; hold `lock` to read. The screen runs `follow`, `sample` and `stop` in threads.
 
-    title: the job's name. head: the supervisor's node. added: how many lines the log has had so far. samples: the
-    newest of each node. straggler: the worker for which the others wait, if synchronous. error: why the job could not
-    be followed to its end.
+    left: set when the user leaves. added: how many lines the log has had so far. samples: the newest of each node.
+    straggler: the worker for which the others wait, if synchronous. result, files: once has_ended.
     """
 
-    def __init__(self, *, title: str, head: str, epochs: int | None, advisor: Advisor, synchronous: bool) -> None:
-        self.title, self._head, self._advisor = escape_line(title), head, advisor
-        self._synchronous = synchronous
-        self.lock = threading.Lock()
-        self.progress = Progress(epochs=epochs)
+    def __init__(self, app: App, sources: JobSources, record: JobRecord) -> None:
+        self._app, self._sources, self._record = app, sources, record
+        self.title = escape_line(f"job {record.name}")
+        self._head = next((node.name for node in record.nodes), "node-0")
+        self._advisor = make_advisor(app, record.spec)
+        self.lock, self.left = threading.Lock(), threading.Event()
+        self.progress = Progress(epochs=find_epochs(find_program(record.spec)))
         self.lines: deque[LogRow] = deque(maxlen=MOST_LINES)
         self.added = 0
         self.curves: dict[str, deque[float]] = {}
         self.samples: dict[str, Sample] = {}
         self._recent: list[Sample] = []  # those that find_culprit takes
         self.straggler: Straggler | None = None
-        self.error: BaseException | None = None
         self._leading: int | None = None  # the process at whose reports the curves get their points
         self._received_at = time.monotonic()
-        self._left = threading.Event()
+        self.result: JobResult | None = None
+        self.files: Sequence[NewFiles] = ()
+        self.has_ended = False
+
+    def follow(self) -> None:
+        """Follows the job until it ends or the user leaves. Raises ClusterError or a subclass."""
+        reader = EventReader()
+        log = self._sources.open_log(
+            self._record, reader.learn, message=self.message, check=self._check_left, wait=True
+        )
+        with suppress(LeftError), log as lines:
+            self.result = pass_on(lines, reader, self.take)
+            self.files, self.has_ended = reader.files, True
+
+    def _check_left(self) -> None:
+        if self.left.is_set():
+            raise LeftError
+
+    def sample(self) -> None:
+        """Fetches the nodes' samples until the job ends or the user leaves. Without them, the screen has no nodes."""
+        nodes = self._sources.nodes
+        if nodes is None:
+            return
+        config, since = self._app.config, 0.0
+        results, region = config.data.s3_results, config.provision.region
+        with suppress(ClusterError), open_head(self._app, nodes) as head:
+            while not self.left.is_set():
+                with suppress(ClusterError):  # the thread that follows the job says so
+                    found = read_samples(self._record, head, results=results, region=region, since=since)
+                    since = self.take_samples(found)
+                if self.has_ended:
+                    return
+                self.left.wait(SAMPLE_EVERY_S)
+
+    def stop(self) -> None:
+        """Stops the job. The log shows an error."""
+        nodes = self._sources.nodes
+        if nodes is None:
+            raise AssertionError  # without them, no job is found
+        self.message(f"stopping job {self._record.id}")
+        try:
+            with open_head(self._app, nodes) as head:
+                end_job(self._app, head, self._record.id, message=self.message)
+        except ClusterError as error:
+            self.message(f"{error.message} ({error.hint})" if error.hint else error.message)
 
     def take(self, event: Event) -> None:
         """Takes the next event of the job."""
@@ -83,22 +138,9 @@ class JobModel:
             self.samples |= {sample.host: sample for sample in samples}
             newest = max((sample.t for sample in self.samples.values()), default=0.0)
             self._recent = [one for one in (*self._recent, *samples) if one.t > newest - 2 * WINDOW_S]
-            if self._synchronous:
+            if self._record.spec.is_synchronous:
                 self.straggler = find_culprit(self._recent, [rank.process for rank in self.progress.ranks])
             return newest
-
-    def leave(self) -> None:
-        """Ends the thread that follows the job, which calls `refresh` several times a second."""
-        self._left.set()
-
-    def refresh(self) -> None:
-        """Raises LeftError once the user has left."""
-        if self._left.is_set():
-            raise LeftError
-
-    def wait(self, seconds: float) -> bool:
-        """Waits; returns whether the user has left."""
-        return self._left.wait(seconds)
 
     @property
     def now(self) -> float:

@@ -1,9 +1,10 @@
 """The screen of `cluster watch`: nodes, ranks, curves and the log of a job, and its keys."""
 
 import statistics
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import ClassVar
 
+from textual import work
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container, Horizontal, Vertical, VerticalScroll
@@ -14,7 +15,7 @@ from textual.widgets import Footer, Input, Label, Log, Sparkline, Static
 
 from cluster.views.job_rows import Row, Style, render_bars, render_columns, render_ranks, render_status
 from cluster.views.terminal import escape_line
-from cluster.watch.model import MOST_LINES, JobModel, LeftError, find_rows
+from cluster.watch.model import MOST_LINES, WatchedJob, find_rows
 from node.protocol import JobState
 from node.samples import GpuSample, Sample
 from train.follow.progress import render_rate, render_value
@@ -26,39 +27,28 @@ MOST_RANKS = 1000
 MOST_BARS = 8
 STYLES: dict[Style, str] = {"": "", "bold": "bold", "dim": "dim", "slow": "$warning"}
 END_STYLES = {"done": "bold $success", "failed": "bold $error", "stopped": "bold $warning"}
-HELP = """\
-f or /    filter the log: a text, or a number for a rank;
-          Enter keeps the filter, Escape removes it
-r         go to the ranks, or back to the log
-arrows    scroll, as do PgUp, PgDn and Home; End follows the log
-s         stop the job, after a question
-q         leave; the job runs on
-
-In most terminals, Shift and the mouse select text."""
 
 
-class Box(ModalScreen[None]):
-    """A text in the middle of the screen, which any key removes. on_yes: called if that key is y."""
+class Question(ModalScreen[bool]):
+    """A question in the middle of the screen; y means yes, and any other key no."""
 
     CSS = """
-    Box { align: center middle; }
-    Box Label { padding: 1 2; border: round $primary; background: $panel; max-width: 90%; }
+    Question { align: center middle; }
+    Question Label { padding: 1 2; border: round $primary; background: $panel; max-width: 90%; }
     """
 
-    def __init__(self, text: str, on_yes: Callable[[], object] | None = None) -> None:
+    def __init__(self, text: str) -> None:
         super().__init__()
-        self._text, self._on_yes = text, on_yes
+        self._text = text
 
     def compose(self) -> ComposeResult:
         """Yields the text."""
         yield Label(self._text, markup=False)
 
     def on_key(self, event: Key) -> None:
-        """Removes the box."""
+        """Removes the question."""
         event.stop()
-        self.dismiss()
-        if event.key == "y" and self._on_yes is not None:
-            self._on_yes()
+        self.dismiss(event.key == "y")
 
 
 class Curve(Vertical):
@@ -78,12 +68,8 @@ class Curve(Vertical):
             self.plot.data = points
 
 
-class WatchScreen(App[bool]):
-    """Shows a job until the user leaves; returns whether by Ctrl-C.
-
-    Each in a thread: follow follows the job to its end, and may raise; sample fetches samples of the nodes until the
-    user leaves; stop stops the job.
-    """
+class WatchScreen(App[BaseException | None]):
+    """Shows a job until the user leaves. Returns KeyboardInterrupt after Ctrl-C, or why the job cannot be followed."""
 
     ENABLE_COMMAND_PALETTE = False
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (130, "-wide")]  # noqa: RUF012 - textual's type is no ClassVar of a tuple
@@ -116,15 +102,12 @@ class WatchScreen(App[bool]):
         Binding("s", "stop", "Stop"),
         Binding("q", "leave", "Leave"),
         Binding("ctrl+c", "leave(True)", show=False, priority=True),
-        Binding("question_mark", "help", "Help", key_display="?"),
         Binding("escape", "log", "Back to the log", show=False),
     ]
 
-    def __init__(
-        self, model: JobModel, *, follow: Callable[[], object], sample: Callable[[], object], stop: Callable[[], object]
-    ) -> None:
+    def __init__(self, job: WatchedJob) -> None:
         super().__init__()
-        self._model, self._follow, self._sample, self._stop = model, follow, sample, stop
+        self._job = job
         self._shown = 0  # of the model's `added` lines
         self._state: JobState | None = None
         self.status = Static(id="status", markup=False)
@@ -149,58 +132,55 @@ class WatchScreen(App[bool]):
         self.lines.anchor()
         self.lines.focus()
         self.run_worker(self._run_follow, thread=True)
-        self.run_worker(self._sample, thread=True)
+        self.run_worker(self._job.sample, thread=True)
         self.set_interval(DRAW_EVERY_S, self.draw)
 
     def _run_follow(self) -> None:
         try:
-            self._follow()
-        except LeftError:
-            pass
+            self._job.follow()
         except BaseException as error:  # noqa: BLE001 - the command raises it once the terminal is restored
-            self._model.error = error
-            self.call_from_thread(self.exit)
+            self.call_from_thread(self.exit, error)
 
     def draw(self) -> None:
         """Draws what has changed."""
-        model = self._model
-        with model.lock:
+        job = self._job
+        with job.lock:
             self._draw_status()
             self._draw_tables()
-            values = model.values
-            for curve, (name, points) in zip(self.curves, model.curves.items(), strict=False):
+            values = job.values
+            for curve, (name, points) in zip(self.curves, job.curves.items(), strict=False):
                 curve.show(name, [*points, values.get(name, points[-1])])
-            new = min(model.added - self._shown, len(model.lines))
-            rows = list(model.lines)[len(model.lines) - new :]
-            self._shown = model.added
-            state, self._state = self._state, model.progress.state
+            new = min(job.added - self._shown, len(job.lines))
+            rows = list(job.lines)[len(job.lines) - new :]
+            self._shown = job.added
+            state, self._state = self._state, job.progress.state
         if state != self._state:
             self.refresh_bindings()  # an ended job cannot be stopped
         if found := find_rows(rows, self.filter.value):  # to write nothing would scroll to the end, too
             self.lines.write_lines(found)
 
     def _draw_status(self) -> None:
-        progress = self._model.progress
-        text = render_status(progress, title=self._model.title, now=self._model.now, most=self.size.width - 3)
+        progress = self._job.progress
+        text = render_status(progress, title=self._job.title, now=self._job.now, most=self.size.width - 3)
         rows = [Content.styled(text, END_STYLES.get(progress.state, "bold"))]
         result = progress.result
         reasons = filter(None, (result.error, result.cause) if result is not None else ())
         rows.extend(Content.styled(escape_line(why), "$error") for why in reasons)
-        straggler = self._model.straggler
+        straggler = self._job.straggler
         if straggler is not None and progress.ended_at is None:
             rows.append(Content.styled(escape_line(f"slow: {straggler.why}"), "$warning"))
         rows += [Content.styled(f"warning: {escape_line(text)}", "$warning") for text in progress.warnings]
         self.status.update(Content("\n").join(rows))
 
     def _draw_tables(self) -> None:
-        model, progress = self._model, self._model.progress
+        job, progress = self._job, self._job.progress
         most = self.rank_box.scrollable_content_region.width
         rows = render_bars(progress.ranks, most=most, room=MOST_BARS)
         if any(rank.has_report for rank in progress.ranks):
-            rows = (*render_ranks(progress, now=model.now, most=most, room=MOST_RANKS), *rows)
+            rows = (*render_ranks(progress, now=job.now, most=most, room=MOST_RANKS), *rows)
         _fill(self.rank_box, self.ranks, rows)
         most = self.node_box.scrollable_content_region.width
-        _fill(self.node_box, self.nodes, render_nodes(model.samples.values(), most=most))
+        _fill(self.node_box, self.nodes, render_nodes(job.samples.values(), most=most))
 
     def on_input_changed(self) -> None:
         """Shows the log anew, with the new filter."""
@@ -228,26 +208,24 @@ class WatchScreen(App[bool]):
         """Goes to the ranks, or back to the log: the arrow keys scroll it."""
         (self.rank_box if self.lines.has_focus else self.lines).focus()
 
-    def action_stop(self) -> None:
-        """Asks whether to stop the job."""
-        question = f"Stop {self._model.title}?\n\ny: stop it    any other key: let it run"
-        self.push_screen(Box(question, lambda: self.run_worker(self._stop, thread=True)))
+    @work
+    async def action_stop(self) -> None:
+        """Stops the job, after a question."""
+        question = f"Stop {self._job.title}?\n\ny: stop it    any other key: let it run"
+        if await self.push_screen_wait(Question(question)):
+            self.run_worker(self._job.stop, thread=True)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002
         """Whether a key does something."""
-        return action != "stop" or self._model.progress.ended_at is None
+        return action != "stop" or self._job.progress.ended_at is None
 
     def action_leave(self, interrupted: bool = False) -> None:  # noqa: FBT001, FBT002 - textual passes it
         """Leaves; the job runs on."""
-        self.exit(interrupted)
-
-    def action_help(self) -> None:
-        """Shows the keys."""
-        self.push_screen(Box(HELP))
+        self.exit(KeyboardInterrupt() if interrupted else None)
 
     def on_unmount(self) -> None:
         """Ends the threads."""
-        self._model.leave()
+        self._job.left.set()
 
 
 def _fill(box: VerticalScroll, table: Static, rows: Iterable[Row]) -> None:

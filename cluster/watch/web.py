@@ -14,36 +14,30 @@ REFRESH_S = 5
 HEADERS = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "frame-ancestors 'none'",
+    "Content-Type": "text/html; charset=utf-8",
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
 
 
-class LivePage:
-    """A page that is rendered at most every REFRESH_S. render: returns it, and whether it is final; may raise."""
+def make_server(render: Callable[[], tuple[str, bool]]) -> tuple[ThreadingHTTPServer, str]:
+    """Returns a server on a free port of the loopback address, and the page's URL. Raises OSError.
 
-    def __init__(self, render: Callable[[], tuple[str, bool]]) -> None:
-        self._render = render
-        self._lock = threading.Lock()
-        self._page, self._is_final, self._at = "", False, 0.0
+    render: returns the page, and whether it is final. It is called at most every REFRESH_S; its error is the page.
+    """
+    path, lock = f"/{secrets.token_urlsafe(24)}/", threading.Lock()
+    page, is_final, due_at = "", False, 0.0
 
-    def read(self) -> tuple[str, bool]:
-        """Returns the page, and whether it is final. An error is shown on the page."""
-        with self._lock:
-            if not self._is_final and time.monotonic() >= self._at:
+    def read() -> tuple[str, bool]:
+        nonlocal page, is_final, due_at
+        with lock:
+            if not is_final and time.monotonic() >= due_at:
                 try:
-                    self._page, self._is_final = self._render()
+                    page, is_final = render()
                 except ClusterError as error:
-                    self._page = (
-                        f"<!doctype html><meta charset=utf-8><title>cluster</title><pre>{html.escape(str(error))}"
-                    )
-                self._at = time.monotonic() + REFRESH_S
-            return self._page, self._is_final
-
-
-def make_server(page: LivePage) -> tuple[ThreadingHTTPServer, str]:
-    """Returns a server on a free port of the loopback address, and the page's URL. Raises OSError."""
-    token = secrets.token_urlsafe(24)
+                    page = f"<!doctype html><meta charset=utf-8><title>cluster</title><pre>{html.escape(str(error))}"
+                due_at = time.monotonic() + REFRESH_S
+            return page, is_final
 
     class Handler(BaseHTTPRequestHandler):
         server_version, sys_version = "cluster", ""
@@ -53,15 +47,14 @@ def make_server(page: LivePage) -> tuple[ThreadingHTTPServer, str]:
                 super().handle()
 
         def do_GET(self) -> None:
-            if not secrets.compare_digest(self.path.encode(), f"/{token}/".encode()):
+            if not secrets.compare_digest(self.path.encode(), path.encode()):
                 self.send_error(404)
                 return
-            text, is_final = page.read()
+            text, is_last = read()
             body = text.encode("utf-8", "replace")
             self.send_response(200)
-            refresh = {} if is_final else {"Refresh": str(REFRESH_S)}
-            sizes = {"Content-Type": "text/html; charset=utf-8", "Content-Length": str(len(body))}
-            for name, value in (HEADERS | refresh | sizes).items():
+            refresh = {} if is_last else {"Refresh": str(REFRESH_S)}
+            for name, value in (HEADERS | refresh | {"Content-Length": str(len(body))}).items():
                 self.send_header(name, value)
             self.end_headers()
             self.wfile.write(body)
@@ -70,4 +63,4 @@ def make_server(page: LivePage) -> tuple[ThreadingHTTPServer, str]:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    return server, f"http://127.0.0.1:{server.server_port}/{token}/"
+    return server, f"http://127.0.0.1:{server.server_port}{path}"

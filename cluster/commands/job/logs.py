@@ -11,7 +11,6 @@ from typing import Protocol, get_args
 
 import click
 
-from bootstrap.ssh.node_program import Check
 from cluster.app import App, if_interrupted, pass_app
 from cluster.jobs import JobSources, open_jobs
 from cluster.nodes.results import copy_job
@@ -111,14 +110,14 @@ def check_stdout() -> None:
 
 
 def show_log(
-    sources: JobSources, record: JobRecord, sink: Sink, *, wanted: LogWanted, follow: bool, check: Check = check_stdout
+    sources: JobSources, record: JobRecord, sink: Sink, *, wanted: LogWanted, follow: bool
 ) -> tuple[JobResult | None, Sequence[NewFiles]]:
     """Shows the wanted part of the log, with all ranks that are known by now, and follows it if asked.
 
-    Returns the result if the job has ended, and its new files. check: called several times a second, and may raise.
+    Returns the result if the job has ended, and its new files.
     """
     reader = EventReader()
-    log = sources.open_log(record, reader.learn, message=sink.message, check=check, wait=follow, wanted=wanted)
+    log = sources.open_log(record, reader.learn, message=sink.message, check=check_stdout, wait=follow, wanted=wanted)
     with log as lines:
         return pass_on(lines, reader, sink.take), reader.files
 

@@ -5,27 +5,53 @@ import threading
 from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
+from msgspec.structs import replace
 from textual.pilot import Pilot
 from textual.widgets import Label, Static
 
-from cluster.watch.model import LONGEST_LINE, JobModel, LeftError
-from cluster.watch.screen import Box, WatchScreen, render_nodes
+from cluster.app import App
+from cluster.jobs import JobSources
+from cluster.watch.model import LONGEST_LINE, WatchedJob
+from cluster.watch.screen import Question, WatchScreen, render_nodes
 from foundation.errors import ConnectError
 from job_events import line, speed, state, warnings, worker
+from job_records import make_running
 from node.protocol import JobResult
 from node.samples import GpuSample, ProcessSample, Sample
-from train.follow.advice import Advisor
 from train.follow.events import Event
 
 HOSTILE = "\x1b]0;title\x07[bold red]markup[/] \x9b2J \x1b[31mred\x1b[0m \u202egnol"
 FAILED = JobResult(state="failed", exit_code=3, error="worker 1 on node-1: \x1b[2J[red]exit code 3[/]", left={})
 
 
-def job(*events: Event, title: str = "job mnist") -> JobModel:
-    model = JobModel(title=title, head="node-0", epochs=10, advisor=Advisor(), synchronous=True)
-    for event in events:
-        model.take(event)
-    return model
+class Watched(WatchedJob):
+    """A job without a cluster. called: set when it is stopped."""
+
+    def __init__(self, app: App, name: str) -> None:
+        record = make_running(1)
+        super().__init__(app, JobSources(app), replace(record, spec=replace(record.spec, name=name)))
+        self.called = threading.Event()
+        self.to_do: Callable[[], None] = lambda: None  # of the thread that follows the job
+
+    def follow(self) -> None:
+        self.to_do()
+
+    def stop(self) -> None:
+        self.called.set()
+
+
+Make = Callable[..., Watched]
+
+
+@pytest.fixture
+def job(app: App) -> Make:
+    def make(*events: Event, name: str = "mnist") -> Watched:
+        made = Watched(app, name)
+        for event in events:
+            made.take(event)
+        return made
+
+    return make
 
 
 def running(batches: int = 5) -> list[Event]:
@@ -34,14 +60,8 @@ def running(batches: int = 5) -> list[Event]:
     return [state("running"), *reports, *lines]
 
 
-def drive(
-    model: JobModel,
-    script: Callable[[WatchScreen, "Pilot[bool]"], Awaitable[None]],
-    *,
-    follow: Callable[[], object] = lambda: None,
-    stop: Callable[[], object] = lambda: None,
-) -> WatchScreen:
-    screen = WatchScreen(model, follow=follow, sample=lambda: None, stop=stop)
+def drive(job: Watched, script: Callable[[WatchScreen, "Pilot[BaseException | None]"], Awaitable[None]]) -> WatchScreen:
+    screen = WatchScreen(job)
 
     async def run() -> None:
         async with screen.run_test(size=(80, 24)) as pilot:
@@ -52,14 +72,6 @@ def drive(
 
     asyncio.run(run())
     return screen
-
-
-async def until(pilot: "Pilot[bool]", condition: Callable[[], bool]) -> None:
-    for _ in range(200):
-        if condition():
-            return
-        await pilot.pause()
-    raise AssertionError("the condition was never true")
 
 
 def text_of(widget: Static) -> str:
@@ -75,17 +87,17 @@ def shown(screen: WatchScreen) -> Sequence[str]:
     return screen.lines.lines
 
 
-def test_everything_is_on_the_screen() -> None:
-    model = job(*running())
+def test_everything_is_on_the_screen(job: Make) -> None:
+    watched = job(*running())
     gpu = GpuSample(index=0, use=93.0, memory=1 << 30, memory_total=16 << 30)
     for at in range(0, 35, 5):
         busy = (ProcessSample(p=0, cpu=0.5), ProcessSample(p=1, cpu=0.9))
         hosts = ("node-0", ()), ("node-1", busy)
-        model.take_samples(
+        watched.take_samples(
             [Sample(t=100.0 + at, host=host, over_s=5.0, cpu=50.0, gpus=(gpu,), processes=its) for host, its in hosts]
         )
 
-    async def script(screen: WatchScreen, _: "Pilot[bool]") -> None:
+    async def script(screen: WatchScreen, _: "Pilot[BaseException | None]") -> None:
         assert text_of(screen.status).startswith("job mnist: running")
         assert "slow: worker 1 on node-1 waits least" in text_of(screen.status)
         table = text_of(screen.ranks).splitlines()
@@ -102,20 +114,20 @@ def test_everything_is_on_the_screen() -> None:
         for widget in screen.query("#ranks, #nodes, #curves, #log, Footer"):
             assert widget.region.right <= 80
 
-    drive(model, script)
+    drive(watched, script)
 
 
-def test_the_filter() -> None:
+def test_the_filter(job: Make) -> None:
     """A text, a rank; Enter keeps it, Escape removes it; new lines are filtered too."""
-    model = job(*running())
+    watched = job(*running())
 
-    async def script(screen: WatchScreen, pilot: "Pilot[bool]") -> None:
+    async def script(screen: WatchScreen, pilot: "Pilot[BaseException | None]") -> None:
         await pilot.press("f", *"y=0.3")
         assert shown(screen) == ["[worker 1 node-1] Epoch[0] Validation-accuracy=0.3"]
         await pilot.press("enter")
         assert screen.lines.has_focus
-        model.take(line("another", 0))
-        model.take(line("my Y=0.3", 0))
+        watched.take(line("another", 0))
+        watched.take(line("my Y=0.3", 0))
         screen.draw()
         assert shown(screen)[1:] == ["[worker 0 node-0] my Y=0.3"]
         await pilot.press("escape")
@@ -124,13 +136,13 @@ def test_the_filter() -> None:
         await pilot.press("slash", "0", "enter")
         assert {row.split("]")[0] for row in shown(screen)} == {"[worker 0 node-0"}
 
-    drive(model, script)
+    drive(watched, script)
 
 
-def test_keys_between_ranks_and_log_and_resizing() -> None:
-    model = job(*running())
+def test_keys_between_ranks_and_log_and_resizing(job: Make) -> None:
+    watched = job(*running())
 
-    async def script(screen: WatchScreen, pilot: "Pilot[bool]") -> None:
+    async def script(screen: WatchScreen, pilot: "Pilot[BaseException | None]") -> None:
         await pilot.press("r")
         assert screen.rank_box.has_focus
         await pilot.press("r")
@@ -139,28 +151,28 @@ def test_keys_between_ranks_and_log_and_resizing() -> None:
         screen.draw()
         await pilot.pause()
         assert screen.query_one("Footer").region.bottom <= 6
-        await pilot.press("question_mark")
-        assert "stop the job, after a question" in box_of(screen)
-        model.take(line("behind the box"))
+        await pilot.press("s")
+        assert isinstance(screen.screen, Question)
+        watched.take(line("behind the box"))
         screen.draw()
         assert shown(screen)[-1] == "[worker 0 node-0] behind the box"
         await pilot.press("q")
-        assert not isinstance(screen.screen, Box)
+        assert not isinstance(screen.screen, Question)
         assert screen.is_running
 
-    drive(model, script)
+    drive(watched, script)
 
 
-def test_hostile_text_is_inert() -> None:
+def test_hostile_text_is_inert(job: Make) -> None:
     """Escapes are shown, markup is not read, long lines are cut. Enter is not the answer that stops a job."""
-    title, name, called = "job \x1b[2J[red]x", "[blink]loss\x1b", threading.Event()
-    model = job(*running(), line(HOSTILE), line("x" * 1_000_000), warnings(HOSTILE), title=title)
-    model.take(line("step 1 loss [bold]0.5"))
-    model.take(line("step 2 loss nan"))
-    assert "loss" not in model.values
-    model.take(Event(kind="message", at=120.0, text=f"two\nlines {name}"))
+    name = "[blink]loss\x1b"
+    watched = job(*running(), line(HOSTILE), line("x" * 1_000_000), warnings(HOSTILE), name="\x1b[2J[red]x")
+    watched.take(line("step 1 loss [bold]0.5"))
+    watched.take(line("step 2 loss nan"))
+    assert "loss" not in watched.values
+    watched.take(Event(kind="message", at=120.0, text=f"two\nlines {name}"))
 
-    async def script(screen: WatchScreen, pilot: "Pilot[bool]") -> None:
+    async def script(screen: WatchScreen, pilot: "Pilot[BaseException | None]") -> None:
         inert = "\\x1b]0;title\\x07[bold red]markup[/] \\x9b2J red \\u202egnol"
         assert f"[worker 0 node-0] {inert}" in shown(screen)
         assert shown(screen)[-1] == "lines [blink]loss\\x1b"
@@ -171,60 +183,54 @@ def test_hostile_text_is_inert() -> None:
         assert "Stop job \\x1b[2J[red]x?" in box_of(screen)
         await pilot.press("enter")
         await screen.workers.wait_for_complete()
-        assert not called.is_set()
+        assert not watched.called.is_set()
 
-    drive(model, script, stop=called.set)
+    drive(watched, script)
 
 
-def test_the_end_of_a_job_stays_on_the_screen() -> None:
-    called = threading.Event()
+def test_the_end_of_a_job_stays_on_the_screen(job: Make) -> None:
     ended = Event(kind="process", at=120.0, process=worker(1, exit_code=3))
-    model = job(*running(), ended, Event(kind="result", at=121.0, result=FAILED, state="failed"))
+    watched = job(*running(), ended, Event(kind="result", at=121.0, result=FAILED, state="failed"))
 
-    async def script(screen: WatchScreen, pilot: "Pilot[bool]") -> None:
+    async def script(screen: WatchScreen, pilot: "Pilot[BaseException | None]") -> None:
         assert text_of(screen.status).splitlines() == [
             "job mnist: failed 21 s, 2.00 k samples/s, 2 workers, epoch 0, accuracy 0.25",
             "worker 1 on node-1: \\x1b[2J[red]exit code 3[/]",
         ]
         assert "exit 3" in text_of(screen.ranks)
         await pilot.press("s")
-        assert not isinstance(screen.screen, Box)
+        assert not isinstance(screen.screen, Question)
         await pilot.press("q")
 
-    assert drive(model, script, stop=called.set).return_value is False
+    assert drive(watched, script).return_value is None
 
 
-def test_leaving_ends_the_thread_that_follows() -> None:
+def test_leaving_ends_the_thread_that_follows(job: Make) -> None:
     """Ctrl-C is told from q, and what the thread raises is kept for the command."""
-    model = job(*running())
+    watched = job(*running())
     ended = threading.Event()
 
     def follow() -> None:
-        try:
-            while True:
-                model.refresh()
-                model.wait(0.01)
-        except LeftError:
-            ended.set()
-            raise
+        watched.left.wait()
+        ended.set()
 
-    async def script(_: WatchScreen, pilot: "Pilot[bool]") -> None:
+    async def script(_: WatchScreen, pilot: "Pilot[BaseException | None]") -> None:
         await pilot.press("ctrl+c")
 
-    assert drive(model, script, follow=follow).return_value is True
+    watched.to_do = follow
+    assert isinstance(drive(watched, script).return_value, KeyboardInterrupt)
     assert ended.is_set()
-    assert model.error is None
 
     def fail() -> None:
         raise ConnectError("gave up")
 
-    async def wait(screen: WatchScreen, pilot: "Pilot[bool]") -> None:
+    async def wait(screen: WatchScreen, pilot: "Pilot[BaseException | None]") -> None:
         await screen.workers.wait_for_complete()
         await pilot.pause()
 
-    model = job(*running())
-    drive(model, wait, follow=fail)
-    assert str(model.error) == "gave up"
+    watched = job(*running())
+    watched.to_do = fail
+    assert str(drive(watched, wait).return_value) == "gave up"
 
 
 def test_table_of_nodes() -> None:

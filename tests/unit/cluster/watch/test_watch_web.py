@@ -2,19 +2,20 @@
 
 import http.client
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from urllib.parse import urlsplit
 
 import pytest
 
-from cluster.watch.web import LivePage, make_server
+from cluster.watch import web
+from cluster.watch.web import make_server
 from foundation.errors import ConnectError
 
 
 @contextmanager
-def served(page: LivePage) -> Iterator[str]:
-    server, url = make_server(page)
+def served(render: Callable[[], tuple[str, bool]]) -> Iterator[str]:
+    server, url = make_server(render)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:
@@ -34,7 +35,7 @@ def get(url: str, path: str | None = None) -> http.client.HTTPResponse:
 
 
 def test_only_the_token_shows_the_page() -> None:
-    with served(LivePage(lambda: ("<p>page é", False))) as url:
+    with served(lambda: ("<p>page é", False)) as url:
         assert urlsplit(url).hostname == "127.0.0.1"
         answer = get(url)
         assert (answer.status, answer.read().decode()) == (200, "<p>page é")
@@ -45,27 +46,27 @@ def test_only_the_token_shows_the_page() -> None:
             answer = get(url, path)
             assert answer.status == 404
             assert b"page" not in answer.read()
-    with served(LivePage(lambda: ("", False))) as other:
+    with served(lambda: ("", False)) as other:
         assert urlsplit(other).path != token
 
 
 def test_pages_are_rendered_again_until_the_job_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     pages = iter([("first", False), ("second", True), ("third", True)])
-    page = LivePage(lambda: next(pages))
-    assert page.read() == page.read() == ("first", False)
-    monkeypatch.setattr(page, "_at", 0.0)
-    assert page.read() == ("second", True)
-    monkeypatch.setattr(page, "_at", 0.0)
-    with served(page) as url:
-        answer = get(url)
-        assert (answer.read(), answer.headers["Refresh"]) == (b"second", None)
+    with served(lambda: next(pages)) as url:
+        assert [get(url).read(), get(url).read()] == [b"first", b"first"]
+    monkeypatch.setattr(web, "REFRESH_S", 0)
+    pages = iter([("first", False), ("second", True), ("third", True)])
+    with served(lambda: next(pages)) as url:
+        answers = [get(url) for _ in range(3)]
+        assert [answer.read() for answer in answers] == [b"first", b"second", b"second"]
+        assert [answer.headers["Refresh"] for answer in answers] == ["0", None, None]
 
 
 def test_an_error_is_on_the_page() -> None:
     def fail() -> tuple[str, bool]:
         raise ConnectError("node-0 <script>does not answer")
 
-    page = LivePage(fail)
-    text, is_final = page.read()
-    assert "node-0 &lt;script&gt;does not answer" in text
-    assert not is_final
+    with served(fail) as url:
+        answer = get(url)
+        assert b"node-0 &lt;script&gt;does not answer" in answer.read()
+        assert answer.headers["Refresh"] is not None
