@@ -1,8 +1,8 @@
 """What happened in a job, from the lines of its log: the numbers that its ranks reported, its states and its errors."""
 
+import re
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import islice
+from collections.abc import Iterable, Mapping
 
 from msgspec import Struct, field
 
@@ -12,20 +12,18 @@ from node.job.scalars import WORDS, ScalarReader
 from node.protocol import JobResult, JobState, Process
 from train.follow.advice import Advisor
 
-EXACT_LINES = 20_000  # each takes up to 0.1 ms; of later ones, a few whenever the log has grown by one of its parts
+EXACT_LINES = 20_000  # each takes up to 0.1 ms; of later ones, one of each rank whenever the log has grown by a part
 MOST_PARTS = 1000  # divided by the number of ranks
 LEAST_PARTS = 40
-TURNS = 20  # lines for each rank, in which a part is searched
 MOST_CURVES = 16  # of each rank
 LARGEST = 1e100  # number that is drawn: pygal computes with squares
 MOST_MARKS = 200
 RECENT = 20_000  # lines in which those before an error are searched
 ERROR_LINES = 30
-BATCH = 512  # lines that are read together
 OUTPUT_WITHIN = 80  # bytes, where a line of output says so
 LONGEST_LINE = 400  # characters of a line that the report shows
 _OUTPUT = b', "line": "'  # as node/wire.py writes it, after the time and the process
-_HELD_OUT = (b"alid", b"est set", b"val_", b"val ", b"Val ", b"eval")
+_HELD_OUT = re.compile(rb"alid|est set|[Vv]al[ _]|eval")
 
 
 class FirstError(Struct, frozen=True, kw_only=True):
@@ -63,49 +61,34 @@ class History:
         self.result: JobResult | None = None
         self.began_at = self.now = 0.0
         self.lines = self.examined = 0
-        # Of the current part of a long log: the lines at its end, and up to which is searched; whose number is found.
-        self._next, self._until, self._done = 0.0, EXACT_LINES, set[bytes]()
+        self._due: dict[bytes, int] = {}  # of a long log: at how many lines the next one of a process is examined
         self._advisor = advisor or Advisor()
         self._numbers = ScalarReader()
         self._recent: deque[bytes] = deque(maxlen=RECENT)
 
     def read(self, lines: Iterable[bytes]) -> None:
         """Reads lines of the log, up to the job's result."""
-        rest = iter(lines)
-        while self.result is None and (batch := list(islice(rest, BATCH))):
-            self._recent.extend(batch)
-            if self.lines >= max(EXACT_LINES, self._next):
-                self._begin_part()
-            if self.lines >= self._until and self._can_skip(batch):
-                self.lines += len(batch)
-                continue
-            for line in batch:
-                end = line.find(_OUTPUT, 0, OUTPUT_WITHIN)
-                if end < 0 or self._is_examined(line, end):
-                    self._take(line)
-                self.lines += end >= 0
-
-    def _begin_part(self) -> None:
-        """Begins a part of a long log, in whose first lines a number of each process is searched."""
-        ranks = max(len(self._ranks), 1)
-        self._next = self.lines * (1 + 1 / max(MOST_PARTS // ranks, LEAST_PARTS))
-        self._until = self.lines + max(TURNS * ranks, BATCH)
-        self._done.clear()
+        for line in lines:
+            if self.result is not None:
+                return
+            self._recent.append(line)
+            end = line.find(_OUTPUT, 0, OUTPUT_WITHIN)
+            if end < 0 or self._is_examined(line, end):
+                self._take(line)
+            self.lines += end >= 0
 
     def _is_examined(self, line: bytes, end: int) -> bool:
-        if self.lines < EXACT_LINES or any(word in line for word in _HELD_OUT):
+        """Whether a line of output is examined: of a long log, results of a validation, which are rare, and a few."""
+        if self.lines < EXACT_LINES:
             return True
         process = line[line.find(b",", 0, end) : end]
-        if self.lines >= self._until or process in self._done or not any(word in line for word in WORDS):
+        if self.lines < self._due.get(process, 0):
+            return _HELD_OUT.search(line) is not None
+        if not any(word in line for word in WORDS):
             return False
-        self._done.add(process)
+        parts = max(MOST_PARTS // max(len(self._ranks), 1), LEAST_PARTS)
+        self._due[process] = self.lines + self.lines // parts
         return True
-
-    @staticmethod
-    def _can_skip(batch: Sequence[bytes]) -> bool:
-        """Whether these lines are output without a result of a validation, which is rarer than other numbers."""
-        joined = b"\n".join(batch)  # a search in all of them together is the fastest
-        return joined.count(_OUTPUT) == len(batch) and not any(word in joined for word in _HELD_OUT)
 
     def _take(self, line: bytes) -> None:
         """Examines a line, unless it is after the result."""
