@@ -38,7 +38,6 @@ from node.agent.notice import watch as watch_notices
 from node.agent.process import MARK, JobProcess
 from node.agent.volumes import watch as watch_volumes
 from node.engines import ENGINES
-from node.engines.scheduler import HEARTBEAT
 from node.protocol import Container, NewFiles
 from node.samples import Sample
 from node.setup import process_tree
@@ -224,8 +223,6 @@ class Agent(asyncio.Protocol):
             pause_s = LOOK_FOR_CHECKPOINT_S if self._is_noticed else PING_EVERY_S
             await asyncio.sleep(pause_s)
             self._report_files()
-            if self.order.spec.scheduler is not None:
-                self._renew_heartbeat()
             if not self._output.get_write_buffer_size():
                 is_placing = self._placing.locked() and not self._is_ending
                 self.send(Copying() if self.data.is_finishing or is_placing else Ping())
@@ -241,13 +238,6 @@ class Agent(asyncio.Protocol):
     def _send_sample(self, sample: Sample) -> None:
         if not self._output.get_write_buffer_size():  # otherwise the supervisor has enough to read
             self.send(Sampled(sample))
-
-    def _renew_heartbeat(self) -> None:
-        """Keeps the batch script running that holds this node."""
-        with contextlib.suppress(OSError):  # such as a full disk
-            os.makedirs(job_folder.path(self.order.spec.id), mode=0o700, exist_ok=True)
-            with open(job_folder.path(self.order.spec.id, HEARTBEAT), "w") as stream:
-                stream.write(f"{time.time()}\n")
 
     # -- processes -----------------------------------------------------------------------------------------------
 

@@ -14,12 +14,10 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from node.protocol import AllocationRequest
+from node.setup.process_tree import JOB_VARIABLE
 
-HEARTBEAT = "heartbeat"
-"""The file in a job's folder on each node that its agent changes while it runs."""
-SILENCE_S = 60
-"""The batch script ends when the file has not changed for this long."""
-HOLD_EVERY_S = 5
+HOLD_EVERY_S, GRACE_S = 5, 60
+"""How often the batch script looks for processes of the job, and how long it waits for one."""
 _ENDLESS = frozenset({"", "UNLIMITED", "INFINITY", "NONE", "INFINITE"})
 
 
@@ -105,7 +103,7 @@ class Scheduler(ABC):
     # -- submission ----------------------------------------------------------------------------------------------------
 
     def render_script(self, request: AllocationRequest) -> str:
-        """The batch script, which holds the nodes until the supervisor's heartbeat stops."""
+        """The batch script, which holds the nodes while the job runs."""
         walltime = "" if request.walltime_s is None else render_clock(request.walltime_s)
         values = zip(self.forms, (request.queue, walltime, request.account), strict=True)
         options = [*self._options(request), *(form.format(value) for form, value in values if value), *request.options]
@@ -191,26 +189,18 @@ def find_problem(request: AllocationRequest, limits: QueueLimits) -> str:
 
 
 def render_holder(job: str) -> list[str]:
-    """The lines of a script that runs until the job's heartbeat has not changed for a minute.
+    """The lines of a script that runs until its node, the first one, has had no process of the job for a minute.
 
-    The agent on the first node, where the script runs, renews it. It ends when the supervisor is lost. In a shared home
-    folder, file times come from another clock and may be cached, so the script compares the content.
+    The agent there is one: it ends with the job, and when it loses the supervisor.
     """
     return [
         "# Holds the nodes for `cluster train`, which starts the processes of the job itself.",
-        f'folder="$HOME/.cluster/jobs/{job}"',
-        'mkdir -p "$folder" || exit 1',
-        "last= silent_s=0",
-        f"while [ $silent_s -lt {SILENCE_S} ]; do",
+        "idle_s=0",
+        f"while [ $idle_s -lt {GRACE_S} ]; do",
         f"    sleep {HOLD_EVERY_S}",
-        f'    beat=$(cat "$folder/{HEARTBEAT}" 2>/dev/null)',
-        '    if [ "$beat" = "$last" ]; then',
-        f"        silent_s=$((silent_s + {HOLD_EVERY_S}))",
-        "    else",
-        "        last=$beat silent_s=0",
-        "    fi",
+        f"    idle_s=$((idle_s + {HOLD_EVERY_S}))",
+        f"    ! grep -qszx {JOB_VARIABLE}={job} /proc/[0-9]*/environ || idle_s=0",
         "done",
-        f'echo "no heartbeat of job {job} for {SILENCE_S} s" >&2',
         "exit 1",
         "",
     ]

@@ -141,7 +141,7 @@ def find_hosts(record: Record) -> Sequence[JobHost]:
 
 
 async def give_back_nodes(record: Record) -> None:
-    """Cancels the allocation of a batch scheduler. If that fails, it ends a minute after its last heartbeat."""
+    """Cancels the allocation of a batch scheduler. If that fails, it ends a minute after the agents."""
     from node.supervisor.allocation import Client  # noqa: PLC0415 - as above
 
     spec = record.spec

@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import time
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import pytest
 
 from node.engines.scheduler import Response, parse_clock, render_clock, render_holder
 from node.engines.schedulers import SCHEDULERS
-from waits import until
+from node.setup.process_tree import JOB_VARIABLE
 
 JOB = "20260101-000000-abcdef"
 
@@ -29,23 +28,17 @@ def test_a_length_of_time_for_a_scheduler() -> None:
     assert [render_clock(seconds) for seconds in (60, 3599, 100 * 3600)] == ["0:01:00", "0:59:59", "100:00:00"]
 
 
-def test_the_script_holds_nodes_until_the_heartbeat_stops(tmp_path: Path) -> None:
-    beat = tmp_path / ".cluster" / "jobs" / JOB / "heartbeat"
-    script = "\n".join(render_holder(JOB)).replace("sleep 5", "sleep 0.2")
-    env = {**os.environ, "HOME": str(tmp_path)}
-    holder = subprocess.Popen(["/bin/sh", "-c", script], env=env, stderr=subprocess.PIPE)
-    try:
-        until(beat.parent.exists)
-        give_up_at = time.monotonic() + 4  # without a heartbeat, the script would end after 2.4 s
-        while time.monotonic() < give_up_at:
-            beat.write_text(f"{time.monotonic()}\n")
-            time.sleep(0.05)
-        assert holder.poll() is None
-        assert holder.wait(60) == 1
-        assert holder.stderr.read() == f"no heartbeat of job {JOB} for 60 s\n".encode()
-    finally:
-        holder.kill()
-        holder.communicate()
+def test_the_script_holds_nodes_while_the_job_has_a_process(tmp_path: Path) -> None:
+    """In place of waiting, each `sleep` counts, and one of them ends the process."""
+    job, calls = f"{JOB}-{os.getpid()}", tmp_path / "calls"
+    with subprocess.Popen(["/bin/sleep", "600"], env={JOB_VARIABLE: job}) as process:
+        sleep = f'#!/bin/sh\necho "$@" >>{calls}\n[ $(wc -l <{calls}) -ne 20 ] || kill -9 {process.pid}\n'
+        (tmp_path / "sleep").write_text(sleep)
+        (tmp_path / "sleep").chmod(0o755)
+        env = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+        done = subprocess.run(["/bin/sh", "-c", "\n".join(render_holder(job))], env=env, timeout=60, check=False)
+    assert done.returncode == 1
+    assert calls.read_text().split()[:31] == ["5"] * 31  # a minute after the last one that it has seen
 
 
 @pytest.mark.parametrize(

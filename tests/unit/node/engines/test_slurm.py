@@ -51,7 +51,6 @@ def test_the_script_of_a_request_with_every_setting() -> None:
         "#SBATCH --account=lab",
         "#SBATCH --constraint=a100",
     ]
-    assert "20260101-000000-abcdef/heartbeat" not in head
     assert rest.startswith("# Holds the nodes")
 
 
