@@ -1,14 +1,11 @@
 """Jobs that hang silently: the user learns why, and [train] stall_timeout ends them."""
 
-import os
-import re
-import signal
 import time
 from collections.abc import Iterator
 
 import pytest
 
-from job_steps import SLEEPS, Running, Tell, borrowed, check, python, running
+from job_steps import Tell, borrowed, check, python, running
 from project import Project
 
 pytestmark = pytest.mark.sandbox
@@ -36,28 +33,6 @@ def nodes(two_nodes: Project) -> Iterator[Project]:
     with borrowed(two_nodes) as project:
         (project.directory / "stall.toml").write_text(f'stall_timeout = "{STALL_S:.0f}s"\n')
         yield project
-
-
-def stop(job: Running, pid: int) -> int:
-    """Stops a process of a job by SIGSTOP; returns its pid on its own host."""
-    os.kill(pid, signal.SIGSTOP)
-    job.struck_at = time.monotonic()
-    with open(f"/proc/{pid}/status") as stream:
-        (numbers,) = [line for line in stream if line.startswith("NSpid:")]
-    return int(numbers.split()[-1])
-
-
-def test_a_stopped_worker_is_named_and_the_job_is_ended(nodes: Project, record_property: Tell) -> None:
-    """Also without MXNet."""
-    options = ("--job", "stall.toml", "-s", "1", "--launcher", "env")
-    with running(nodes, *options, command=SLEEPS, waiting=2) as job:
-        pid = stop(job, job.worker_on("node-1", program="sh"))
-        who = rf"worker \d on node-1 \(process {pid}\) is stopped, as by SIGSTOP"
-        found = rf"{who}; `cluster exec --node node-1 -- kill -CONT {pid}` resumes it"
-        words = rf"failed: no worker made progress for 6 s \(stall_timeout\): {found}"
-        check("worker stopped", job, (124, words), record_property, silence_s=MOST_S)
-    told = [line for line in job.shown if re.search(rf"^\[supervisor node-0\] .*{found}$", line)]
-    assert told
 
 
 def test_a_worker_with_fewer_batches_is_named(nodes: Project, record_property: Tell) -> None:

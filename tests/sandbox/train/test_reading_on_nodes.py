@@ -91,14 +91,6 @@ def test_every_record_once_per_epoch(nodes: Project, mode: str) -> None:
     assert {"native": "read by MXNet itself", "stage": "read from files staged on the nodes"}[mode] in output
 
 
-def test_output_of_each_node_is_copied_to_results(nodes: Project) -> None:
-    program = "import os; open(os.environ['CLUSTER_OUTPUT_DIR'] + '/net', 'w').write(os.environ['CLUSTER_HOST'])"
-    with nodes.configured(**SETTINGS):
-        nodes.run("train", "--launcher", "env", "--", "python", "-c", program)
-        listed = nodes.run("data", "ls", "--recursive", SAVED_URL).stdout
-    assert re.findall(r"/output/(node-\d)/net", listed) == ["node-0", "node-1"]
-
-
 def test_what_a_command_saves_at_a_url_is_there_for_the_next_job(nodes: Project) -> None:
     """On the node's disk, for a program that cannot open s3://. $CLUSTER_DATA_DIR has the data."""
     line = f"cat {SAVED_URL}m/net; echo from $CLUSTER_JOB_NAME >{SAVED_URL}m/net; ls $CLUSTER_DATA_DIR"

@@ -2,7 +2,6 @@
 
 import errno
 import os
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -59,24 +58,6 @@ def test_the_next_attempt_finds_what_the_job_wrote(tree: Path) -> None:
     (work / "checkpoint").touch()
     place(tree)
     assert ((work / "train.py").read_text(), new()) == ("changed", {"train.py": None, "checkpoint": None})
-
-
-def test_an_attempt_waits_for_the_copy_of_another_host(tree: Path) -> None:
-    """Hosts may share the home folder, and locks do not reach over NFS."""
-    claim = Path(job_folder.path("j", "placing-1"))
-    claim.parent.mkdir(parents=True)
-    claim.touch()
-    waiting = threading.Thread(target=place, args=(tree,))
-    waiting.start()
-    waiting.join(0.2)
-    assert waiting.is_alive()
-    claim.write_text("placed")
-    waiting.join(5)
-    assert not waiting.is_alive()
-    assert not Path(job_folder.path("j", "work")).exists()
-    claim.write_text("No space left on device")
-    with pytest.raises(OSError, match="another process of the job failed: No space left"):
-        place(tree)
 
 
 def test_a_full_disk_is_named_and_gets_its_space_back(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -164,13 +164,6 @@ def refusal(code: str, more: str = "") -> bytes:
     return f"<Error><Code>{code}</Code><Message>AWS's words.</Message>{more}</Error>".encode()
 
 
-def test_temporary_errors_are_retried() -> None:
-    refused = 503, dict[str, str](), refusal("SlowDown")
-    with Answers(refused, refused, (200, {"ETag": '"1"'}, b"")) as answers:
-        store_at(answers.url).put_file(__file__, "s3://results/a")
-        assert len(answers.asked) == 3
-
-
 @pytest.mark.parametrize(
     ("status", "headers", "body", "message"),
     [

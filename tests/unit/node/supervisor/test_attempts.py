@@ -15,7 +15,7 @@ from typing import Any
 import pynvml
 
 from http_server import serve_metadata
-from job_host import LocalHead, job_host, job_id, lines_of
+from job_host import LocalHead, job_host, job_id
 from waits import until
 
 __all__ = ["job_host"]
@@ -93,54 +93,8 @@ def replace(host: LocalHead, *new: dict[str, Any]) -> dict[str, Any]:
     return answer
 
 
-def states(log: Any) -> list[str]:
-    return [event["state"] for event in log if "state" in event]
-
-
 def messages_in(log: Any) -> list[str]:
     return [event["message"] for event in log if "message" in event]
-
-
-def test_a_notice_saves_a_checkpoint_and_another_attempt_continues_from_it(job_host: LocalHead) -> None:
-    with noticed_once_here(job_host) as env:
-        submit(job_host, make_order(job_host, env=env | {"FIRST": "wait_for_notice; progress 5; save"}))
-        record = wait_for_state(job_host, "waiting")
-        assert record["waiting_for"] == ["node-1"]
-        assert replace(job_host, {**NEW, "name": "node-7"}) == {
-            "error": "the job does not wait for node-7, but for node-1"
-        }
-        # A later job is refused: this one keeps its place.
-        [refused] = job_host.ask("submit", order=make_order(job_host, job=job_id(2)))
-        other = refused["refused"]
-        assert (other["spec"]["id"], other["state"], other["waiting_for"]) == (JOB, "waiting", ["node-1"])
-        assert job_host.ask("message", JOB, "the lease ends in 10 minutes") == [{"job": JOB}]
-        assert replace(job_host, NEW) == {"job": JOB}
-        result = job_host.result()
-    assert result == {"state": "done", "exit_code": 0, "error": None, "cause": None, "culprit": None, "left": {}}
-    log = [json.loads(line) for line in job_host.events().splitlines()]
-    assert states(log) == ["starting", "running", "ending", "waiting", "starting", "running", "ending", "done"]
-    assert sorted(lines_of(log, "worker"))[-4:] == ["here 1  ", "here 1  ", "here 2 1 ", "here 2 1 "]
-    lines = messages_in(log)
-    assert lines[0].startswith("spot notice: EC2 will terminate node-1 at ")
-    assert any(line.startswith("waiting up to 90 s") for line in lines)
-    [saved] = [line for line in lines if line.endswith(" has saved a checkpoint of epoch 1, batch 4")]
-    assert saved.startswith(("worker 0 on node-0 ", "worker 1 on node-1 "))  # both workers save; the first one counts
-    assert any(line.startswith("waiting for node-1: `cluster up` replaces it") for line in lines)
-    assert "the lease ends in 10 minutes" in lines
-    assert "node-1 is there again: i-9" in lines
-    numbers = [event["p"] for event in log if "role" in event]
-    assert numbers == [0, 1, 2, 3]
-    first, second = job_host.record()["attempts"]
-    assert (first["reason"], first["lost"], first["exit_code"], first["lost_batches"]) == ("notice", ["node-1"], 1, 1)
-    assert (first["instances"], second["instances"]) == ({"node-1": "i-1"}, {"node-1": "i-9"})
-    assert (second["reason"], second["lost"], second["exit_code"]) == ("done", [], 0)
-    assert first["started_at"] <= first["ended_at"] <= second["started_at"] <= second["ended_at"]
-    assert job_host.record()["waiting_for"] == []
-    assert [node["ip"] for node in job_host.record()["nodes"]] == ["127.0.0.1", "127.0.0.3"]
-    of_rank_0 = {event["p"] for event in log if event.get("rank") == 0}
-    output = [event["line"] for event in log if "line" in event and event["p"] in of_rank_0]
-    assert output == ["here 1  ", "here 2 1 ", "Resumed from epoch 1 batch 4"]
-    assert not job_host.processes()
 
 
 def test_a_job_that_does_not_save_in_time_is_interrupted_anyway(job_host: LocalHead) -> None:

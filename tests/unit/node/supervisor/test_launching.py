@@ -1,20 +1,15 @@
 """The processes that the head starts by launch.py and mpirun, and how the supervisor learns about them."""
 
-import json
 import socket
 from typing import Any
 
 import pytest
 
-from foundation.decode import decode
 from job_channels import make_agents, make_order
 from node import ports
-from node.agent.shim import render_program
 from node.protocol import Container, JobHost
 from node.supervisor import launching
-from node.supervisor.launch import parse_ssh
 from node.supervisor.processes import Processes
-from node.wire import Launch, Request, RunProgram
 
 TORCHRUN = ("GROUP_RANK", "GROUP_WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 HOSTS = tuple(JobHost(name=f"node-{i}", ip=f"10.0.0.{4 + i}", instance_id=f"i-{i}") for i in range(3))
@@ -35,13 +30,6 @@ def test_an_images_own_torchrun_is_in_its_container(*, has_environment: bool) ->
     assert launcher.is_contained is not has_environment
 
 
-def test_launch_pys_ssh_command_is_parsed() -> None:
-    program = "export OMP_NUM_THREADS=1; export DMLC_ROLE=worker; export DMLC_PS_ROOT_PORT=9091; cd /x/; run it"
-    assert parse_ssh(["-o", "StrictHostKeyChecking=no", "10.0.0.5", "-p", "22", program]) == Launch(
-        host="10.0.0.5", launched={"DMLC_ROLE": "worker", "DMLC_PS_ROOT_PORT": "9091"}
-    )
-
-
 def test_the_heads_programs_keep_a_logins_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
     """mpirun's processes on the head inherit them, and the command that replaces nodes calls AWS."""
     monkeypatch.setenv("HTTPS_PROXY", "http://p:1")
@@ -50,13 +38,6 @@ def test_the_heads_programs_keep_a_logins_proxies(monkeypatch: pytest.MonkeyPatc
     assert (env["HTTPS_PROXY"], "169.254.169.254" in env["no_proxy"]) == ("http://p:1", True)
     assert env["PATH"].startswith("/e/bin:")
     assert "hush" not in env.values()
-
-
-def test_mpiruns_ssh_command_becomes_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CLUSTER_MPI_SSH", "/j/bin/mpi-ssh")
-    sent = render_program(["-x", "10.0.0.5", "orted -mca plm_rsh_agent", '"/j/bin/mpi-ssh"'])
-    message: Any = decode(json.dumps(sent).encode(), Request)  # type: ignore[arg-type] # a union
-    assert message == RunProgram("10.0.0.5", 'orted -mca plm_rsh_agent "/usr/bin/ssh"')
 
 
 def test_mpiruns_daemon_gets_no_secret() -> None:

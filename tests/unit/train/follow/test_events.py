@@ -83,11 +83,6 @@ def test_a_damaged_line_is_an_event_and_the_next_is_read(line: bytes, why: str) 
     )
 
 
-def test_invalid_utf_8_stays_as_python_writes_it() -> None:
-    event = EventReader().read(json.dumps({"t": 1.0, "message": "caf\udce9"}).encode())
-    assert event == Event(kind="message", at=1.0, text="caf\udce9")
-
-
 def process(role: Role = "worker", *, rank: int | None = 0, host: str = "node-1") -> Process:
     return Process(number=0, role=role, host=host, rank=rank)
 

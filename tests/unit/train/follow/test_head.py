@@ -9,12 +9,9 @@ import pytest
 
 from bootstrap.runtime.code import runtime_digest
 from bootstrap.ssh.node_program import AnswerError, runtime_command
-from foundation.errors import ConnectError, NodeCommandError
+from foundation.errors import ConnectError
 from job_channels import ALIVE, Channel, FakeHead, channel, make_order
-from node.protocol import shorten
 from train.follow.run import submit
-
-DEEP = b"[" * 1_000_000 + b"]" * 1_000_000
 
 
 def lines(made: Channel) -> list[bytes]:
@@ -68,11 +65,6 @@ def test_a_runtime_that_an_interrupted_command_left_does_not_count(
     assert (done.returncode, done.stdout.strip(), done.stderr) == (0, runs, "")
 
 
-def test_foreign_texts_become_one_line_of_limited_length() -> None:
-    assert shorten("a\r\nb\n\n c") == "a; b; c"
-    assert len(shorten("x" * 10**6)) == 500
-
-
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock that advances by half a second each time it is read."""
@@ -90,17 +82,3 @@ def test_a_job_without_an_answer_is_not_submitted_again(clock: None) -> None:
     with pytest.raises(AnswerError, match="job j1 may or may not have started"):
         submit(fake.make(), make_order(), follow=True)
     assert fake.asked == [["submit", "--follow"]]
-
-
-@pytest.mark.parametrize(
-    "answer", [b'{"refused": 1}', b'{"job": "j1", "state": "thriving"}', b'{"job": "j1", "x": ' + DEEP + b"}"]
-)
-def test_an_invalid_answer_to_an_order(answer: bytes) -> None:
-    with pytest.raises(AnswerError, match="sent an invalid answer"):
-        submit(FakeHead(lambda _: channel(answer + b"\n")).make(), make_order(), follow=False)
-
-
-def test_a_failure_of_the_head_shows_its_last_lines() -> None:
-    message = b"Traceback (most recent call last):\n  File \"jobs.py\", line 1, in <module>\nKeyError: 'state'\n"
-    with pytest.raises(NodeCommandError, match=r"exit code 1 from: jobs\.py\n(.*\n)*  \| KeyError: 'state'$"):
-        ask(exit_code=1, stderr=message)

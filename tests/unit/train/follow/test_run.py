@@ -22,7 +22,6 @@ from train.follow.run import (
     LogStream,
     check_result,
     end_everywhere,
-    stop_job,
     submit,
 )
 
@@ -51,14 +50,6 @@ def test_a_job_is_submitted_on_stdin_and_followed_on_the_same_channel() -> None:
     result = Follower(fake.make(), "j1", take=events.append, message=pytest.fail).run(started.program)
     assert result.state == "done"
     assert events == everything()
-    assert fake.channels[0].closed
-
-
-def test_a_detached_job_has_no_channel() -> None:
-    fake = FakeHead(lambda _: channel(b'{"job":"j1","state":"queued"}\n'))
-    started = submit(fake.make(), ORDER, follow=False)
-    assert (started.state, started.program) == ("queued", None)
-    assert fake.asked == [["submit"]]
     assert fake.channels[0].closed
 
 
@@ -181,15 +172,6 @@ def test_an_interrupted_follower_continues() -> None:
     assert events == everything()
 
 
-def test_without_waiting_a_log_ends_at_its_current_end() -> None:
-    fake = FakeHead(lambda _: channel(LOG[:200]))
-    stream = LogStream(fake.make(), "j1", message=pytest.fail, wait=False)
-    whole = LOG[:200].rpartition(b"\n")[0].split(b"\n")
-    assert list(stream.lines()) == whole
-    assert stream.offset == len(b"\n".join(whole)) + 1
-    assert fake.asked == [["follow", "j1", "0", "--no-wait"]]
-
-
 def test_a_wanted_part_of_a_log_is_asked_for_once() -> None:
     start = LOG.index(b'{"t": 3.0, "p": 0')
     known = Process(role="worker", host="node-0", number=0, rank=1)
@@ -239,17 +221,6 @@ def test_the_error_for_each_end_of_a_job(ended: JobResult, code: int, words: str
     with pytest.raises(JobError, match=words) as caught:
         check_result("j1", ended)
     assert caught.value.exit_code == code
-
-
-def test_a_job_is_stopped_by_its_supervisor() -> None:
-    messages = {"result": {"state": "stopped", "exit_code": 130, "error": None, "left": {}}}
-    fake = FakeHead(lambda _: channel(None, ALIVE, encode([messages])))
-    assert stop_job(fake.make(), "j1") == (result(state="stopped", exit_code=130), False)
-    assert fake.asked == [["stop", "j1"]]
-    fake = FakeHead(lambda _: channel(encode([{**messages, "already": True}])))
-    assert stop_job(fake.make(), "j1")[1]
-    with pytest.raises(NotFoundError):
-        stop_job(FakeHead(lambda _: channel()).make(), "j1")  # the head has no program for this
 
 
 def test_nodes_that_cannot_be_searched_are_named() -> None:

@@ -55,22 +55,6 @@ def test_only_mxnet_sees_the_jobs_secrets(nodes: list[ReadyNode], fake_mxnet: Fa
     assert (found.status, found.result) == ("ok", "read by MXNet, a record of 5 bytes")
 
 
-@pytest.mark.parametrize(
-    ("mxnet", "status", "result"),
-    [
-        ("raise OSError('libcuda.so.1')", "unchecked", "not checked: OSError: libcuda.so.1"),
-        ("os.abort()", "failed", "MXNet was killed by signal 6"),
-    ],
-)
-def test_an_mxnet_that_cannot_be_imported(
-    nodes: list[ReadyNode], fake_mxnet: FakeMXNet, mxnet: str, status: str, result: str
-) -> None:
-    fake_mxnet(mxnet)
-    probe = s3_probe(parse_url("s3://bucket/a.rec"), S3Access(env={}, secrets={}))
-    (found,) = of_kind(verify(nodes[:1], probes=[probe], report=silent), "s3")
-    assert (found.status, found.result) == (status, result)
-
-
 # Messages of MXNet 1.7.0.post2 when a server refuses requests, shortened.
 FRAME = 'Traceback (most recent call last):\n  File "src/io/s3_filesys.cc", line 1096\n'
 CURL = "Error: Check failed: curl_easy_perform(curl) == CURLE_OK: "

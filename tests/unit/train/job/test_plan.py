@@ -1,14 +1,10 @@
 """A job's plan: processes and their nodes, GPUs, threads, environment and name; and the plan's text."""
 
 import dataclasses
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from msgspec import to_builtins
 from msgspec.structs import replace
 
 from bootstrap.apply import ReadyNode
@@ -18,8 +14,6 @@ from node.protocol import Machine
 from provision.preflight.machines import Hardware
 from train.job.config import DataConfig, TrainConfig
 from train.job.defaults import render_settings
-from train.job.placement import place
-from train.job.survey import Survey
 
 
 @pytest.mark.parametrize(
@@ -137,14 +131,6 @@ def test_p3_leaves_updates_to_the_workers() -> None:
     assert "MXNET_UPDATE_ON_KVSTORE" not in plan(TrainConfig(), 2).order.env
 
 
-def test_a_job_runs_where_its_files_are_copied() -> None:
-    config = TrainConfig(sync_dst_dir="~/job/")
-    order = plan(config, with_files(cpus(2)), script=OWN_SCRIPT).order
-    assert (order.spec.cwd, order.tree) == ("/home/ubuntu/job", PROJECT_DIR)
-    assert order.spec.command[1] == "/home/ubuntu/job/my/train.py"
-    assert plan(config, with_files(cpus(2))).order.spec.command[1] == SCRIPT
-
-
 def test_a_job_runs_in_a_subfolder() -> None:
     """The script's path does not depend on it."""
     order = plan(TrainConfig(cwd="./my/"), with_files(cpus(2)), script=OWN_SCRIPT).order
@@ -153,28 +139,6 @@ def test_a_job_runs_in_a_subfolder() -> None:
     for cwd, subfolder in ((".", ""), (".hidden", ".hidden")):
         order = plan(TrainConfig(cwd=cwd), with_files(cpus(2)), script=OWN_SCRIPT).order
         assert order.train.subfolder == subfolder
-
-
-def test_the_order_as_json() -> None:
-    keys: dict[str, Any] = {"env_server": {"A": "1"}, "env_worker": {"A": "2", "A_TOKEN": "hush"}}
-    config = TrainConfig(max_duration="2h", queue=True, **keys)
-    survey = Survey(owner="arn:aws:iam::1:user/me")
-    document = to_builtins(plan(config, 2, survey=survey, data=DataConfig(results="s3://bucket/y")).order)
-    env = {"CLUSTER_OUTPUT_URL": "s3://bucket/y/j/", "CLUSTER_JOB_NAME": "train_mnist"}
-    env |= {"CLUSTER_RESULTS_URL": "s3://bucket/y"}
-    assert document.items() >= {**keys, "tree": None, "secrets": {}}.items()
-    assert document["env"].items() >= env.items()
-    assert "CLUSTER_DATA_URL" not in document["env"]
-    spec = document["spec"]
-    wanted: dict[str, Any] = {"id": "j", "name": "train_mnist", "owner": survey.owner}
-    wanted |= {"output_url": env["CLUSTER_OUTPUT_URL"], "library": "mxnet==1.7.0.post2", "code": "cd"}
-    wanted |= {"project": None, "workers": 2, "servers": 2}
-    assert spec.items() >= wanted.items()
-    assert spec["env"] == {**document["env"], "A (servers)": "1", "A (workers)": "2", "A_TOKEN (workers)": "***"}
-    settled = {"name": "train_mnist", "queue": True, "launcher": "ssh", "max_duration": "2h", "workers": 2}
-    settled |= {"servers": 2, "hosts": ("node-0", "node-1"), "nodes": "current"}
-    settled |= {"env_server": {"A": "1"}, "env_worker": {"A": "2", "A_TOKEN": "***"}}
-    assert spec["train"].items() >= settled.items()
 
 
 @pytest.mark.parametrize(
@@ -224,27 +188,3 @@ def test_a_hidden_value_is_not_shown() -> None:
     message = "\n".join(render_settings(job))
     assert "hush" not in message
     assert "OMP_NUM_THREADS=*** (yours)" in message
-
-
-@given(
-    st.lists(st.integers(0, 4), min_size=1, max_size=8),
-    st.integers(1, 20),
-    st.integers(1, 20),
-    st.sampled_from(["ssh", "local"]),
-)
-def test_processes_are_placed_as_launch_py_places_them(
-    lines: list[int], workers: int, servers: int, launcher: str
-) -> None:
-    """In its ssh.py: `for i in range(nworker + nserver)`, a server while `i < nserver`, on `hosts[i % len(hosts)]`."""
-    nodes = cpus(5)
-    placement = place(
-        [nodes[line] for line in lines], head=nodes[0], launcher=launcher, workers=workers, servers=servers
-    )
-    hosts = [f"node-{line}" for line in lines] if launcher == "ssh" else ["node-0"]
-    roles = ["server" if index < servers else "worker" for index in range(workers + servers)]
-    started = Counter((role, hosts[index % len(hosts)]) for index, role in enumerate(roles))
-    assert {name: count for (role, name), count in started.items() if role == "worker"} == placement.workers
-    assert {name: count for (role, name), count in started.items() if role == "server"} == placement.servers
-    assert sum(placement.processes.values()) == workers + servers
-    assert placement.nodes[0].host.name == "node-0"
-    assert set(placement.processes) <= {node.host.name for node in placement.nodes}

@@ -9,7 +9,6 @@ from cluster.config import parse_config
 from foundation.errors import ConfigError
 from foundation.settings import check
 from train.job.config import QueueConfig
-from train.job.job_plan import make_request
 
 
 @pytest.mark.parametrize(
@@ -47,10 +46,3 @@ def test_a_job_that_may_run_longer_than_its_walltime_is_refused() -> None:
 def test_wrong_values_are_refused(key: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=key):
         check(QueueConfig, {key: value}, source="cluster.toml")
-
-
-def test_a_request_for_nodes() -> None:
-    queue = check(QueueConfig, {"name": "gpu", "account": "lab", "options": ["--x"]}, source="cluster.toml")
-    made = make_request(queue, job="20260101-000000-abcdef", name="mlp", nodes=2, max_duration_s=90)
-    assert (made.queue, made.account, made.options) == ("gpu", "lab", ("--x",))
-    assert (made.nodes, made.walltime_s, made.slots_per_node) == (2, 120, 0)

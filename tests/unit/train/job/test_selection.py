@@ -4,7 +4,7 @@ import pytest
 
 from foundation.errors import ClusterError
 from provision.model import Market
-from train.job.selection import check_nodes, parse_nodes, select_nodes
+from train.job.selection import check_nodes, select_nodes
 
 NODES: dict[str, Market] = {"n0": "on-demand", "n1": "spot", "n2": "spot"}
 
@@ -36,8 +36,3 @@ def test_too_few_nodes_are_refused(selection: int | str, nodes: dict[str, Market
 def test_other_values_are_refused(value: int | str) -> None:
     with pytest.raises(ValueError, match="must be"):
         check_nodes(value)
-
-
-@pytest.mark.parametrize(("text", "value"), [("2", 2), ("2..", "2.."), ("spot", "spot")])
-def test_the_option_takes_numbers_and_words(text: str, value: int | str) -> None:
-    assert parse_nodes(text) == value

@@ -55,19 +55,6 @@ def test_a_job_gets_temporary_keys_of_a_long_lived_one(monkeypatch: pytest.Monke
     assert access.left_s == pytest.approx(36 * 3600, abs=60)
 
 
-def test_temporary_credentials_that_cannot_be_limited_are_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    from moto import mock_aws  # noqa: PLC0415 - as above
-
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "ASIA1")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s")
-    monkeypatch.setenv("AWS_SESSION_TOKEN", "t")
-    with mock_aws(config={"core": {"mock_credentials": False}}):
-        access = find_access()
-    assert not access.of_nodes
-    assert access.warning is not None
-    assert access.secrets == {"AWS_ACCESS_KEY_ID": "ASIA1", "AWS_SECRET_ACCESS_KEY": "s", "AWS_SESSION_TOKEN": "t"}
-
-
 def test_the_certificates_of_a_private_endpoint_go_to_the_job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """They are for the endpoint: AWS's own certificates need none."""
     monkeypatch.setenv("AWS_CA_BUNDLE", str(tmp_path / "ca.pem"))

@@ -107,17 +107,6 @@ def test_the_newest_is_found(checkpoints: ModuleType, tmp_path: Path) -> None:
     assert find(open_checkpoints(checkpoints, prefix), "again") == (1, 0, "again")
 
 
-def test_two_names_take_turns(checkpoints: ModuleType, tmp_path: Path) -> None:
-    """A resumed training keeps the checkpoint that it began with until the next one is complete."""
-    prefix = str(tmp_path / "net")
-    opened = open_checkpoints(checkpoints, prefix)
-    names = [save(opened, 0, batch) for batch in (3, 6, 9)]
-    assert [Path(name).name for name in names] == ["net-batch-0.params", "net-batch-1.params", "net-batch-0.params"]
-    resumed = open_checkpoints(checkpoints, prefix)
-    resumed.find()
-    assert save(resumed, 0, 12).endswith("net-batch-1.params")
-
-
 @pytest.mark.parametrize(
     ("name", "change"),
     [

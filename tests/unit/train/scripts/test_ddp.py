@@ -43,25 +43,3 @@ def test_a_rank_that_does_not_join_is_an_error() -> None:
     last = done.stderr.splitlines()[-1]
     assert last.startswith("train_mnist_torch.py: error: the process group did not form: Timed out after")
     assert "1/2 clients joined" in last
-
-
-AGENT = """
-import sys, torch.distributed as d
-store = d.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-print(store.port, flush=True)
-sys.stdin.read()
-"""
-
-
-def test_nor_is_it_awaited_for_long_with_torchruns_store() -> None:
-    where = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
-    with subprocess.Popen(
-        [real_torch(), "-c", AGENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as agent:
-        assert agent.stdout is not None
-        where |= {"MASTER_PORT": agent.stdout.readline().strip(), "TORCHELASTIC_USE_AGENT_STORE": "True"}
-        done = run_script(real_torch(), "--data-dir", "d", "--dist-timeout", "1", **where)
-        agent.communicate()
-    assert done.returncode == 1
-    last = done.stderr.splitlines()[-1]
-    assert last.startswith("train_mnist_torch.py: error: the process group did not form: wait timeout after 1000ms")
