@@ -14,7 +14,7 @@ from node.engines import ENGINES
 from node.programs import shim_words
 from node.setup import process_tree
 from node.staging.outputs import GIVE_UP_S
-from node.wire import Announced, Booted, Closed, Copying, End, Exited, Refuse, Started
+from node.wire import Announced, Booted, Closed, Copying, End, Exited, Started
 from node_agent import NodeAgent, end_from_outside, home, run_agent
 from train.job.job_plan import new_job_id
 from waits import until
@@ -57,14 +57,6 @@ def test_a_process_reports_start_lines_and_exit(commands: list[str], lines: list
     assert booted == Booted(process_tree.boot())
     assert isinstance(started, Started)
     assert agent.lines() == lines
-
-
-def test_files_that_cannot_be_copied_are_an_error() -> None:
-    with run_agent(cwd="/proc/none") as agent:
-        agent.start("true", folder="/proc/none")
-        exited = agent.read_until(Exited)
-    assert (exited.exit_code, exited.at) == (1, -1)
-    assert str(exited.why).startswith("cannot copy the job's files: ")
 
 
 def test_a_command_that_cannot_start_is_an_error() -> None:
@@ -209,13 +201,6 @@ def test_the_process_of_a_killed_shim_is_ended() -> None:
         os.kill(shim, signal.SIGKILL)
         assert agent.read_until(Exited, 1) == Exited(p=1, exit_code=143, signal=15, ended=True)
         assert is_gone(pid)
-
-
-def test_a_refused_shim_fails() -> None:
-    with run_agent(train=TORCHRUN) as agent:
-        start_launcher(agent, RANK="0")
-        agent.send(Refuse(agent.read_until(Announced).shim))
-        assert agent.read_until(Exited, 0) == Exited(p=0, exit_code=1)
 
 
 def test_only_the_ranks_own_variables_leave_a_container() -> None:

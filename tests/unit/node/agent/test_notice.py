@@ -1,7 +1,5 @@
 """Spot notices on a node, without a job."""
 
-import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -67,16 +65,6 @@ def test_only_programs_with_a_handler_get_the_signal(tmp_path: Path) -> None:
         finally:
             catches.kill()
             sleeps.kill()
-
-
-def test_each_change_is_read_once(tmp_path: Path) -> None:
-    file = NoticeFile(str(tmp_path / "attempt-1"))
-    assert file.read_new(".progress") is None
-    for batch in (1, 2):
-        (tmp_path / "new").write_text(json.dumps({"epoch": 0, "batch": batch}))
-        os.replace(tmp_path / "new", tmp_path / "attempt-1.progress")
-        assert file.read_new(".progress") == {"epoch": 0, "batch": batch}
-        assert file.read_new(".progress") is None
 
 
 def test_boots_differ_in_any_part_that_both_know() -> None:

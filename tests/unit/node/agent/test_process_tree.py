@@ -1,10 +1,8 @@
 """Processes are ended step by step, with a simulated clock and with real processes."""
 
 import asyncio
-import errno
 import os
 import signal
-import subprocess
 import time
 from pathlib import Path
 
@@ -39,28 +37,6 @@ def test_a_process_that_does_not_end_is_reported_as_left(monkeypatch: pytest.Mon
     assert asyncio.run(end_processes(lambda: [STUBBORN])) == [STUBBORN]
     assert machine.now == 104.0
     assert machine.told == [([7], signal.SIGTERM), ([7], signal.SIGKILL)]
-
-
-def refuse(pid: int, number: int) -> None:
-    raise PermissionError(errno.EPERM, f"{pid} {number}")
-
-
-def test_a_stopped_process_of_root_receives_sigterm_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "sudo").write_text('#!/bin/sh\nshift\nexec "$@"\n')
-    (tmp_path / "sudo").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    script = "trap 'echo told; exit 3' TERM; echo waits; while :; do sleep 0.05; done"
-    with subprocess.Popen(["/bin/sh", "-c", script], stdout=subprocess.PIPE, text=True) as root:
-        assert root.stdout.readline() == "waits\n"
-        root.send_signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, root.pid, os.WSTOPPED | os.WNOWAIT)
-        with monkeypatch.context() as refusing:
-            refusing.setattr(os, "kill", refuse)
-            process_tree.signal_all([root.pid], signal.SIGTERM)
-        try:
-            assert root.wait(timeout=10) == 3
-        finally:
-            root.kill()
 
 
 def test_the_parent_may_read_the_memory_of_what_it_starts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -53,17 +53,3 @@ def test_a_server_that_fails(
     (tmp_path / "stat").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     assert text_of(["/shared"], limit_s) == f"volume /shared of node-0 (10.0.0.4): {message}"
-
-
-def test_a_watch_reports_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(volumes, "EVERY_S", 0.01)
-    messages: list[str] = []
-    released: list[str] = []
-
-    async def release(mount: str) -> None:
-        released.append(mount)
-
-    monkeypatch.setattr(volumes, "release", release)
-    asyncio.run(volumes.watch(["/shared"], messages.append))
-    assert released == ["/shared"]
-    assert messages == ["volume /shared of node-0 (10.0.0.4): the connection is lost"]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from job_channels import make_order
-from node.engines import ENGINES, check_launcher
+from node.engines import ENGINES
 from node.engines.engine import Head, HeadLaunch, HostLaunch, NewProcess, Rendezvous
 from node.protocol import HostSettings, JobHost
 
@@ -17,11 +17,6 @@ HOSTFILE = ("10.0.0.4", "10.0.0.5", "10.0.0.5")
 PLACE = HostSettings(user="me", port=22, python="/e/bin/python", code_dir="/c", cwd="/p", command=("train",))
 TORCHRUN = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "10.0.0.4", "MASTER_PORT": "29500"}
 PS_LITE = {"DMLC_PS_ROOT_URI": "10.0.0.4", "DMLC_PS_ROOT_PORT": "9091"}
-
-
-def test_unknown_launchers_are_refused() -> None:
-    with pytest.raises(ValueError, match="one of: auto, ssh"):
-        check_launcher("yarn")
 
 
 @pytest.mark.parametrize(

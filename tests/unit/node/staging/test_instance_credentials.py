@@ -59,13 +59,6 @@ def test_a_job_gets_the_instances_keys(metadata: Metadata) -> None:
     assert [method for method, _ in metadata.asked] == ["PUT", "GET"] * 2
 
 
-def test_a_job_with_its_own_keys_asks_nobody(metadata: Metadata) -> None:
-    job = make_order(secrets={"AWS_ACCESS_KEY_ID": "ASIA2"})
-    take_credentials(job)
-    assert job.secrets == {"AWS_ACCESS_KEY_ID": "ASIA2"}
-    assert not metadata.asked
-
-
 def test_an_instance_without_a_profile_says_what_to_do(metadata: Metadata) -> None:
     with pytest.raises(instance_credentials.CredentialsError, match="launched without the instance profile") as caught:
         instance_credentials.wait_for()

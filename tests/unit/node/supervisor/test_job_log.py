@@ -65,16 +65,6 @@ def test_a_process_that_prints_too_much(now: list[float], events: Path) -> None:
     assert last == ["before", "Traceback"]
 
 
-def test_the_last_lines_are_written_once(now: list[float], events: Path) -> None:
-    log = job_log.Log("j")
-    log.put_line(0, "whole")
-    now[0] -= LIMIT / PER_S
-    log.put_line(0, "left out")
-    log.end_output(0, ["whole", "left out"])
-    log.write()
-    assert read_lines(events) == ["whole", "left out"]
-
-
 @pytest.mark.parametrize("end", [b"", b'{"t": 2.0, "p": 0, "li', b"damaged\n"])
 def test_the_log_of_earlier_attempts_is_restored_without_an_incomplete_line(events: Path, end: bytes) -> None:
     whole = b'{"t": 1.0, "state": "starting"}\n'

@@ -2,7 +2,6 @@
 
 import hashlib
 import random
-import shutil
 import threading
 from dataclasses import dataclass, field
 from io import BytesIO
@@ -139,13 +138,3 @@ def test_a_failed_fetch_leaves_nothing(mirrors: Mirrors, tmp_path: Path) -> None
     with pytest.raises(ClusterError, match="not a whole gzip file"):
         run(replace(DATASET, write=fail), tmp_path)
     assert not list((tmp_path / "out").iterdir())
-
-
-def test_a_folder_that_cannot_be_written_to_is_named(mirrors: Mirrors, tmp_path: Path) -> None:
-    (tmp_path / "out").write_bytes(b"a file")
-    with pytest.raises(FileExistsError, match=r"'.*out'"):
-        run(DATASET, tmp_path)
-    shutil.rmtree(tmp_path / "cache")
-    (tmp_path / "cache").write_bytes(b"a file")
-    with pytest.raises(NotADirectoryError, match=r"cache"):
-        run(DATASET, tmp_path)

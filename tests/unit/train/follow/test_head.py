@@ -23,11 +23,6 @@ def test_lines_are_whole_and_without_a_login_shells_output() -> None:
     assert lines(made) == [b'{"a":1}', b"no json, but of the log", b'{"b":2}']
 
 
-def test_a_killed_program_counts_as_a_broken_connection() -> None:
-    with pytest.raises(ConnectError, match="node-0"):
-        lines(channel(b'{"a":1}\n', exit_code=137))
-
-
 def test_silence_counts_as_a_broken_connection(clock: None) -> None:
     with pytest.raises(ConnectError, match="no message for 15 s"):
         lines(channel(b'{"a":1}\n', *[None] * 50))

@@ -141,13 +141,6 @@ def test_an_invalid_list_of_jobs_is_an_error(line: bytes, why: str) -> None:
         read_jobs(line)
 
 
-def test_a_command_that_is_not_utf_8_does_not_hide_the_jobs() -> None:
-    line = b'{"jobs": [' + but(name="caf\udce9") + b", " + but(id="20261121-000001-abcdef", name="other") + b"]}"
-    records, unhealthy = read_jobs(line[:-1] + b', "unhealthy": {"node-1": {"id": "i-1", "reasons": ["hot"]}}}')
-    assert [(record.name, record.state) for record in records] == [("caf\udce9", "running"), ("other", "running")]
-    assert list(unhealthy) == ["node-1"]
-
-
 RESULTS = "s3://results/jobs/"
 
 
@@ -164,15 +157,6 @@ def test_records_in_s3_without_other_objects(server: S3Server) -> None:
         records = read_s3_records(results, region=REGION)
         assert [found.id for found in records] == ["20261123-0", "20261122-0", "20261121-0"]
         assert {found.source for found in records} == {"s3"}
-
-
-def test_only_the_newest_of_many_records_are_read(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Folders that are no job's take none of the places."""
-    monkeypatch.setattr(records_module, "MAX_S3_RECORDS", 2)
-    jobs = [f"2026112{day}-000000-abcdef" for day in range(5)]
-    objects = {f"jobs/{job}/record.json": record(job) for job in jobs}
-    server.put("results", {"jobs/models/x": b"x", "jobs/words/x": b"x", **objects})
-    assert [found.id for found in read_s3_records(RESULTS, region=REGION)] == [jobs[4], jobs[3]]
 
 
 def test_the_last_copy_of_a_job(server: S3Server) -> None:

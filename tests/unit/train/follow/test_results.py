@@ -107,17 +107,6 @@ def test_no_link_below_the_target_is_followed(home: Path, target: Path, tmp_path
     assert not (tmp_path / "m").exists()
 
 
-def test_results_on_a_volume_without_the_jobs_log(tmp_path: Path, target: Path) -> None:
-    folder = tmp_path / "shared"
-    scalars = "tensorboard/worker-0/events.out.tfevents.1764273815.cluster"
-    own = "tensorboard/worker-0/events.out.tfevents.1764273815.node-0"
-    names = ("record.json", "events", "samples", "ranks/worker-0.log", scalars, own, "model", "deep/events")
-    write_files(folder, dict.fromkeys(names, b""))
-    found = listing(tmp_path, words=("j", str(folder)))
-    assert sorted(file.name for file in found.files) == ["deep/events", "model", own]
-    found.close()
-
-
 def lines(*files: Mapping[str, Any]) -> bytes:
     return b"".join(json.dumps(file).encode() + b"\n" for file in (*files, {"end": True}))
 

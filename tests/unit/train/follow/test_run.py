@@ -86,15 +86,6 @@ def test_a_job_whose_answer_was_lost_is_submitted_again() -> None:
     assert all(each.closed for each in fake.channels)
 
 
-def test_an_error_says_that_the_job_may_have_started() -> None:
-    fake = breaks_off(b"")
-    head = fake.make()
-    head.open("warm")
-    fake.refuse = [NO_ANSWER]
-    with pytest.raises(ConnectError, match="job j1 may or may not have started"):
-        submit(head, ORDER, follow=True)
-
-
 def serve(words: Sequence[str], cut_at: int | None) -> Channel:
     """Answers `follow ID OFFSET`, with keep-alives between lines. cut_at: where the connection breaks, in bytes."""
     assert words[:2] == ["follow", "j1"]

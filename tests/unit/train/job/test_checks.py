@@ -87,12 +87,6 @@ def test_invalid_jobs_are_refused(
     assert raised.value.exit_code == 2
 
 
-def test_the_hint_names_where_to_set_an_option() -> None:
-    with pytest.raises(ConfigError) as raised:
-        plan(TrainConfig(args=("--kv-store", "dist_async")), 2)
-    assert raised.value.hint == "set train.kv_store, or cluster train --kv-store dist_async"
-
-
 def test_all_errors_are_reported_at_once() -> None:
     config = TrainConfig(p3=True, gc_type="2bit", kv_store="local", env={"DMLC_ROLE": "x"})
     with pytest.raises(ConfigError) as raised:

@@ -1,7 +1,5 @@
 """The S3 check of `cluster verify`: the object that it reads, and its explanation of the result."""
 
-from datetime import UTC, datetime
-
 import pytest
 from msgspec.structs import replace
 
@@ -11,9 +9,9 @@ from bootstrap.verify.nodes import verify
 from foundation.progress import silent
 from local_nodes import FakeMXNet, fake_mxnet, local_node, nodes, of_kind
 from s3_server import serve_s3
-from train.job.data_check import check_s3, choose_object, explain_error, plan_s3_check, s3_probe
+from train.job.data_check import check_s3, explain_error, plan_s3_check, s3_probe
 from train.s3.environment import S3Access
-from train.s3.url import S3Object, parse_url
+from train.s3.url import parse_url
 
 __all__ = ["fake_mxnet", "nodes"]
 
@@ -100,27 +98,6 @@ def test_results_of_the_s3_probe(stdout: str, code: int | None, status: str, mes
     (check,) = check_s3(local_node(0, None), result, uri="s3://bkt/a.rec", endpoint="h")
     assert (check.status, check.subject) == (status, "s3://bkt/a.rec")
     assert message in check.result
-
-
-@pytest.mark.parametrize(
-    ("keys", "url", "chosen"),
-    [
-        (["m/a.txt", "m/b.rec", "m/c.rec"], "s3://bkt/m/", "m/b.rec"),
-        (["m/a.txt", "m/empty.rec"], "s3://bkt/m/", "m/a.txt"),
-        (["m-other/a.rec"], "s3://bkt/m", None),
-        (["a.rec"], "s3://bkt", "a.rec"),
-        (["m.rec", "m.rec.idx"], "s3://bkt/m.rec", "m.rec"),
-        (["m/", "m/empty"], "s3://bkt/m/", None),
-    ],
-)
-def test_which_object_is_read(keys: list[str], url: str, chosen: str | None) -> None:
-    sizes = {key: 0 if "empty" in key or key.endswith("/") else 1 for key in keys}
-    listed = [
-        S3Object(url=parse_url(f"s3://bkt/{key}"), size_bytes=size, modified=datetime.now(UTC), etag="e")
-        for key, size in sizes.items()
-    ]
-    found = choose_object(listed, parse_url(url))
-    assert (found.key if found else None) == chosen
 
 
 def test_without_a_data_url_nothing_is_read() -> None:

@@ -75,12 +75,6 @@ def make_project(folder: Path) -> Path:
     return project
 
 
-def test_the_script_is_sent_even_if_excluded(tmp_path: Path) -> None:
-    project = make_project(tmp_path)
-    payload = collect("my/train.py", project, "my", exclude=("train.py",))
-    assert [file.path for file in payload.project.files] == ["my/net.py", "my/train.py"]
-
-
 @pytest.mark.parametrize("taken", ["outside.py", "outside.py/x"])
 def test_two_files_with_the_same_path_are_refused(tmp_path: Path, taken: str) -> None:
     project = make_project(tmp_path)

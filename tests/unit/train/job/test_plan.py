@@ -12,7 +12,7 @@ from foundation.settings import check
 from job_world import NO_ACCESS, OWN_SCRIPT, PROJECT_DIR, SCRIPT, cpus, gpus, plan, with_files
 from node.protocol import Machine
 from provision.preflight.machines import Hardware
-from train.job.config import DataConfig, TrainConfig
+from train.job.config import TrainConfig
 from train.job.defaults import render_settings
 
 
@@ -53,14 +53,6 @@ def test_what_the_machines_are_is_recorded() -> None:
     assert (second.type, second.kernel) == ("", "6.1.0")
 
 
-def test_the_users_environment_overrides_the_jobs() -> None:
-    access, data = dataclasses.replace(NO_ACCESS, env={"A": "0", "B": "2"}), DataConfig(url="s3://bucket/x/")
-    job = plan(TrainConfig(env={"OMP_NUM_THREADS": "3", "A": "1"}), 2, access=access, data=data)
-    wanted = {"OMP_NUM_THREADS": "3", "A": "1", "B": "2", "CLUSTER_DATA_URL": "s3://bucket/x/"}
-    assert {key: job.order.env[key] for key in wanted} == wanted
-    assert "CLUSTER_RESULTS_URL" not in job.order.env
-
-
 def test_jobs_of_the_same_files_run_in_folders_of_their_own() -> None:
     nodes = [replace(one, setup="ab") for one in with_files(cpus(2))]
     for job in ("a", "b"):
@@ -95,12 +87,6 @@ def test_gpus_are_divided_among_the_workers_of_a_node(
     assert job.order.env.get("CUDA_VISIBLE_DEVICES") == ("" if job.config.gpus == "none" else None)
     ours = job.order.spec.command[2 + len(job.config.args) :]
     assert ours == ("--kv-store", "dist_sync", *(("--gpus", options) if options else ()))
-
-
-def test_a_command_runs_word_for_word_without_more_options() -> None:
-    words = ("python", "x.py", "--kv-store", "it's", "$(id)")
-    job = plan(TrainConfig(gc_type="2bit", gpus=(0,)), gpus(1, 1), command=words)
-    assert job.order.spec.command == words
 
 
 @pytest.mark.parametrize(

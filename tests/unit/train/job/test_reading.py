@@ -7,19 +7,16 @@ import pytest
 
 from foundation.errors import ConfigError
 from job_world import NO_ACCESS, plan
-from node.protocol import SAVED_AT, STAGED
+from node.protocol import STAGED
 from provision.aws.iam_policy import S3Scope
 from train.job.config import DataConfig, TrainConfig
 from train.job.job_plan import name_prefix
 from train.job.reading import (
-    Reading,
     find_scope,
     plan_reading,
     plan_saved,
     plan_staged,
-    reading_environment,
     reading_warnings,
-    render_reading,
 )
 
 READS, CANNOT = "mxnet==1.7.0.post2", "mxnet==1.9.1"
@@ -103,15 +100,6 @@ def test_where_a_job_saves() -> None:
     assert plan_saved(data, ("--data-train=s3://bkt/results/records/",)) == []
 
 
-def test_a_job_saves_by_files_in_every_mode() -> None:
-    data = DataConfig(mode="native", results="s3://bkt/results/")
-    saved = {SAVED_AT: "s3://bkt/m/net", "CLUSTER_DATA_CREDENTIALS": "instance"}
-    reading, access = plan_reading(data, NO_ACCESS, library=READS), dataclasses.replace(NO_ACCESS, of_nodes=True)
-    words = ("--model-prefix", "s3://bkt/m/net")
-    env = reading_environment(reading, DataConfig(), access, saved=plan_saved(data, words))
-    assert saved.items() <= env.items()
-
-
 @pytest.mark.parametrize("prefix", [("--model-prefix", "auto"), ("--model-prefix=auto",)])
 def test_the_automatic_prefix_is_in_the_jobs_folder_in_s3(prefix: tuple[str, ...]) -> None:
     args = name_prefix(("--lr", "1", *prefix, "--resume"), "s3://bkt/r/JOB/")
@@ -126,11 +114,6 @@ def test_shipped_scripts_without_mxnet_read_files() -> None:
         reading = plan_reading(data, NO_ACCESS, library="torch", framework="pytorch", words=words, is_shipped=True)
         assert reading.mode == "stage"
         assert plan_staged(data, "pytorch", words, is_shipped=True) == ["s3://other/mnist/"]
-
-
-def test_the_reading_is_shown_with_its_limit() -> None:
-    reading = Reading(mode="native", why="it can", limit_s=43199.5)
-    assert render_reading(reading) == "read by MXNet itself (it can), for at most 11 h 59 min"
 
 
 def test_native_mode_needs_an_mxnet_that_reads_s3() -> None:

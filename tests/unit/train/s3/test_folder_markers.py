@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from folders import read_files, write_files
+from folders import read_files
 from foundation.errors import ClusterError, NotFoundError
-from foundation.progress import silent
 from s3_server import REGION, S3Server
 from train.s3 import operations as s3
 
@@ -33,12 +32,3 @@ def test_a_marker_with_content_is_named(server: S3Server, tmp_path: Path, other:
     assert read_files(tmp_path / "out") == {"a": other}
     first = s3.ls(source, region=REGION)[0]
     assert (str(first.url), first.size_bytes) == ("s3://bucket/in/", 4)
-
-
-def test_a_marker_with_content_is_deleted(server: S3Server, tmp_path: Path) -> None:
-    server.put("bucket", {"in/": b"text", "in/sub/": b"text", "in/a": b"a", "kept": b"", "other/sub/": b"text"})
-    write_files(tmp_path / "in", {"a": b"a"})
-    s3.put([str(tmp_path / "in")], "s3://bucket/in/", region=REGION, delete=True, report=silent)
-    assert server.read("bucket").keys() == {"in/a", "kept", "other/sub/"}
-    assert s3.rm(["s3://bucket/other"], region=REGION, recursive=True) == 1
-    assert server.read("bucket").keys() == {"in/a", "kept"}

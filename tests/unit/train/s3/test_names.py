@@ -114,15 +114,6 @@ def test_put_names_objects(
     assert all(upload.source.stat().st_size == upload.size_bytes for upload in plan)
 
 
-@pytest.mark.parametrize(("inside", "dots"), [("data", "."), ("data/in", ".."), ("data/in", "../../data")])
-def test_folders_named_by_dots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inside: str, dots: str) -> None:
-    make_tree(tmp_path / "data", ("a.rec", "in/x"))
-    make_tree(tmp_path, ("other",))
-    monkeypatch.chdir(tmp_path / inside)
-    plan, _ = plan_put(find_files([dots, str(tmp_path / "other")]), S3Url(bucket="b"))
-    assert [upload.destination.key for upload in plan] == ["data/a.rec", "data/in/x", "other"]
-
-
 @pytest.mark.parametrize(
     ("sources", "message"),
     [
