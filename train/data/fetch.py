@@ -10,7 +10,6 @@ from pathlib import Path
 
 from bootstrap.environment.fetches import Advance, bring_here
 from bootstrap.environment.file_cache import BundleFile, is_whole
-from foundation.errors import ClusterError
 from foundation.files import one_at_a_time
 from foundation.progress import Event, Report
 from train.data.datasets import Dataset, Source, Written
