@@ -269,13 +269,14 @@ def _ask(app: App, nodes: Nodes) -> HeadJob:
     with open_head(app, nodes, wait_s=CONNECT_S) as head:
         line = head.ask("list")
         records, unhealthy = _read_list(head, line) if line else ((), {})
+    running = find_running(records)
     return HeadJob(
         set_up=bool(line),
         unhealthy=unhealthy,
-        record=find_running(records),
+        record=running,
         beside=any(record.spec.beside and not record.has_ended for record in records),
         last=next((record for record in records if record.has_ended), None),
-        queued=sum(record.state == "queued" for record in records),
+        queued=sum(record.state in ("queued", "pending") for record in records if record is not running),
         with_files=tuple(record for record in records if record.files),
     )
 

@@ -135,11 +135,7 @@ def submit(order: Order, supervisor: "subprocess.Popen[bytes]", log: IO[bytes]) 
         if known is not None:  # our first answer was lost
             return Submitted(job=job, state=known.state)
         records = recovery.recover_all()
-        running = [record for record in reversed(records) if not record.has_ended]
-        waiting = [record for record in running if not record.spec.beside]
-        if order.spec.beside:  # waits for no job, but a node has one notebook
-            places = find_places(order.hosts)
-            waiting = [one for one in running if one.spec.beside and find_places(one.nodes) & places]
+        waiting = [one for one in reversed(records) if not one.has_ended and waits_for(order, one)]
         if waiting and not order.train.queue:
             return Submitted(refused=waiting[0])
         job_folder.prune(records)
@@ -166,6 +162,15 @@ def submit(order: Order, supervisor: "subprocess.Popen[bytes]", log: IO[bytes]) 
                 raise OSError(error.errno, error.strerror, job_folder.path(job)) from error
             raise
         return Submitted(job=job, state=record.state)
+
+
+def waits_for(order: Order, other: Record) -> bool:
+    """Returns whether a job waits for another one, which has not ended."""
+    ours, theirs = order.spec, other.spec
+    if ours.beside:  # it waits for no job, but a node has one notebook
+        return theirs.beside and not find_places(order.hosts).isdisjoint(find_places(other.nodes))
+    is_scheduled = ours.scheduler is not None and theirs.scheduler is not None  # their nodes are chosen by that
+    return not theirs.beside and not is_scheduled
 
 
 def find_places(hosts: Sequence[JobHost]) -> set[str]:

@@ -27,7 +27,7 @@ from provision.power import describe_disks_gib, plan_stop
 from provision.preflight.prices import find_volume_price
 from provision.render import render_plan
 from provision.resources.launch_recovery import wait_for_interrupted_launches
-from train.follow.records import DamagedRecordError, JobRecord, choose_job, find_running
+from train.follow.records import RUNNING, DamagedRecordError, JobRecord, choose_job, find_running
 from train.follow.run import render_left
 
 
@@ -88,6 +88,9 @@ def stop_job(app: App, words: str | None) -> None:
         except ClusterError as error:
             stop_without_head(app, words, error)
             return
+        scheduled = [one.id for one in records if one.state in RUNNING and one.spec.scheduler is not None]
+        if words is None and len(scheduled) > 1:
+            raise UsageError(f"several jobs run or are pending: {', '.join(scheduled)}", hint="cluster stop JOB")
         try:
             record = find_running(records) if words is None else choose_job(records, words)
         except DamagedRecordError as error:

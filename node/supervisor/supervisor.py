@@ -195,10 +195,14 @@ class Supervisor:
     # -- start ---------------------------------------------------------------------------------------------------
 
     async def wait_in_queue(self) -> None:
-        """Waits for the job's turn: jobs run one at a time, in the order of submission, but for those beside them."""
-        before = list(self.order.before)
+        """Waits for the job's turn: jobs run one at a time, in the order of submission.
+
+        Notebooks run beside them, and a batch scheduler may run several of its jobs.
+        """
+        before, spec = list(self.order.before), self.order.spec
+        takes_no_turn = spec.beside or spec.scheduler is not None
         self.set_state("queued" if before else "starting")
-        while before or not (self.order.spec.beside or self.turn.take_now()):
+        while before or not (takes_no_turn or self.turn.take_now()):
             while before and not recovery.is_alive(before[0]):
                 await recovery.complete(before.pop(0))
             await asyncio.sleep(TURN_EVERY_S if before else 0.01)

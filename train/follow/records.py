@@ -171,9 +171,9 @@ def _choose(records: Sequence[JobRecord], words: str | None) -> JobRecord:
 
 
 def find_running(records: Iterable[JobRecord]) -> JobRecord | None:
-    """The job that runs now: the one whose turn it is, or else the newest beside it, such as a notebook."""
+    """The job that runs now, rather than one that a batch scheduler lets wait, or a notebook beside it."""
     found = [record for record in records if record.source == "head" and record.state in RUNNING]
-    return next((record for record in found if not record.spec.beside), found[0] if found else None)
+    return min(found, key=lambda record: (record.spec.beside, record.state == "pending"), default=None)
 
 
 # -- jobs in S3 --------------------------------------------------------------------------------------------------------

@@ -13,9 +13,10 @@ import pytest
 
 import real_sge
 import real_slurm
-from job_steps import STARTS, borrowed, hosts_of, nothing_left, running
+from job_steps import SLEEPS, STARTS, borrowed, hosts_of, job_of, nothing_left, running, wait_for_state
 from project import Project, cluster_in, shipped
 from scheduler_nodes import Nodes
+from waits import until
 
 pytestmark = pytest.mark.sandbox
 
@@ -159,4 +160,60 @@ def test_a_job_that_exceeds_the_walltime(batch: Batch) -> None:
         code, output = job.ends(silence_s=180)
     assert code == 124, output
     assert re.search(rf"{batch.title} job {number} ended: it reached its walltime", output), output
+    batch.is_free_again()
+
+
+on_each_scheduler = pytest.mark.parametrize("batch", TITLES, indirect=True)
+
+
+def whole_nodes(batch: Batch) -> dict[str, Any]:
+    """The keys with which a job gets whole nodes: PBS reserves a slot."""
+    cores = int(batch.nodes.run(batch.nodes.head, "getconf _NPROCESSORS_ONLN")) if batch.launcher == "pbs" else 0
+    return {"slots_per_node": cores} if cores else {}
+
+
+@pytest.mark.slow
+@on_each_scheduler
+def test_two_jobs_at_once_and_one_that_waits(batch: Batch) -> None:
+    project, on_one_node = batch.project, ("--launcher", batch.launcher, "-n", "1")
+    with (
+        project.configured(**whole_nodes(batch)),
+        running(project, *on_one_node, command=STARTS, waiting=1) as first,
+        running(project, *on_one_node, command=STARTS, waiting=1) as second,
+    ):
+        nodes = {process["host"] for job in (first, second) for process in job_of(project, job.id)["roles"]}
+        assert nodes == {"node-0", "node-1"}
+        waiting = batch.train("--detach", *SAYS).stdout.strip()
+        reason = until(lambda: job_of(project, waiting)["pending"])
+        assert f": {reason}" in project.run("jobs", waiting).stdout
+        refused = project.run("stop", code=2).stderr
+        assert f"several jobs run or are pending: {waiting}, {second.id}, {first.id}" in refused
+        for job in (first, second):
+            project.run("stop", job.id)
+            assert job.process.wait(timeout=60) == 130
+        assert wait_for_state(project, waiting, "done", "failed")["exit_code"] == 0
+    batch.is_free_again()
+
+
+@pytest.mark.slow
+@on_each_scheduler
+def test_a_job_whose_first_node_is_lost(batch: Batch) -> None:
+    """The nodes' names are those by which the scheduler knows them."""
+    name = batch.nodes.hosts[1]
+    sge = f"-l hostname={name}.ec2.internal"
+    options = {"slurm": f"--nodelist={name}", "pbs": f"-l nodes={name}:ppn=1", "sge": sge}
+    words = ("--launcher", batch.launcher, "-n", "1", "--job", "silence.toml")
+    with (
+        batch.project.configured(queue__options=[options[batch.launcher]]),
+        running(batch.project, *words, command=SLEEPS, waiting=1) as job,
+    ):
+        lost = job.hosts["node-1"]
+        assert [process["host"] for process in job_of(batch.project, job.id)["roles"]] == [lost.name]
+        job.fault("freeze", f"instance={lost.instance_id}")
+        try:
+            code, output = job.ends(silence_s=60, besides=(lost.name,))
+        finally:
+            job.fault("thaw", f"instance={lost.instance_id}")
+    assert code == 1, output
+    assert re.search(r"^error: job .* on node-1 .*: no sign of life from its node", output, re.MULTILINE), output
     batch.is_free_again()

@@ -22,13 +22,13 @@ def slurm(job_host: LocalHead, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
     return made
 
 
-def order(host: LocalHead, *command: str, **more: Any) -> dict[str, Any]:
+def order(host: LocalHead, *command: str, job: str = JOB, **more: Any) -> dict[str, Any]:
     """An order for a worker on each of two nodes, planned for node-0 and node-1. node-2 is set up, too."""
     hosts = [{"name": f"node-{i}", "ip": f"127.0.0.{i + 1}", "instance_id": f"i-{i}"} for i in range(3)]
-    request = {"job": JOB, "name": "name", "nodes": 2, "queue": "cluster"}
+    request = {"job": job, "name": "name", "nodes": 2, "queue": "cluster"}
     fields: dict[str, Any] = {"launcher": "env", "kv_store": "none", "workers": 2, "servers": 0, "hosts": hosts}
     fields |= {"hostfile": ["127.0.0.1", "127.0.0.2"], "scheduler": "slurm", "request": request}
-    return host.order(*(command or ("true",)), **fields, **more)
+    return host.order(*(command or ("true",)), job=job, **fields, **more)
 
 
 def test_after_a_killed_supervisor_the_nodes_are_given_back(job_host: LocalHead, slurm: FakeSlurm) -> None:
@@ -40,6 +40,21 @@ def test_after_a_killed_supervisor_the_nodes_are_given_back(job_host: LocalHead,
     (answer,) = job_host.ask("list")
     assert answer["jobs"][0]["error"] == "the supervisor on node-0 was killed"
     until(lambda: slurm.read("cancelled") == "12\n")
+
+
+def test_the_scheduler_decides_which_of_its_jobs_run_at_once(job_host: LocalHead, slurm: FakeSlurm) -> None:
+    """Other jobs run one at a time, also with these."""
+    slurm.set_job("RUNNING")
+    for number in (1, 2):
+        made = order(job_host, "sleep", "100", job=job_id(number))
+        assert job_host.ask("submit", order=made) == [{"job": job_id(number), "state": "starting"}]
+        job_host.wait_for('"state": "running"', job=job_id(number))
+    direct = job_host.order("true", job=job_id(3))
+    assert job_host.ask("submit", order=direct)[0]["refused"]["spec"]["id"] == job_id(1)
+    assert job_host.ask("submit", order={**direct, "queue": True})[0]["state"] == "queued"
+    assert job_host.ask("submit", order=order(job_host, job=job_id(4)))[0]["refused"]["spec"]["id"] == job_id(3)
+    for number in (3, 2, 1):
+        job_host.ask("stop", job_id(number))
 
 
 def test_a_job_that_hangs_starts_again_on_its_nodes(job_host: LocalHead, slurm: FakeSlurm) -> None:

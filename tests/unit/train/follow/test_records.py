@@ -93,12 +93,14 @@ def test_a_document_has_the_names_of_all_commands() -> None:
     assert (process["node"], files["node"]) == ("node-0", "node-1")
 
 
-def test_the_running_job_is_not_the_notebook_beside_it() -> None:
-    job, other = (but(id=f"20261121-00000{number}-abcdef", state="running") for number in (1, 2))
-    notebook = read_record(other, source="head")
+def test_the_running_job_is_not_one_beside_it() -> None:
+    training, notebook, pending = (
+        read_record(but(id=f"20261121-00000{number}-abcdef", state=state), source="head")
+        for number, state in enumerate(("running", "running", "pending"))
+    )
     notebook = structs.replace(notebook, spec=structs.replace(notebook.spec, beside=True))
-    training = read_record(job, source="head")
-    assert find_running([notebook, training]) is training
+    assert find_running([pending, notebook, training]) is training
+    assert find_running([notebook, pending]) is pending
     assert find_running([notebook]) is notebook
 
 
