@@ -23,8 +23,7 @@ from node.engines.scheduler import (
     count_nodes,
     render_clock,
 )
-from node.engines.schedulers import SCHEDULERS
-from node.protocol import AllocationRequest, BatchJob, JobHost, Order
+from node.protocol import AllocationRequest, JobHost
 from node.setup import setup_env
 
 POLL_EVERY_S = 3.0
@@ -124,61 +123,50 @@ class Client:
 
 
 class Allocation:
-    """The nodes of one job. hosts: those that are set up for it. number: of a job that runs already, to watch it.
+    """The nodes of one job. number: of a batch job that runs already. message: shows a text to the user."""
 
-    note(number, reason): receives the job number, and why it is pending; "" once it runs. message: shows a text to the
-    user.
-    """
-
-    def __init__(
-        self,
-        client: Client,
-        request: AllocationRequest,
-        hosts: Sequence[JobHost],
-        *,
-        note: Callable[[str, str], None],
-        message: Callable[[str], None],
-        number: str = "",
-    ) -> None:
-        self._client, self._request, self._hosts = client, request, hosts
-        self._note, self._message = note, message
+    def __init__(self, client: Client, message: Callable[[str], None], number: str = "") -> None:
+        self._client, self._message, self._number = client, message, number
         self._title = client.scheduler.title
         self._submitting: asyncio.Task[str] | None = None
-        self._number = number
+        self._walltime_s: int | None = None
         self._granted_at = time.monotonic() if number else None
 
-    async def wait(self) -> tuple[JobHost, ...]:
-        """Requests the nodes, and waits until they are assigned. Returns them in the scheduler's order.
+    async def wait(
+        self, request: AllocationRequest, hosts: Sequence[JobHost], note: Callable[[str, str], None]
+    ) -> tuple[JobHost, ...]:
+        """Requests nodes, and waits until they are assigned. Returns them in the scheduler's order.
 
-        Raises ValueError if the scheduler refuses the request or ends it, OSError.
+        hosts: those that are set up for the job. note(number, reason): receives the job number, and why it is pending;
+        "" once it runs. Raises ValueError if the scheduler refuses the request or ends it, OSError.
         """
-        path = job_folder.path(self._request.job, SCRIPT)
-        job_folder.write_whole(path, self._client.scheduler.render_script(self._request).encode())
+        path = job_folder.path(request.job, SCRIPT)
+        job_folder.write_whole(path, self._client.scheduler.render_script(request).encode())
         self._submitting = asyncio.ensure_future(self._client.submit(path))
         self._number = await asyncio.shield(self._submitting)  # `cancel` needs the number
-        self._note(self._number, "")
+        note(self._number, "")
         noted = ""
         while (found := await self._ask()).state == "pending":
             if found.reason != noted:
                 noted = found.reason
-                self._note(self._number, noted)
+                note(self._number, noted)
             await asyncio.sleep(POLL_EVERY_S)
         if found.state == "ended":
             raise ValueError(self._describe_end(found.reason))
         count = len(found.nodes)
-        if count != self._request.nodes:
-            raise ValueError(f"{self._title} assigned {count_nodes(count)}, but the job needs {self._request.nodes}")
-        hosts = match_hosts(found.nodes, self._hosts)
-        self._granted_at = time.monotonic()
-        self._note(self._number, "")
-        return hosts
+        if count != request.nodes:
+            raise ValueError(f"{self._title} assigned {count_nodes(count)}, but the job needs {request.nodes}")
+        assigned = match_hosts(found.nodes, hosts)
+        self._granted_at, self._walltime_s = time.monotonic(), request.walltime_s
+        note(self._number, "")
+        return assigned
 
     async def watch(self) -> tuple[str, bool]:
         """Waits until the scheduler takes the nodes back. Returns why, and whether the walltime was over."""
         while (found := await self._ask()).state == "running":  # noqa: ASYNC110 - the scheduler does not tell
             await asyncio.sleep(POLL_EVERY_S)
         reason = found.reason if found.state == "ended" else "it was put back into the queue"
-        limit_s, since = self._request.walltime_s, self._granted_at
+        limit_s, since = self._walltime_s, self._granted_at
         if found.is_vague and limit_s and since and time.monotonic() > since + limit_s - 2 * POLL_EVERY_S:
             reason = f"{REACHED_WALLTIME} ({render_clock(limit_s)})"
         return self._describe_end(reason), reason.startswith(REACHED_WALLTIME)
@@ -210,13 +198,6 @@ class Allocation:
         if not self._submitting.done() or self._submitting.exception() is not None:
             return None
         return await self._client.cancel(self._submitting.result())
-
-
-def join(order: Order, within: BatchJob, message: Callable[[str], None]) -> Allocation:
-    """Returns the allocation of a batch job that runs already. To cancel it does nothing."""
-    client = Client(SCHEDULERS[within.scheduler], order.spec.setup)
-    request = AllocationRequest(job=order.spec.id, name=order.spec.name, nodes=len(order.hosts))
-    return Allocation(client, request, (), note=lambda *_: None, message=message, number=within.number)
 
 
 def match_hosts(nodes: Sequence[AllocatedNode], hosts: Sequence[JobHost]) -> tuple[JobHost, ...]:

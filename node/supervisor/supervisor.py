@@ -26,7 +26,7 @@ from node.job.cost import find_cost
 from node.job.samples import SampleFile
 from node.protocol import AllocationRequest, JobState, Left, NewFiles, Order, Record, Stall, printable
 from node.supervisor import job_log, launching, publish, recovery, unhealthy_nodes
-from node.supervisor.allocation import Allocation, Client, join
+from node.supervisor.allocation import Allocation, Client
 from node.supervisor.attempts import restarts
 from node.supervisor.attempts.attempt import RunningAttempt
 from node.supervisor.attempts.new_nodes import Replacement
@@ -119,7 +119,8 @@ class Supervisor:
         if order.before:
             self.start_copying()  # the queue must survive the loss of this head
         if order.within is not None:
-            self.tasks.begin(self.watch_allocation(join(order, order.within, self.message)))
+            client = Client(SCHEDULERS[order.within.scheduler], order.spec.setup)
+            self.tasks.begin(self.watch_allocation(Allocation(client, self.message, order.within.number)))
         await self.wait_in_queue()
         if order.spec.scheduler is not None and order.request is not None:
             try:
@@ -221,9 +222,8 @@ class Supervisor:
             self.record.job_number, self.record.pending = number, printable(reason, LONGEST_LINE) or None
             self.save(lasting=True)  # without the number, the nodes could not be released
 
-        client = Client(scheduler, order.spec.setup)
-        self.allocation = Allocation(client, request, order.hosts, note=note, message=self.message)
-        hosts = await self.allocation.wait()
+        self.allocation = Allocation(Client(scheduler, order.spec.setup), self.message)
+        hosts = await self.allocation.wait(request, order.hosts, note)
         assign_hosts(order, hosts)
         self.attempt.use(order)
         self.record.nodes = order.hosts

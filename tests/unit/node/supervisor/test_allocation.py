@@ -3,7 +3,7 @@
 import asyncio
 import os
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,14 +12,13 @@ from typing import Any
 import pytest
 
 from fake_slurm import FakeSlurm, make_slurm
-from job_channels import make_order
 from job_forms import make_request
 from node.engines.scheduler import AllocatedNode, AllocationState, Scheduler
 from node.engines.schedulers import SCHEDULERS
 from node.engines.sge import VAGUE
-from node.protocol import BatchJob, JobHost
+from node.protocol import JobHost
 from node.supervisor import allocation
-from node.supervisor.allocation import Allocation, Client, join, match_hosts
+from node.supervisor.allocation import Allocation, Client, match_hosts
 
 HOSTS = tuple(JobHost(name=f"node-{number}", ip=f"10.0.0.{4 + number}") for number in range(3))
 SLURM = SCHEDULERS["slurm"]
@@ -34,9 +33,11 @@ class World:
     notes: list[tuple[str, str]] = field(default_factory=list)
     messages: list[str] = field(default_factory=list)
 
-    def make(self, **more: Any) -> Allocation:
-        note = lambda number, reason: self.notes.append((number, reason))  # noqa: E731
-        return Allocation(Client(SLURM), make_request(**more), HOSTS, note=note, message=self.messages.append)
+    def make(self, number: str = "") -> Allocation:
+        return Allocation(Client(SLURM), self.messages.append, number)
+
+    def wait(self, made: Allocation, **more: Any) -> Coroutine[Any, Any, tuple[JobHost, ...]]:
+        return made.wait(make_request(**more), HOSTS, lambda number, reason: self.notes.append((number, reason)))
 
     def until(self, condition: Callable[[], Any]) -> None:
         give_up_at = time.monotonic() + 60
@@ -47,10 +48,10 @@ class World:
     def do(self, work: Awaitable[Any]) -> Any:
         return self.loop.run_until_complete(work)
 
-    def grant(self, **more: Any) -> Allocation:
+    def grant(self) -> Allocation:
         self.slurm.set_job("RUNNING")
-        made = self.make(**more)
-        assert [host.name for host in self.do(made.wait())] == ["node-0", "node-1"]
+        made = self.make()
+        assert [host.name for host in self.do(self.wait(made))] == ["node-0", "node-1"]
         return made
 
 
@@ -66,8 +67,8 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
 
 
 def test_nodes_are_awaited_and_given_back(world: World) -> None:
-    made = world.make(queue="cluster")
-    waiting = world.loop.create_task(made.wait())
+    made = world.make()
+    waiting = world.loop.create_task(world.wait(made, queue="cluster"))
     world.until(lambda: len(world.notes) > 1)
     assert world.notes == [("12", ""), ("12", "Resources")]
     assert "#SBATCH --partition=cluster\n" in world.slurm.read("script")
@@ -93,7 +94,7 @@ def test_nodes_are_awaited_and_given_back(world: World) -> None:
 )
 def test_the_end_of_the_allocation(world: World, state: tuple[str, ...], ended: tuple[str, bool]) -> None:
     """Also of the one that the command runs in, which is not cancelled."""
-    around = join(make_order(), BatchJob("slurm", "12", ()), world.messages.append)
+    around = world.make("12")
     watching = [world.loop.create_task(made.watch()) for made in (world.grant(), around)]
     world.slurm.set_job(*state)
     assert [world.do(one) for one in watching] == [(f"Slurm job 12 ended: {ended[0]}", ended[1])] * 2
@@ -119,9 +120,8 @@ def test_what_the_walltime_has_ended_has_run_out(
         async def find_state(self, *_: object, **__: object) -> AllocationState:
             return AllocationState("ended", reason, is_vague=is_vague)
 
-    request = make_request(walltime_s=60)
-    made = Allocation(Ended(scheduler), request, HOSTS, note=lambda *_: None, message=world.messages.append)
-    made._granted_at = time.monotonic() - 60
+    made = Allocation(Ended(scheduler), world.messages.append, "12")
+    made._granted_at, made._walltime_s = time.monotonic() - 60, 60
     assert world.do(made.watch())[1] == expires
 
 
@@ -158,13 +158,13 @@ def test_a_head_without_the_schedulers_commands(world: World) -> None:
 def test_the_schedulers_refusal_is_quoted(world: World) -> None:
     world.slurm.touch("refusal", "sbatch: error: x\nsbatch: error: Batch job submission failed: Invalid account\n")
     with pytest.raises(ValueError, match="refused the job: sbatch: error: Batch job submission failed: Invalid acc"):
-        world.do(world.make(account="nope").wait())
+        world.do(world.wait(world.make(), account="nope"))
 
 
 def test_a_stop_during_the_submission_gives_the_nodes_back(world: World) -> None:
     world.slurm.touch("slow")
     made = world.make()
-    waiting = world.loop.create_task(made.wait())
+    waiting = world.loop.create_task(world.wait(made))
     world.until(lambda: world.slurm.read("submitted"))
     waiting.cancel()
     assert world.do(made.cancel()) is None
