@@ -4,7 +4,10 @@ The nodes have no framework: the jobs are shell commands. test_one_job_file.py h
 """
 
 import json
+import os
 import re
+import shlex
+import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -55,10 +58,14 @@ class Batch:
 
     def is_free_again(self) -> None:
         """Waits until the scheduler has no job, and the nodes have no process of one."""
-        is_empty = f'test -z "$({self.listing})"'
-        waits = f"for _ in $(seq 300); do {is_empty} && exit; sleep 0.2; done; {self.listing}"
-        assert self.nodes.run(self.nodes.head, waits) == "", self.title
+        self.is_empty()
         nothing_left(self.newest()["id"], hosts_of(self.project))
+
+    def is_empty(self, timeout_s: int = 60) -> None:
+        """Waits until the scheduler has no job."""
+        waits = f"""until test -z "$({self.listing})"; do sleep 0.2; done"""
+        waited = f"timeout {timeout_s} sh -c {shlex.quote(waits)} || {self.listing}"
+        assert self.nodes.run(self.nodes.head, waited) == "", self.title
 
 
 @pytest.fixture(scope="module")
@@ -216,4 +223,17 @@ def test_a_job_whose_first_node_is_lost(batch: Batch) -> None:
             job.fault("thaw", f"instance={lost.instance_id}")
     assert code == 1, output
     assert re.search(r"^error: job .* on node-1 .*: no sign of life from its node", output, re.MULTILINE), output
+    batch.is_free_again()
+
+
+@pytest.mark.slow
+@on_each_scheduler
+def test_the_nodes_are_free_after_the_head_has_died(batch: Batch) -> None:
+    """Nothing cancels the allocation: on the head, no command asks for the job."""
+    job = batch.train("--detach", *STARTS).stdout.strip()
+    wait_for_state(batch.project, job, "running")
+    for pid in hosts_of(batch.project)["node-0"].programs("supervise"):
+        os.kill(pid, signal.SIGKILL)
+    batch.is_empty(timeout_s=150)
+    assert batch.newest()["error"] == "the supervisor on node-0 was killed"
     batch.is_free_again()
