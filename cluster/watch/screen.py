@@ -1,7 +1,7 @@
 """The screen of `cluster watch`: nodes, ranks, curves and the log of a job, and its keys."""
 
 import statistics
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import ClassVar
 
 from textual import work
@@ -17,7 +17,7 @@ from cluster.views.job_rows import Row, Style, render_bars, render_columns, rend
 from cluster.views.terminal import escape_line
 from cluster.watch.model import MOST_LINES, WatchedJob, find_rows
 from node.protocol import JobState
-from node.samples import GpuSample, Sample
+from node.samples import Sample
 from train.follow.progress import render_rate, render_value
 
 DRAW_EVERY_S = 0.25
@@ -237,39 +237,26 @@ def _fill(box: VerticalScroll, table: Static, rows: Iterable[Row]) -> None:
 # -- the table of nodes ------------------------------------------------------------------------------------------------
 
 
-def render_nodes(samples: Iterable[Sample], *, most: int) -> tuple[Row, ...]:
-    """Renders a header and a row per node; leaves out the columns that do not fit into `most` characters."""
-    nodes = sorted(samples, key=lambda sample: (len(sample.host), sample.host))
-    if not nodes:
-        return ()
-    columns = {
-        "node": [node.host[:20] for node in nodes],
-        "cpu": [f"{node.cpu:.0f} %" for node in nodes],
-        "memory": [_share(node.memory, node.memory_total) for node in nodes],
-        "gpu": [_gpu_use(node.gpus) for node in nodes],
-        "gpu memory": [_gpu_memory(node.gpus) for node in nodes],
-        "received": [_rate(node.received) for node in nodes],
-        "sent": [_rate(node.sent) for node in nodes],
-        "": [_note(node.gpus) for node in nodes],
-    }
-    return render_columns(columns, most, drop=[*columns][:0:-1], left=("node", ""))
-
-
 def _share(used: float, total: float) -> str:
     return f"{used / GIB:.1f} of {total / GIB:.0f} GiB" if total else ""
 
 
-def _rate(rate: float) -> str:
-    return f"{rate / 1e6:.1f} MB/s"
+NODE_COLUMNS: Mapping[str, Callable[[Sample], str]] = {
+    "node": lambda node: node.host[:20],
+    "cpu": lambda node: f"{node.cpu:.0f} %",
+    "memory": lambda node: _share(node.memory, node.memory_total),
+    "gpu": lambda node: " ".join("?" if gpu.use is None else f"{gpu.use:.0f} %" for gpu in node.gpus),
+    "gpu memory": lambda node: _share(
+        sum(gpu.memory or 0.0 for gpu in node.gpus), sum(gpu.memory_total or 0.0 for gpu in node.gpus)
+    ),
+    "received": lambda node: f"{node.received / 1e6:.1f} MB/s",
+    "sent": lambda node: f"{node.sent / 1e6:.1f} MB/s",
+    "": lambda node: ", ".join(f"gpu {gpu.index} throttled: {gpu.throttled}" for gpu in node.gpus if gpu.throttled),
+}
 
 
-def _gpu_use(gpus: tuple[GpuSample, ...]) -> str:
-    return " ".join("?" if gpu.use is None else f"{gpu.use:.0f} %" for gpu in gpus)
-
-
-def _gpu_memory(gpus: tuple[GpuSample, ...]) -> str:
-    return _share(sum(gpu.memory or 0.0 for gpu in gpus), sum(gpu.memory_total or 0.0 for gpu in gpus))
-
-
-def _note(gpus: tuple[GpuSample, ...]) -> str:
-    return ", ".join(f"gpu {gpu.index} throttled: {gpu.throttled}" for gpu in gpus if gpu.throttled)
+def render_nodes(samples: Iterable[Sample], *, most: int) -> tuple[Row, ...]:
+    """Renders a header and a row per node; leaves out the columns that do not fit into `most` characters."""
+    nodes = sorted(samples, key=lambda sample: (len(sample.host), sample.host))
+    columns = {title: [render(node) for node in nodes] for title, render in NODE_COLUMNS.items()}
+    return render_columns(columns, most, drop=[*columns][:0:-1], left=("node", "")) if nodes else ()
