@@ -43,7 +43,7 @@ from node.protocol import ENDED, JobHost
 from node.train_settings import TrainSettings
 
 LONGEST = 2000  # characters of a value
-MOST_ROWS = 128  # of a table
+MOST_ROWS = 200  # of a table
 DIGEST = 12  # characters
 MACHINE = ("type", "zone", "image", "system", "kernel", "driver")
 
@@ -52,7 +52,7 @@ def render_report(jobs: Sequence[JobData]) -> str:
     """The page of one job or of several: one HTML file, which needs nothing else. Pure."""
     at = datetime.fromtimestamp(max(job.now for job in jobs), UTC)
     view = describe_job(jobs[0]) if len(jobs) == 1 else _compare(jobs)
-    return _environment().get_template("page.html").render(**view, at=f"{at:%Y-%m-%d %H:%M} UTC")
+    return _environment().get_template("page.html").render(**view, most_rows=MOST_ROWS, at=f"{at:%Y-%m-%d %H:%M} UTC")
 
 
 @cache
@@ -122,8 +122,8 @@ def _make_curves(job: JobData, metrics: Sequence[Metric]) -> Section | None:
             title, total = f"{SPEED}, all ranks", {"sum": metric.summary}
             figures.append(make_curves_figure(title, {}, together=metric.together, span=job.span, summaries=total))
             shown = combine_ranks(f"{SPEED} by rank", metric.ranks, job, fmean)
-        rows = {label: curve.summary for label, curve in metric.ranks.items()}
-        rows |= {"mean": shown.summary} if len(rows) > 1 else {}
+        rows = {"mean": shown.summary} if len(metric.ranks) > 1 else {}
+        rows |= {label: curve.summary for label, curve in metric.ranks.items()}
         figures.append(
             make_curves_figure(shown.name, metric.ranks, together=shown.together, span=job.span, summaries=rows)
         )
@@ -142,9 +142,8 @@ def _make_ranks(job: JobData, metrics: Sequence[Metric]) -> Section | None:
     heats = {f"{SPEED} by rank and time": speeds, "Cores used, by rank": find_process_curves(job)}
     figures = [make_heat_figure(title, curves, span=job.span) for title, curves in heats.items() if curves]
     head = ("rank", "node", "end", *(metric.name for metric in metrics[:5]))
-    rows = [_describe_rank(label, one, metrics[:5]) for label, one in list(ranks.items())[:MOST_ROWS]]
-    note = f" (the first {MOST_ROWS} of {len(ranks)})" if len(ranks) > MOST_ROWS else ""
-    table = Table(caption=f"Ranks: mean speed, last value of other numbers{note}", head=head, rows=rows)
+    rows = [_describe_rank(label, one, metrics[:5]) for label, one in ranks.items()]
+    table = Table(caption="Ranks: mean speed, last value of other numbers", head=head, rows=rows)
     return Section(title="Ranks", text=text, figures=figures, tables=[table])
 
 
