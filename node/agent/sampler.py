@@ -30,24 +30,20 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 async def watch(job: str, host: str, mark: str, send: Callable[[Sample], None]) -> None:
     """Samples until it is cancelled. mark: the variable with the job and the number of the process (JobProcess)."""
-    # An unusual kernel costs the job nothing.
-    with contextlib.suppress(OSError, ValueError, LookupError, NotImplementedError):
-        await _sample(job, host, mark, send)
-
-
-async def _sample(job: str, host: str, mark: str, send: Callable[[Sample], None]) -> None:
-    sampler = await asyncio.to_thread(Sampler, job, host, mark)
     has_gpus = await asyncio.to_thread(os.path.exists, NVIDIA)
     gpus: asyncio.Future[tuple[GpuSample, ...]] | None = None
     pause_s = EVERY_S
-    while True:
-        await asyncio.sleep(pause_s)
-        if has_gpus:
-            gpus = gpus if gpus is not None and not gpus.done() else asyncio.ensure_future(_read_gpus())
-            await asyncio.wait([gpus], timeout=GPUS_TIMEOUT_S)  # a broken driver hangs; the rest goes on
-        sample, took_s = await asyncio.to_thread(sampler.take, gpus.result() if gpus and gpus.done() else ())
-        send(sample)
-        pause_s = max(EVERY_S, took_s / MOST_SHARE)
+    # An unusual kernel costs the job nothing.
+    with contextlib.suppress(OSError, ValueError, LookupError, NotImplementedError):
+        sampler = await asyncio.to_thread(Sampler, job, host, mark)
+        while True:
+            await asyncio.sleep(pause_s)
+            if has_gpus:
+                gpus = gpus if gpus is not None and not gpus.done() else asyncio.ensure_future(_read_gpus())
+                await asyncio.wait([gpus], timeout=GPUS_TIMEOUT_S)  # a broken driver hangs; the rest goes on
+            sample, took_s = await asyncio.to_thread(sampler.take, gpus.result() if gpus and gpus.done() else ())
+            send(sample)
+            pause_s = max(EVERY_S, took_s / MOST_SHARE)
 
 
 async def _read_gpus() -> tuple[GpuSample, ...]:
