@@ -102,7 +102,6 @@ def bootstrap(
     """
     homes = find_homes_of(hosts, connections, report)
     home_of = {host: name for name, home in homes.items() for host in home}
-    ready: dict[str, ReadyNode] = {}
     turns = Turns(homes.values())
     trees = () if project is None else (project,)
     with (
@@ -129,12 +128,11 @@ def bootstrap(
             report=report,
         )
 
-        def prepare(host: Host) -> None:
+        def prepare(host: Host) -> ReadyNode:
             with turns.taken(host.instance_id), package_builds.awaited(host):
-                ready[host.instance_id] = replace(work.prepare(host), home=home_of[host.instance_id])
+                return replace(work.prepare(host), home=home_of[host.instance_id])
 
-        on_all(hosts, prepare)
-    nodes = tuple(ready[host.instance_id] for host in hosts)
+        nodes = tuple(on_all(hosts, prepare))
     # other_hosts.py does this for the user's own hosts.
     instances = [node for node in nodes if not node.host.spec]
     if instances:

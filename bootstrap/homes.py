@@ -43,20 +43,18 @@ def find_homes(connections: Sequence[NodeConnection]) -> dict[str, list[int]]:
     The first host of a home folder writes a name for it there, which the others find. A host that cannot write, or is
     lost, has a home of its own: what follows reports it.
     """
-    names: dict[int, str] = {}
 
-    def ask(index: int) -> None:
+    def find_name(connection: NodeConnection) -> str:
+        name = secrets.token_hex(16)
         try:
-            script = RemoteCommand(NAME_HOME.format(name=secrets.token_hex(16)))
-            name = connections[index].run(script, check=False, timeout_s=TIMEOUT_S).last_line
+            script = RemoteCommand(NAME_HOME.format(name=name))
+            return connection.run(script, check=False, timeout_s=TIMEOUT_S).last_line or name
         except ConnectError:
-            name = ""
-        names[index] = name or secrets.token_hex(16)
+            return name
 
-    on_all(range(len(connections)), ask)
     homes: dict[str, list[int]] = {}
-    for index in range(len(connections)):
-        homes.setdefault(names[index], []).append(index)
+    for index, name in enumerate(on_all(connections, find_name)):
+        homes.setdefault(name, []).append(index)
     return homes
 
 

@@ -70,10 +70,9 @@ def up(app: App, *, dry_run: bool) -> None:
 
 def find_states(app: App, nodes: HostNodes) -> tuple[HostState, ...]:
     """Returns the state of each host, asked in parallel. A host that does not answer is unreachable, not an error."""
-    found: dict[str, HostState] = {}
     source = HostSource(app)
 
-    def describe(name: str) -> None:
+    def describe(name: str) -> HostState:
         slots = nodes.count_processes(name)
         host = nodes.host(name)
         try:
@@ -81,12 +80,10 @@ def find_states(app: App, nodes: HostNodes) -> tuple[HostState, ...]:
                 words = connection.run(RemoteCommand(_STATE), check=False, timeout_s=STATE_TIMEOUT_S).last_line
         except ClusterError as error:
             why = error.message.partition("\n")[0]
-            found[name] = HostState(host=host, state="unreachable", slots=slots, why=why)
-            return
-        found[name] = HostState(host=host, state="ready" if words == "ready" else "not-set-up", slots=slots)
+            return HostState(host=host, state="unreachable", slots=slots, why=why)
+        return HostState(host=host, state="ready" if words == "ready" else "not-set-up", slots=slots)
 
-    on_all(nodes.names, describe)
-    return tuple(found[name] for name in nodes.names)
+    return tuple(on_all(nodes.names, describe))
 
 
 def show_status(app: App, *, as_json: bool, wide: bool) -> None:

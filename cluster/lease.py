@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from bootstrap.apply import ReadyNode
 from bootstrap.ssh.connection import NodeConnection
+from bootstrap.ssh.connections import on_all
 from cluster.app import App
 from cluster.costs import find_spending
 from cluster.nodes.ec2 import Ec2Nodes
@@ -14,7 +15,6 @@ from foundation.decode import decode
 from foundation.errors import ClusterError
 from foundation.progress import Event
 from foundation.remote_command import run_as_root
-from foundation.thread_pool import map_in_threads
 from provision.apply import apply
 from provision.lease.arm import plan_lease
 from provision.lease.lease_plan import describe_lease, update_budget
@@ -113,7 +113,7 @@ def _ask_all(
     """Queries nodes in parallel, and sends them the lease, if one is given. No answer is no error."""
     command = run_as_root("sh", PROGRAM, *(["show"] if lease is None else ["set", render_lease(lease)]))
 
-    def ask(name: str, _check: object) -> NodeLease:
+    def ask(name: str) -> NodeLease:
         try:
             text = connect(name).run(command, timeout_s=ANSWER_S, what="the lease program")
             found = decode(text.last_line.encode(), NodeAnswer)
@@ -123,4 +123,4 @@ def _ask_all(
             return NodeLease(node=name, error=f"its lease program answers {error}")
         return NodeLease(node=name, idle_s=found.idle_s, busy=found.why, tag=found.lease, saved=found.saved)
 
-    return tuple(map_in_threads(ask, names, threads=max(len(names), 1)))
+    return tuple(on_all(names, ask))

@@ -1,10 +1,11 @@
 """The volumes of cluster.toml: every command that sets nodes up mounts them; they are unmounted before nodes end."""
 
 from collections.abc import Sequence
+from contextlib import ExitStack, closing
 
 from bootstrap.apply import ReadyNode
 from bootstrap.ssh.connection import NodeConnection
-from bootstrap.ssh.connections import on_all
+from bootstrap.ssh.connections import try_on_all
 from bootstrap.volumes.apply import mount_volumes, unmount_volumes
 from bootstrap.volumes.mount_plan import S3Access
 from cluster.app import App
@@ -69,17 +70,16 @@ def unmount_all(app: App, source: NodeSource) -> None:
     if not app.config.volumes:
         return
     nodes = source.describe()
-    found: list[NodeConnection] = []
+    names = [name for name in nodes.names if nodes.runs(name)]
+    with ExitStack() as stack:
 
-    def connect(name: str) -> None:
-        try:
-            found.append(source.connect(nodes.find_host(name), wait_s=CONNECT_S))
-        except ClusterError as error:
-            app.report(Event(kind="warn", what=f"volumes were not unmounted: {error.message}", where=name))
+        def connect(name: str) -> NodeConnection:
+            return stack.enter_context(closing(source.connect(nodes.find_host(name), wait_s=CONNECT_S)))
 
-    try:
-        on_all([name for name in nodes.names if nodes.runs(name)], connect)
+        found = []
+        for name, reached in zip(names, try_on_all(names, connect), strict=True):
+            if isinstance(reached, ClusterError):
+                app.report(Event(kind="warn", what=f"volumes were not unmounted: {reached.message}", where=name))
+            else:
+                found.append(reached)
         unmount_volumes(found, report=app.report)
-    finally:
-        for connection in found:
-            connection.close()

@@ -31,18 +31,15 @@ def check_containers(
         message, *more = error.message.splitlines()
         cause = " ".join(" ".join(more).split()) or None
         return (_Check(node=EVERYWHERE, status="failed", result=message, cause=cause, hint=error.hint),)
-    checks: dict[str, Check] = {}
 
-    def check(node: ReadyNode) -> None:
-        name = node.host.name
+    def check(node: ReadyNode) -> Check:
         try:
-            checks[name] = _try(node, config, image)
+            return _try(node, config, image)
         except ClusterError as error:
             result = "its engine was not asked"
-            checks[name] = _Check(node=name, status="failed", result=result, cause=error.message, hint=error.hint)
+            return _Check(node=node.host.name, status="failed", result=result, cause=error.message, hint=error.hint)
 
-    on_all(nodes, check)
-    return tuple(checks[node.host.name] for node in nodes)
+    return tuple(on_all(nodes, check))
 
 
 def _try(node: ReadyNode, config: ContainerConfig, image: PreparedImage) -> Check:

@@ -123,24 +123,22 @@ def prepare(
     """
     reference = parse_reference(config.image)
     with ExitStack() as stack:
-        sessions: dict[str, ContainerNode] = {}
-        found: dict[str, _EngineFacts] = {}
 
-        def check(node: ReadyNode) -> None:
-            sessions[node.host.name] = session = stack.enter_context(closing(ContainerNode(node)))
-            found[node.host.name] = session.find_engine(config.engine)
+        def find_engine(node: ReadyNode) -> tuple[ContainerNode, _EngineFacts]:
+            session = stack.enter_context(closing(ContainerNode(node)))
+            return session, session.find_engine(config.engine)
 
-        on_all(nodes, check)
-        names = [node.host.name for node in nodes]
-        check_nodes({name: found[name] for name in names}, config)
-        head, others = sessions[names[0]], [sessions[name] for name in names[1:]]
+        asked = on_all(nodes, find_engine)
+        found = {session.name: facts for session, facts in asked}
+        check_nodes(found, config)
+        head, *others = sessions = [session for session, _ in asked]
         first = resolve(head, reference, find_login=find_login, report=report)
         fixed = reference
         if not reference.is_local:
             fixed = reference if reference.digest else reference.at(find_digest(first, reference))
         images = {head.name: first}
         images |= distribute(head, others, fixed, first, find_login=find_login, report=report)
-        on_all([sessions[name] for name in names], lambda one: map_owners(one, images[one.name], report=report))
+        on_all(sessions, lambda one: map_owners(one, images[one.name], report=report))
         folder = take_launcher(head, first, config, is_required=launcher == "required") if launcher != "none" else None
     return PreparedImage(
         reference=str(fixed) if fixed.digest else f"{fixed.server}/{fixed.name}@{first.id}",
@@ -151,7 +149,7 @@ def prepare(
                 path=images[name].path,
                 python_path=images[name].python_path,
             )
-            for name in names
+            for name in found
         },
         launcher=folder,
     )
@@ -263,24 +261,23 @@ def distribute(
     reference: a name with a digest, or the name of an image that only the nodes have.
     Raises ClusterError, which names every failed node.
     """
-    found: dict[str, _Image] = {}
 
-    def check(session: ContainerNode) -> None:
-        here = session.inspect(image.id)
-        if here is not None:
-            found[session.name] = here
+    def find(sessions: Sequence[ContainerNode]) -> dict[str, _Image]:
+        images = on_all(sessions, lambda session: session.inspect(image.id))
+        return {one.name: here for one, here in zip(sessions, images, strict=True) if here is not None}
 
-    def get(session: ContainerNode) -> None:
-        found[session.name] = here = pull(session, reference, find_login(), report=report)
+    def get(session: ContainerNode) -> tuple[str, _Image]:
+        here = pull(session, reference, find_login(), report=report)
         if here.id != image.id:
             what = f"{session.name}: {reference} is {here.id}, and on {head.name} {image.id}"
             raise ClusterError(what, hint="run the command again")
+        return session.name, here
 
-    on_all(others, check)
+    found = find(others)
     lacking = [session for session in others if session.name not in found]
     if chain.is_chained(reference, len(lacking)):
         chain.pass_on(head, lacking, image.id, report=report)
-        on_all(lacking, check)
+        found |= find(lacking)
         lacking = [session for session in lacking if session.name not in found]
     if lacking and reference.is_local:
         where = ", ".join(session.name for session in lacking)
@@ -288,8 +285,7 @@ def distribute(
             f"{reference} is {image.id} on {head.name}, and {where} could not take it from there",
             hint="load the same image on all nodes",
         )
-    on_all(lacking, get)
-    return found
+    return found | dict(on_all(lacking, get))
 
 
 def brief_order(image: str) -> dict[str, Any]:

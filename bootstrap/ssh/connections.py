@@ -18,33 +18,47 @@ from foundation.thread_pool import map_in_threads, run_in_thread
 
 MAX_PARALLEL = 64
 T = TypeVar("T")
+Result = TypeVar("Result")
 
 
-def on_all(items: Sequence[T], work: Callable[[T], object]) -> None:
-    """Does `work` for all items in parallel. Collects all failures, and raises them as one ClusterError.
+def on_all(items: Sequence[T], work: Callable[[T], Result]) -> list[Result]:
+    """The results of `work` for all items, in parallel. Raises as `raise_failures`, when all have ended."""
+    found = try_on_all(items, work)
+    raise_failures(found)
+    return [one for one in found if not isinstance(one, ClusterError)]
+
+
+def raise_failures(found: Sequence[object]) -> None:
+    """Raises the failures among the results of `try_on_all` as one ClusterError.
 
     It is a ConfigError, with its exit code, if all of them are.
     """
-
-    def attempt(item: T, _check: object) -> BaseException | None:
-        try:
-            work(item)
-        except BaseException as error:  # noqa: BLE001 - passed to the caller's thread, which raises it
-            return error
-        return None
-
-    errors = [error for error in map_in_threads(attempt, items, threads=MAX_PARALLEL) if error is not None]
-    failures = [error for error in errors if isinstance(error, ClusterError)]
-    if len(failures) < len(errors):
-        raise next(error for error in errors if not isinstance(error, ClusterError))
+    failures = [one for one in found if isinstance(one, ClusterError)]
     # If every node fails in the same way (an unreachable package index), the failure is reported once.
     messages = list(dict.fromkeys(map(str, failures)))
     if len(messages) > 1:
         summary = "\n".join(messages)
         kind = ConfigError if all(isinstance(error, ConfigError) for error in failures) else ClusterError
-        raise kind(f"{len(failures)} of {len(items)} nodes failed:\n{summary}", hint=failures[0].hint)
+        raise kind(f"{len(failures)} of {len(found)} nodes failed:\n{summary}", hint=failures[0].hint)
     if failures:
         raise failures[0]
+
+
+def try_on_all(items: Sequence[T], work: Callable[[T], Result]) -> "list[Result | ClusterError]":
+    """The result of `work` for each item, in parallel, or its failure. Raises other errors when all have ended."""
+
+    def attempt(item: T, _check: object) -> Result | BaseException:
+        try:
+            return work(item)
+        except BaseException as error:  # noqa: BLE001 - passed to the caller's thread, which raises it
+            return error
+
+    found: list[Result | ClusterError] = []
+    for one in map_in_threads(attempt, items, threads=MAX_PARALLEL):
+        if isinstance(one, BaseException) and not isinstance(one, ClusterError):
+            raise one
+        found.append(one)
+    return found
 
 
 class _Early(Struct, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ from bootstrap.apply import ReadyNode
 from bootstrap.homes import Turns, find_homes_of
 from bootstrap.runtime.runtime import RuntimePlacing
 from bootstrap.ssh.connection import NodeConnection
-from bootstrap.ssh.connections import Connections, on_all
+from bootstrap.ssh.connections import Connections, on_all, try_on_all
 from bootstrap.ssh.host import Host
 from bootstrap.ssh.node_program import NodeProgram
 from bootstrap.transfer.distribute import Distribution
@@ -52,36 +52,27 @@ def check_before_set_up(
     homes = find_homes_of(hosts, connections, silent).values()
     first = {home[0] for home in homes}
     turns = Turns(homes)
-    found: dict[str, NodeFinding] = {}
     with Distribution(report=report) as distribution, TreeArchives((), cache=cache) as archives:
         placing = RuntimePlacing(cache, archives, distribution)
 
-        def examine(host: Host) -> None:
+        def examine(host: Host) -> NodeFinding:
             with turns.taken(host.instance_id):
                 connection, facts = connections.describe(host, python=python)
                 facts = placing.place(connection, facts)
                 if host.instance_id in first:  # the others will have what the set-up of the first places there
                     connections.keep_facts(host, facts)
             early = connections.take_answer(host)
-            found[host.name] = early if isinstance(early, NodeFinding) else check_node(connection)
+            return early if isinstance(early, NodeFinding) else check_node(connection)
 
-        on_all(hosts, examine)
-    return found
+        return dict(zip((host.name for host in hosts), on_all(hosts, examine), strict=True))
 
 
 def describe_health(nodes: Sequence[ReadyNode]) -> tuple[Findings, Mapping[str, ClusterError]]:
     """Checks nodes that have been set up. Returns also the errors of those that could not be checked."""
-    found: dict[str, NodeFinding] = {}
-    errors: dict[str, ClusterError] = {}
-
-    def put(node: ReadyNode) -> None:
-        try:
-            found[node.host.name] = check_node(node.connection)
-        except ClusterError as error:
-            errors[node.host.name] = error
-
-    on_all(nodes, put)
-    return {node.host.name: found[node.host.name] for node in nodes if node.host.name in found}, errors
+    asked = try_on_all(nodes, lambda node: check_node(node.connection))
+    found = {node.host.name: one for node, one in zip(nodes, asked, strict=True)}
+    errors = {name: one for name, one in found.items() if isinstance(one, ClusterError)}
+    return {name: one for name, one in found.items() if not isinstance(one, ClusterError)}, errors
 
 
 def check_node(connection: NodeConnection) -> NodeFinding:

@@ -130,17 +130,15 @@ def _run_together(
         return [Check(node=head.name, check="all_reduce", subject="port", status="unchecked", result=words)]
     interfaces = {name: here.begun.interface for name, here in found.items()}
     probes = joint_probes(nodes, port=port, interfaces=interfaces, is_deep=is_deep, kv_store=kv_store)
-    checks: dict[str, tuple[Check, ...]] = {}
 
-    def run(node: ReadyNode) -> None:
+    def run(node: ReadyNode) -> tuple[Check, ...]:
         name = node.host.name
         try:
-            checks[name] = _find_checks(node, probes[name], talks[name].run(probes[name]))
+            return _find_checks(node, probes[name], talks[name].run(probes[name]))
         except ClusterError as error:
-            checks[name] = (check_connection(name, error),)
+            return (check_connection(name, error),)
 
-    on_all(nodes, run)
-    return [check for node in nodes for check in checks[node.host.name]]
+    return [check for checks in on_all(nodes, run) for check in checks]
 
 
 def _order(node: ReadyNode) -> dict[str, Any]:

@@ -79,15 +79,15 @@ class _Mounting:
     ) -> None:
         self._sessions, self._sources, self._s3, self._report = sessions, sources, s3, report
         self._hosts = [session.connection.host for session in sessions]
-        self._facts: dict[str, VolumeFacts] = {}
         self._plans: dict[str, MountPlan] = {}
         self._changed: set[str] = set()
         self._now = time.time()
 
     def run(self) -> frozenset[str]:
         """Does all steps. Returns the names of the changed nodes. Raises ClusterError."""
-        on_all(self._sessions, self._describe)
-        self._plans = plan_volumes(self._sources, self._hosts, self._facts, s3=self._s3, now=self._now)
+        facts = on_all(self._sessions, lambda session: session.describe(self._sources))
+        known = dict(zip((host.name for host in self._hosts), facts, strict=True))
+        self._plans = plan_volumes(self._sources, self._hosts, known, s3=self._s3, now=self._now)
         for work in (self._prepare, self._serve, self._mount):
             on_all(self._sessions, work)
         return frozenset(self._changed)
@@ -95,9 +95,6 @@ class _Mounting:
     def _note_change(self, session: _Session, what: str) -> None:
         self._changed.add(session.name)
         self._report(Event(kind="done", what=what, where=session.name))
-
-    def _describe(self, session: _Session) -> None:
-        self._facts[session.name] = session.describe(self._sources)
 
     def _prepare(self, session: _Session) -> None:
         """Unmounts old volumes, installs packages, and mounts the disks."""

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from bootstrap.apply import ReadyNode
 from bootstrap.ssh.connection import NodeConnection
-from bootstrap.ssh.connections import Connections, on_all
+from bootstrap.ssh.connections import Connections, raise_failures, try_on_all
 from bootstrap.ssh.host import Host, parse_spec
 from bootstrap.ssh.host_list import find_batch_job
 from bootstrap.ssh.other_hosts import SCRIPT_TIMEOUT_S, check_addresses, let_head_in, remember
@@ -229,17 +229,9 @@ def leave_out_silent(
     head = hosts[0].name
     lines = train.hosts if train.hosts or train.nodes in ("current", "requested") else (head,)
     needed = {head, *(host.name for host in choose_hosts(lines, hosts))}
-    silent: dict[str, ConnectError] = {}
-
-    def reach(host: Host) -> None:
-        try:
-            connections.get(host)
-        except ConnectError as error:
-            if host.name in needed:
-                raise
-            silent[host.name] = error
-
-    on_all(hosts, reach)
+    reached = [*zip([host.name for host in hosts], try_on_all(hosts, connections.get), strict=True)]
+    silent = {name: one for name, one in reached if isinstance(one, ConnectError) and name not in needed}
+    raise_failures([one for name, one in reached if name not in silent])
     for error in silent.values():
         report(Event(kind="warn", what=f"left out: {error.message}"))
     nodes.excluded |= silent.keys()

@@ -2,11 +2,11 @@
 
 import socket
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 
 from bootstrap.homes import find_homes
 from bootstrap.ssh.connection import NodeConnection
-from bootstrap.ssh.connections import on_all
+from bootstrap.ssh.connections import on_all, try_on_all
 from bootstrap.ssh.host import Host, Spec, parse_spec
 from bootstrap.ssh.node_program import runtime_command
 from bootstrap.ssh.other_hosts import (
@@ -112,19 +112,13 @@ def release(app: App) -> tuple[tuple[Resource, ...], tuple[Unseen, ...]]:
     done: list[Resource] = []
     failed: dict[str, ClusterError] = {}
     homes: set[str] = set()
-    reached: list[tuple[Remembered, NodeConnection]] = []
 
-    def end_jobs(entry: Remembered) -> None:
-        try:
-            connection = connect_to(find_host(entry.spec)[0])
-            stack.callback(connection.close)
-            for job in entry.jobs:  # the head is gone: end what may still run before its files are deleted
-                words = runtime_command("agent", "end", job, must_exist=False)
-                connection.run(words, check=False, timeout_s=SCRIPT_TIMEOUT_S)
-        except ClusterError as error:
-            failed[entry.spec] = error
-            return
-        reached.append((entry, connection))
+    def end_jobs(entry: Remembered) -> NodeConnection:
+        connection = stack.enter_context(closing(connect_to(find_host(entry.spec)[0])))
+        for job in entry.jobs:  # the head is gone: end what may still run before its files are deleted
+            words = runtime_command("agent", "end", job, must_exist=False)
+            connection.run(words, check=False, timeout_s=SCRIPT_TIMEOUT_S)
+        return connection
 
     def clean(home: Sequence[int]) -> None:
         for entry, connection in map(reached.__getitem__, home):
@@ -142,7 +136,9 @@ def release(app: App) -> tuple[tuple[Resource, ...], tuple[Unseen, ...]]:
             app.report(Event(kind="done", what=what, where=connection.host.name))
 
     with ExitStack() as stack:
-        on_all(known, end_jobs)
+        ended = [*zip(known, try_on_all(known, end_jobs), strict=True)]
+        failed |= {entry.spec: error for entry, error in ended if isinstance(error, ClusterError)}
+        reached = [(entry, one) for entry, one in ended if not isinstance(one, ClusterError)]
         on_all([*find_homes([connection for _, connection in reached]).values()], clean)
     done += [Resource(kind=KIND, resource_id=one.spec) for one in known if one.spec in failed and one.home in homes]
     cleaned = [resource.resource_id for resource in done]

@@ -11,7 +11,7 @@ from contextlib import closing
 from msgspec.structs import replace
 
 from bootstrap.apply import ReadyNode
-from bootstrap.ssh.connections import Connections, on_all
+from bootstrap.ssh.connections import Connections, raise_failures, try_on_all
 from bootstrap.ssh.host import Host
 from bootstrap.ssh.node_program import runtime_command
 from cluster.app import App, if_interrupted
@@ -124,17 +124,12 @@ def launch_for(app: App, job: Record, lost: dict[int, str]) -> ClusterState:
 
 def find_silent(app: App, job: Record, state: ClusterState) -> dict[str, ConnectError]:
     """Returns the nodes of a job that cannot be reached within BOOT_TIMEOUT_S, and why. Raises ClusterError."""
-    nodes, silent = Ec2Nodes(state, app.config.provision), dict[str, ConnectError]()
-
-    def connect(host: Host) -> None:
-        try:
-            connections.get(host)
-        except ConnectError as error:
-            silent[host.name] = error
-
+    nodes = Ec2Nodes(state, app.config.provision)
+    hosts = [nodes.find_host(host.name) for host in job.nodes if host.name in nodes.names]
     with source_of(app).open_connections(wait_s=BOOT_TIMEOUT_S) as connections:
-        on_all([nodes.find_host(host.name) for host in job.nodes if host.name in nodes.names], connect)
-    return silent
+        reached = try_on_all(hosts, connections.get)
+    raise_failures([one for one in reached if not isinstance(one, ConnectError)])
+    return {host.name: one for host, one in zip(hosts, reached, strict=True) if isinstance(one, ConnectError)}
 
 
 def end_nodes(app: App, nodes: Sequence[Node]) -> None:

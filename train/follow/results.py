@@ -172,7 +172,7 @@ def copy_all(
     copies: Sequence[Copy],
     folder: Path,
     *,
-    on_all: Callable[[Sequence[Copy], Callable[[Copy], object]], None],
+    on_all: Callable[[Sequence[Copy], Callable[[Copy], object]], object],
     moved: Callable[[int], None],
 ) -> None:
     """Copies the files that this machine does not have with the same size and time. Never writes outside of `folder`.

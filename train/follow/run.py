@@ -351,18 +351,15 @@ def end_everywhere(ends: Mapping[str, Callable[[], str]]) -> Left:
 
     ends: by the node's name, a function that ends them there and returns agent.py's output, or raises ClusterError.
     """
-    left: Left = {}
 
-    def end_on(node: str) -> None:
+    def end(find: Callable[[], str]) -> list[tuple[int, str]]:
         try:
-            found = decode(ends[node]().encode() or b"{}", Remains).left
+            return decode(find().encode() or b"{}", Remains).left
         except (ClusterError, ValueError) as error:
-            found = [(0, f"could not be searched: {error}")]
-        if found:
-            left[node] = found
+            return [(0, f"could not be searched: {error}")]
 
-    on_all(tuple(ends), end_on)
-    return left
+    left = zip(ends, on_all([*ends.values()], end), strict=True)
+    return {node: found for node, found in left if found}
 
 
 def render_left(left: Left) -> str:

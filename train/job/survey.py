@@ -114,15 +114,13 @@ def _find_data(s3: "S3Client", bucket: str, prefix: str) -> Data:
 
 def find_folder_data(nodes: Sequence[ReadyNode], folder: str) -> Data:
     """The state of a folder on a volume. Raises ClusterError if a node cannot read it."""
-    counts: dict[str, int] = {}
 
-    def check(node: ReadyNode) -> None:
+    def count_files(node: ReadyNode) -> int:
         command = run_program(node.facts.python, "-c", COUNT_FILES, folder)
         answer = node.connection.run(command, timeout_s=FOLDER_TIMEOUT_S, what=f"looking at {folder}").last_line
         if not answer.removeprefix("-").isdecimal():
             raise ClusterError(f"{node.host.name}: an invalid answer about {folder}: {answer[:80]!r}")
-        counts[node.host.name] = int(answer)
+        return int(answer)
 
-    on_all(nodes, check)
-    fewest = min(counts.values())
+    fewest = min(on_all(nodes, count_files))
     return Data(exists=fewest >= 0, is_empty=fewest <= 0)
