@@ -3,14 +3,14 @@
 node/setup/verify.py checks each node, and writes no files.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
-from typing import Annotated, Any, get_args
+from typing import Annotated, get_args
 
-from msgspec import Meta, Struct, field
+from msgspec import Meta, Struct
 
 from bootstrap.apply import ReadyNode
-from bootstrap.ssh.connections import on_all
+from bootstrap.ssh.connections import on_all, try_on_all
 from bootstrap.ssh.node_program import LOADER, NodeProgram
 from bootstrap.verify.checks import (
     EVERYWHERE,
@@ -47,15 +47,6 @@ class _Tried(Struct, frozen=True):
     ports: tuple[tuple[str, Port, str | None], ...]
 
 
-class _Result(Struct, kw_only=True):
-    """The results of a node so far; `error` is the reason why the rest is missing."""
-
-    begun: _Begun = field(default_factory=_Begun)
-    attempts: tuple[PortTest, ...] = ()
-    results: list[tuple[Probe, ProbeResult]] = field(default_factory=list)
-    error: ClusterError | None = None
-
-
 def verify(
     nodes: Sequence[ReadyNode],
     *,
@@ -73,82 +64,54 @@ def verify(
     first, then those of each node, in the order of `nodes`.
     """
     probes = (*compute_probes(nodes[0].framework, is_deep=is_deep), *probes)
-    found = {node.host.name: _Result() for node in nodes}
-    talks: dict[str, _Talk] = {}
-
-    def begin(node: ReadyNode) -> None:
-        name = node.host.name
-        try:
-            talks[name] = talk = stack.enter_context(closing(_Talk(node)))
-            found[name].begun = talk.begin(_order(node))
-        except ClusterError as error:
-            found[name].error = error
-
-    def finish(node: ReadyNode) -> None:
-        name = node.host.name
-        peers = [
-            (other.host.name, other.host.private_ip, found[other.host.name].begun.listening)
-            for other in nodes
-            if other != node
-        ]
-        report(Event(kind="start", what="computing, and connecting to the other nodes", where=name))
-        try:
-            talks[name].finish(found[name], peers, probes)
-        except ClusterError as error:
-            found[name].error = error
-
     with ExitStack() as stack:
-        on_all(nodes, begin)
-        left = [node for node in nodes if found[node.host.name].error is None]
-        on_all(left, finish)
-        checks = _make_checks(nodes, found)
+
+        def begin(node: ReadyNode) -> _Talk:
+            talk = stack.enter_context(closing(_Talk(node)))
+            talk.begin()
+            return talk
+
+        def finish(talk: _Talk) -> None:
+            report(Event(kind="start", what="computing, and connecting to the other nodes", where=talk.name))
+            talk.finish([other for other in talks if other is not talk], probes)
+
+        begun = try_on_all(nodes, begin)
+        talks = [talk for talk in begun if isinstance(talk, _Talk)]
+        finished = try_on_all(talks, finish)
+        names = [*(node.host.name for node in nodes), *(talk.name for talk in talks)]
+        ended = zip(names, (*begun, *finished), strict=True)
+        checks = [check_connection(name, error) for name, error in ended if isinstance(error, ClusterError)]
+        checks += _make_checks(talks, has_group=not all(node.host.spec for node in nodes))
         if nodes[0].framework == "pytorch" or (nodes[0].framework == "mxnet" and is_deep):
             failed = {
                 check.node for check in checks if check.check in ("connection", "compute") and check.status != "ok"
             }
-            left = [node for node in left if node.host.name not in failed]
-            checks += _run_together(left, found, talks, is_deep=is_deep, kv_store=kv_store)
+            left = [talk for talk in talks if talk.name not in failed]
+            checks += _run_together(left, is_deep=is_deep, kv_store=kv_store)
     checks = judge(checks, {node.host.name: (node.facts.cores, node.facts.gpus) for node in nodes})
     return sort_checks(checks, names=[node.host.name for node in nodes])
 
 
-def _run_together(
-    nodes: Sequence[ReadyNode],
-    found: Mapping[str, _Result],
-    talks: Mapping[str, "_Talk"],
-    *,
-    is_deep: bool,
-    kv_store: str,
-) -> list[Check]:
+def _run_together(talks: "Sequence[_Talk]", *, is_deep: bool, kv_store: str) -> list[Check]:
     """The checks of one all_reduce, or of MXNet's kv-store, over these nodes, whose own probes have ended."""
-    if not nodes:
+    if not talks:
         return []
-    head = nodes[0].host
-    port = found[head.name].begun.free
+    head, port = talks[0].node.host, talks[0].begun.free
     if port is None:
         words = f"not checked: {head.name} cannot listen on {head.private_ip}"
         return [Check(node=head.name, check="all_reduce", subject="port", status="unchecked", result=words)]
-    interfaces = {name: here.begun.interface for name, here in found.items()}
+    interfaces = {talk.name: talk.begun.interface for talk in talks}
+    nodes = [talk.node for talk in talks]
     probes = joint_probes(nodes, port=port, interfaces=interfaces, is_deep=is_deep, kv_store=kv_store)
 
-    def run(node: ReadyNode) -> tuple[Check, ...]:
-        name = node.host.name
+    def run(talk: _Talk) -> tuple[Check, ...]:
+        probe = probes[talk.name]
         try:
-            return _find_checks(node, probes[name], talks[name].run(probes[name]))
+            return _find_checks(talk.node, probe, talk.run(probe))
         except ClusterError as error:
-            return (check_connection(name, error),)
+            return (check_connection(talk.name, error),)
 
-    return [check for checks in on_all(nodes, run) for check in checks]
-
-
-def _order(node: ReadyNode) -> dict[str, Any]:
-    return {
-        "address": node.host.private_ip,
-        "ranges": RANGES,
-        "loader": LOADER,
-        "python": node.python,
-        "setup": node.setup,
-    }
+    return [check for checks in on_all(talks, run) for check in checks]
 
 
 def _find_checks(node: ReadyNode, probe: Probe, result: ProbeResult) -> tuple[Check, ...]:
@@ -156,21 +119,17 @@ def _find_checks(node: ReadyNode, probe: Probe, result: ProbeResult) -> tuple[Ch
     return (*probe.to_checks(node, result), *find_measures(node.host.name, probe, result))
 
 
-def _make_checks(nodes: Sequence[ReadyNode], found: Mapping[str, _Result]) -> list[Check]:
+def _make_checks(talks: "Sequence[_Talk]", *, has_group: bool) -> list[Check]:
     checks: list[Check] = []
-    for node in nodes:
-        name = node.host.name
-        here = found[name]
-        if here.error is not None:
-            checks.append(check_connection(name, here.error))
-        for probe, result in here.results:
-            checks += _find_checks(node, probe, result)
-        checks += check_disk(name, here.begun.disk)
+    for talk in talks:
+        for probe, result in talk.results:
+            checks += _find_checks(talk.node, probe, result)
+        checks += check_disk(talk.name, talk.begun.disk)
     checks += check_ports(
-        {name: here.begun.listening for name, here in found.items() if here.begun.listening},
-        {name: here.begun.refused for name, here in found.items() if here.begun.refused is not None},
-        [attempt for here in found.values() for attempt in here.attempts],
-        has_group=not all(node.host.spec for node in nodes),
+        {talk.name: talk.begun.listening for talk in talks if talk.begun.listening},
+        {talk.name: talk.begun.refused for talk in talks if talk.begun.refused is not None},
+        [attempt for talk in talks for attempt in talk.attempts],
+        has_group=has_group,
     )
     return checks
 
@@ -182,25 +141,38 @@ def sort_checks(checks: Sequence[Check], *, names: Sequence[str]) -> tuple[Check
 
 
 class _Talk(NodeProgram):
-    """The conversation with the program on one node. Its methods raise ConnectError, NodeCommandError."""
+    """The conversation with the program on one node, and what it has found. Raises ConnectError, NodeCommandError."""
 
     def __init__(self, node: ReadyNode) -> None:
         super().__init__(node.connection, "verify")
+        self.node = node
+        self.name = node.host.name
+        self.begun = _Begun()
+        self.attempts: tuple[PortTest, ...] = ()
+        self.results: list[tuple[Probe, ProbeResult]] = []
 
-    def begin(self, order: Mapping[str, Any]) -> _Begun:
+    def begin(self) -> None:
         """Has the node listen."""
-        return self.call(order, _Begun, timeout_s=ANSWER_TIMEOUT_S)
+        order = {
+            "address": self.node.host.private_ip,
+            "ranges": RANGES,
+            "loader": LOADER,
+            "python": self.node.python,
+            "setup": self.node.setup,
+        }
+        self.begun = self.call(order, _Begun, timeout_s=ANSWER_TIMEOUT_S)
 
-    def finish(self, found: _Result, peers: Sequence[tuple[str, str, Sequence[int]]], probes: Sequence[Probe]) -> None:
+    def finish(self, others: "Sequence[_Talk]", probes: Sequence[Probe]) -> None:
         """Has the node connect to its peers and run its probes, one after the other: they would compete for cores."""
-        tried = self.call({"peers": peers}, _Tried, timeout_s=PORTS_TIMEOUT_S)
-        found.attempts = tuple(
-            PortTest(source=self.connection.host.name, target=target, port=port, error=error)
+        peers = {other.name: (other.name, other.node.host.private_ip, other.begun.listening) for other in others}
+        tried = self.call({"peers": [*peers.values()]}, _Tried, timeout_s=PORTS_TIMEOUT_S)
+        self.attempts = tuple(
+            PortTest(source=self.name, target=target, port=port, error=error)
             for target, port, error in tried.ports
-            if target in {name for name, _, _ in peers}
+            if target in peers
         )
         for probe in probes:
-            found.results.append((probe, self.run(probe)))
+            self.results.append((probe, self.run(probe)))
 
     def run(self, probe: Probe) -> ProbeResult:
         """Has the node run a probe. Returns its result."""
