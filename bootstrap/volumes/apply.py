@@ -31,11 +31,17 @@ SERVE_S = 90.0
 
 
 class _Session(NodeProgram):
-    """A session of mount_volumes.py on one node, as root. Its methods raise ClusterError and its kinds."""
+    """A session of mount_volumes.py on one node, as root. Its methods raise ClusterError and its kinds.
 
-    def __init__(self, connection: NodeConnection) -> None:
+    plan: what `prepare`, `serve` and `mount` carry out. is_changed: whether they have changed the node.
+    """
+
+    def __init__(self, connection: NodeConnection, report: Report) -> None:
         super().__init__(connection, "mount_volumes", as_root=True)
         self.name = connection.host.name
+        self.plan = MountPlan()
+        self.is_changed = False
+        self._report = report
 
     def do(self, step: str, *, what: str, timeout_s: float = STEP_S, hint: str = "", **arguments: Any) -> Any:
         """Carries out a step. Returns its result. what: the description of the step in an error."""
@@ -48,66 +54,17 @@ class _Session(NodeProgram):
         found = self.do("describe", what="looking at the volumes", mounts=[source.mount for source in sources])
         return self.read(found, VolumeFacts)
 
-
-def mount_volumes(
-    connections: Sequence[NodeConnection],
-    sources: Sequence[MountSource],
-    *,
-    s3: S3Access | None,
-    report: Report,
-) -> frozenset[str]:
-    """Mounts the volumes on all nodes, and unmounts those that are no longer wanted. Changes only what differs.
-
-    connections: to the nodes, the head first. s3: for s3:// volumes.
-    Returns the names of the changed nodes. Raises ClusterError, which names every failed node.
-    """
-    with ExitStack() as stack:
-        sessions = [stack.enter_context(closing(_Session(connection))) for connection in connections]
-        return _Mounting(sessions, sources, s3=s3, report=report).run()
-
-
-class _Mounting:
-    """Mounts volumes on all nodes at the same time, in steps that all nodes must finish."""
-
-    def __init__(
-        self,
-        sessions: Sequence[_Session],
-        sources: Sequence[MountSource],
-        *,
-        s3: S3Access | None,
-        report: Report,
-    ) -> None:
-        self._sessions, self._sources, self._s3, self._report = sessions, sources, s3, report
-        self._hosts = [session.connection.host for session in sessions]
-        self._plans: dict[str, MountPlan] = {}
-        self._changed: set[str] = set()
-        self._now = time.time()
-
-    def run(self) -> frozenset[str]:
-        """Does all steps. Returns the names of the changed nodes. Raises ClusterError."""
-        facts = on_all(self._sessions, lambda session: session.describe(self._sources))
-        known = dict(zip((host.name for host in self._hosts), facts, strict=True))
-        self._plans = plan_volumes(self._sources, self._hosts, known, s3=self._s3, now=self._now)
-        for work in (self._prepare, self._serve, self._mount):
-            on_all(self._sessions, work)
-        return frozenset(self._changed)
-
-    def _note_change(self, session: _Session, what: str) -> None:
-        self._changed.add(session.name)
-        self._report(Event(kind="done", what=what, where=session.name))
-
-    def _prepare(self, session: _Session) -> None:
+    def prepare(self) -> None:
         """Unmounts old volumes, installs packages, and mounts the disks."""
-        plan = self._plans[session.name]
-        for path in plan.unmount:
-            session.do("unmount", what=f"unmounting {path}", mount=path, lazily=True)
-            self._note_change(session, f"unmounted {path}")
-        if plan.install:
-            listed = ", ".join(plan.install)
-            self._report(Event(kind="start", what=f"installing {listed}", where=session.name))
-            session.do("install", what=f"installing {listed}", timeout_s=INSTALL_S, packages=plan.install)
-        for source in plan.disks:
-            formatted = session.do(
+        for path in self.plan.unmount:
+            self.do("unmount", what=f"unmounting {path}", mount=path, lazily=True)
+            self._note_change(f"unmounted {path}")
+        if self.plan.install:
+            listed = ", ".join(self.plan.install)
+            self._report(Event(kind="start", what=f"installing {listed}", where=self.name))
+            self.do("install", what=f"installing {listed}", timeout_s=INSTALL_S, packages=self.plan.install)
+        for source in self.plan.disks:
+            formatted = self.do(
                 "disk",
                 what=f"the disk of {source.mount}",
                 timeout_s=FORMAT_S,
@@ -118,36 +75,64 @@ class _Mounting:
                 wait_s=DEVICE_S,
             )
             if formatted:
-                self._note_change(session, f"the disk of {source.mount} was blank, and has a new ext4 file system")
+                self._note_change(f"the disk of {source.mount} was blank, and has a new ext4 file system")
 
-    def _serve(self, session: _Session) -> None:
-        """Has the node serve its volumes to the others."""
-        folders = self._plans[session.name].exports
-        if folders:
-            address = session.connection.host.private_ip
-            others = [host.private_ip for host in self._hosts if host.private_ip != address]
-            exports = render_exports(folders, others)
-            session.do("serve", what="exporting volumes", timeout_s=SERVE_S, exports=exports)
+    def serve(self, addresses: Sequence[str]) -> None:
+        """Has the node serve its volumes to the others. addresses: of all nodes."""
+        if self.plan.exports:
+            others = [address for address in addresses if address != self.connection.host.private_ip]
+            exports = render_exports(self.plan.exports, others)
+            self.do("serve", what="exporting volumes", timeout_s=SERVE_S, exports=exports)
 
-    def _mount(self, session: _Session) -> None:
+    def mount(self, now: float) -> None:
         """Mounts the missing volumes. Remounts those that need new keys, unless they are in use."""
-        plan = self._plans[session.name]
-        for mount in plan.mounts:
+        for mount in self.plan.mounts:
             path = mount.source.mount
-            if path in plan.renew and session.do("unmount", what=f"unmounting {path}", mount=path, lazily=False):
-                self._report(Event(kind="info", what=f"{path} is in use, and keeps its S3 keys", where=session.name))
+            if path in self.plan.renew and self.do("unmount", what=f"unmounting {path}", mount=path, lazily=False):
+                self._report(Event(kind="info", what=f"{path} is in use, and keeps its S3 keys", where=self.name))
                 continue
-            session.do(
+            self.do(
                 "mount",
                 what=f"mounting {mount.server} at {path}",
                 timeout_s=MOUNT_S,
                 hint=f"cluster data ls s3://{mount.source.bucket}/" if mount.how == "s3fs" else "",
                 mount=path,
                 words=mount.words,
-                entry=note_of(mount, now=self._now),
+                entry=note_of(mount, now=now),
                 env=dict(mount.env),
             )
-            self._note_change(session, f"mounted {mount.server} at {path} ({mount.how})")
+            self._note_change(f"mounted {mount.server} at {path} ({mount.how})")
+
+    def _note_change(self, what: str) -> None:
+        self.is_changed = True
+        self._report(Event(kind="done", what=what, where=self.name))
+
+
+def mount_volumes(
+    connections: Sequence[NodeConnection],
+    sources: Sequence[MountSource],
+    *,
+    s3: S3Access | None,
+    report: Report,
+) -> frozenset[str]:
+    """Mounts the volumes on all nodes, and unmounts those that are no longer wanted. Changes only what differs.
+
+    All nodes finish a step before the next one. connections: to the nodes, the head first. s3: for s3:// volumes.
+    Returns the names of the changed nodes. Raises ClusterError, which names every failed node.
+    """
+    now = time.time()
+    hosts = [connection.host for connection in connections]
+    addresses = [host.private_ip for host in hosts]
+    with ExitStack() as stack:
+        sessions = [stack.enter_context(closing(_Session(connection, report))) for connection in connections]
+        facts = on_all(sessions, lambda one: (one.name, one.describe(sources)))
+        plans = plan_volumes(sources, hosts, dict(facts), s3=s3, now=now)
+        for session in sessions:
+            session.plan = plans[session.name]
+        on_all(sessions, _Session.prepare)
+        on_all(sessions, lambda one: one.serve(addresses))
+        on_all(sessions, lambda one: one.mount(now))
+        return frozenset(one.name for one in sessions if one.is_changed)
 
 
 def unmount_volumes(connections: Sequence[NodeConnection], *, report: Report) -> None:
@@ -166,7 +151,7 @@ def unmount_volumes(connections: Sequence[NodeConnection], *, report: Report) ->
 def _unmount(connection: NodeConnection, report: Report) -> None:
     name = connection.host.name
     try:
-        with closing(_Session(connection)) as session:
+        with closing(_Session(connection, report)) as session:
             busy = session.do("unmount_all", what="unmounting volumes", timeout_s=UNMOUNT_S)
     except ClusterError as error:
         report(Event(kind="warn", what=f"volumes were not unmounted: {error.message}", where=name))
