@@ -9,7 +9,6 @@ import secrets
 import threading
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Annotated, Any, Self
 
 from msgspec import Meta, Struct
@@ -31,35 +30,6 @@ IDLE_LOCK_TIMEOUT_S = 5
 IDLE_TIMEOUT_S = 60.0  # for an idle node to start serving files
 SECRET_BYTES = 32
 CANDIDATES_AT_MOST = 32
-
-
-class SetUpAgent(NodeProgram):
-    """The agent on one node: the only program that runs there without the runtime, which it places."""
-
-    def __init__(self, connection: NodeConnection, *, python: str, order: Mapping[str, Any]) -> None:
-        super().__init__(connection, "agent", command=run_program(python, "-c", LOADER))
-        self.send(read_modules(MODULES))
-        self.send_message(order)
-
-    def talk(self, deadline: float = math.inf) -> "Iterator[_Message]":
-        """Yields its messages. Raises as `messages`."""
-        return (self.read(message, _Message) for message in self.messages(deadline))
-
-    def upload(self, path: Path, *, sha256: str, offset: int) -> None:
-        """Sends a file, starting at an offset. Raises ConnectError, and OSError for the file on this machine.
-
-        If the agent fails meanwhile, this method returns, and `messages` yields the failure.
-        """
-        with path.open("rb") as source:
-            size = source.seek(0, 2) - offset
-            source.seek(offset)
-            self.send_message({"upload": sha256, "offset": offset, "size": size})
-            while data := source.read(UPLOAD_BYTES):
-                if self._channel.closed or self._channel.recv_ready():
-                    self._receive_lines()
-                if self._channel.exit_status_ready():
-                    return
-                self.send(data)
 
 
 class Failure(Struct, frozen=True):
@@ -151,7 +121,7 @@ class Distribution:
         Raises ConnectError if the node is lost, and ClusterError (NodeCommandError) for failures on the node.
         """
         self.sources.expect(wanted.files)
-        _Conversation(self._start(connection, wanted), wanted, self).follow()
+        self._start(connection, wanted).follow()
 
     def offer(self, connection: NodeConnection, has: SetUp) -> None:
         """Registers an idle node, which has all its files. It serves them to other nodes, so this machine need not."""
@@ -170,7 +140,7 @@ class Distribution:
             try:
                 # Another node waits for it, so it waits only briefly for another command that is setting it up.
                 agent = self._start(connection, has, lock_timeout_s=IDLE_LOCK_TIMEOUT_S)
-                return _Conversation(agent, has, self).join(time.monotonic() + IDLE_TIMEOUT_S)
+                return agent.wait_for_peer(time.monotonic() + IDLE_TIMEOUT_S)
             except ClusterError as error:  # the transfer works without this node
                 self.report(
                     Event(kind="warn", what=f"cannot give files to others: {error}", where=connection.host.name)
@@ -194,52 +164,59 @@ class Distribution:
 
     def _start(
         self, connection: NodeConnection, wanted: SetUp, *, lock_timeout_s: float = LOCK_TIMEOUT_S
-    ) -> SetUpAgent:
-        order = {
-            "address": connection.host.private_ip,
-            "secret": self._secret,
-            "lock_timeout_s": lock_timeout_s,
-            "files": [{"sha256": f.sha256, "name": f.name, "size": f.size_bytes, "urls": f.urls} for f in wanted.files],
-            "tasks": list(wanted.tasks),
-        }
-        agent = SetUpAgent(connection, python=wanted.python, order=order)
+    ) -> "SetUpAgent":
+        agent = SetUpAgent(connection, wanted, self)
+        agent.begin(secret=self._secret, lock_timeout_s=lock_timeout_s)
         with self._lock:
             self._agents.append(agent)
         return agent
 
 
-class _Conversation:
-    """The conversation with one agent."""
+class SetUpAgent(NodeProgram):
+    """The agent on one node: the only program that runs there without the runtime, which it places."""
 
-    def __init__(self, agent: SetUpAgent, wanted: SetUp, distribution: Distribution) -> None:
-        self._agent = agent
-        self._host = agent.connection.host
+    def __init__(self, connection: NodeConnection, wanted: SetUp, distribution: Distribution) -> None:
+        super().__init__(connection, "agent", command=run_program(wanted.python, "-c", LOADER))
+        self._host = connection.host
         self._wanted = wanted
         self._distribution = distribution
         self._files = {file.sha256: file for file in wanted.files}
         self._by_url: set[str] = set()
         self._peer: Peer | None = None
 
+    def begin(self, *, secret: str, lock_timeout_s: float) -> None:
+        """Sends the program and its order. Raises ConnectError."""
+        self.send(read_modules(MODULES))
+        files = [
+            {"sha256": file.sha256, "name": file.name, "size": file.size_bytes, "urls": file.urls}
+            for file in self._wanted.files
+        ]
+        order = {"address": self._host.private_ip, "secret": secret, "lock_timeout_s": lock_timeout_s}
+        self.send_message({**order, "files": files, "tasks": list(self._wanted.tasks)})
+
     def follow(self) -> None:
         """Answers the agent's messages until the node is done. Raises ConnectError, ClusterError."""
         try:
-            for message in self._agent.talk():
+            for message in self._talk():
                 if message.done:
                     return
                 self._answer(message)
         except BaseException:
             if self._peer is not None:
                 self._distribution.lose(self._peer)
-            self._agent.close()  # otherwise other nodes would wait for files that it will never have
+            self.close()  # otherwise other nodes would wait for files that it will never have
             raise
 
-    def join(self, deadline: float) -> Peer:
+    def wait_for_peer(self, deadline: float) -> Peer:
         """Waits until an idle node serves its files. Raises as `messages`, and its failure."""
-        for message in self._agent.talk(deadline):
+        for message in self._talk(deadline):
             self._answer(message)
             if self._peer is not None:
                 return self._peer
         raise AssertionError  # messages never ends by itself
+
+    def _talk(self, deadline: float = math.inf) -> "Iterator[_Message]":
+        return (self.read(message, _Message) for message in self.messages(deadline))
 
     def _answer(self, message: _Message) -> None:
         host, report = self._host.name, self._distribution.report
@@ -268,7 +245,7 @@ class _Conversation:
             self._direct_to(candidates)
 
     def _direct_to(self, peers: Sequence[Peer]) -> None:
-        self._agent.send_message({"peers": [[peer.address, peer.port] for peer in peers]})
+        self.send_message({"peers": [[peer.address, peer.port] for peer in peers]})
 
     def _help(self, sha256: str, *, offset: int, why: Sequence[str]) -> None:
         """Names another source for a file that none of the node's sources provides, or uploads the file."""
@@ -280,13 +257,26 @@ class _Conversation:
             self._direct_to([other])
         elif self._distribution.sources.is_for_node(file):
             self._by_url.add(sha256)
-            self._agent.send_message({"index": True, "first_s": sources.FIRST_S})
+            self.send_message({"index": True, "first_s": sources.FIRST_S})
         else:
             self._upload(file, offset)
 
     def _upload(self, file: BundleFile, offset: int) -> None:
+        """Sends a file, starting at an offset. Raises ConnectError, ClusterError; OSError for the file on this machine.
+
+        If the agent fails meanwhile, this method returns, and `messages` yields the failure.
+        """
         try:
-            self._agent.upload(self._distribution.sources.find_path(file), sha256=file.sha256, offset=offset)
+            with self._distribution.sources.find_path(file).open("rb") as source:
+                size = source.seek(0, 2) - offset
+                source.seek(offset)
+                self.send_message({"upload": file.sha256, "offset": offset, "size": size})
+                while data := source.read(UPLOAD_BYTES):
+                    if self._channel.closed or self._channel.recv_ready():
+                        self._receive_lines()
+                    if self._channel.exit_status_ready():
+                        return
+                    self.send(data)
         except OSError:
             _check_here(file)
             raise
