@@ -21,7 +21,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from bootstrap.step import step
-from foundation.decode import decode
 from foundation.errors import ClusterError
 from foundation.files import one_at_a_time, write_whole, written_whole
 from foundation.progress import Event, Report
@@ -47,6 +46,10 @@ class BundleFile(Struct, frozen=True, kw_only=True):
     def name(self) -> str:
         """The file's name; the name of a wheel is part of its meaning."""
         return self.path.name
+
+
+_RECORD = msgspec.json.Decoder(tuple[BundleFile, ...], dec_hook=lambda kind, name: kind(name))
+"""Of what `render_record` writes. It is made before there are threads, as foundation/decode.py says."""
 
 
 def check_cache(cache: Path) -> None:
@@ -124,16 +127,6 @@ def _move(path: Path, cache: Path) -> BundleFile:
     return replace(described, path=path.replace(target))
 
 
-class _Entry(Struct, frozen=True):
-    """A file in a record."""
-
-    name: str
-    sha256: str
-    size_bytes: int
-    unpacked_bytes: int
-    urls: tuple[str, ...]
-
-
 def remember(cache: Path, key: str, files: Sequence[BundleFile]) -> None:
     """Records the files of a key. Raises OSError."""
     path = cache / f"{key}.json"
@@ -142,27 +135,17 @@ def remember(cache: Path, key: str, files: Sequence[BundleFile]) -> None:
 
 
 def render_record(files: Sequence[BundleFile]) -> str:
-    """The record of a key's files, as JSON. Pure."""
-    entries = [_Entry(file.name, file.sha256, file.size_bytes, file.unpacked_bytes, file.urls) for file in files]
-    return msgspec.json.encode(entries).decode()
+    """The record of a key's files, as JSON, with their names in place of their paths. Pure."""
+    return msgspec.json.encode([replace(file, path=Path(file.name)) for file in files], enc_hook=str).decode()
 
 
 def find_kept(cache: Path, key: str, *, report: Report) -> tuple[BundleFile, ...] | None:
     """The files of a key; None if they are not recorded, or if a file without a URL is missing."""
     try:
-        entries = decode((cache / f"{key}.json").read_bytes(), tuple[_Entry, ...])
+        found = _RECORD.decode((cache / f"{key}.json").read_bytes())
     except (FileNotFoundError, ValueError):
         return None
-    files = tuple(
-        BundleFile(
-            path=cached_path(cache, entry.sha256, entry.name),
-            sha256=entry.sha256,
-            size_bytes=entry.size_bytes,
-            unpacked_bytes=entry.unpacked_bytes,
-            urls=entry.urls,
-        )
-        for entry in entries
-    )
+    files = tuple(replace(file, path=cached_path(cache, file.sha256, file.name)) for file in found)
     lost = next((file for file in files if not file.urls and not is_here(file)), None)
     if lost is None:
         return files
