@@ -105,7 +105,7 @@ def down(app: App, *, yes: bool, as_json: bool) -> None:
     Raises ClusterError when a host could not be cleaned; the next `down` tries that host again.
     """
     memory = memory_of(app)
-    _, known = memory.read()
+    known = memory.read().hosts
     done: tuple[Resource, ...] = ()
     left: tuple[Unseen, ...] = ()
     if known:

@@ -47,8 +47,12 @@ class Remembered(Struct, frozen=True, kw_only=True):
     home: str = ""
 
 
-class _Known(Struct, frozen=True):
-    """The content of the file. nodes: the hosts of the last -H, in its order; they are the cluster's nodes."""
+class OtherHosts(Struct, frozen=True):
+    """The other hosts of one cluster. nodes: the hosts of the last -H, in its order; they are the cluster's nodes.
+
+    mark: ends the cluster's own line in the hosts' authorized_keys. No other cluster has the same one, whatever its
+    name.
+    """
 
     mark: str
     hosts: tuple[Remembered, ...]
@@ -56,30 +60,18 @@ class _Known(Struct, frozen=True):
 
 
 class Memory:
-    """The other hosts of one cluster, in a file in the cluster's folder on the user's machine.
-
-    The file also has the mark at the end of the cluster's own line in the hosts' authorized_keys. No other cluster has
-    the same mark, whatever its name.
-    """
+    """The file with the other hosts of one cluster, in the cluster's folder on the user's machine."""
 
     def __init__(self, path: Path, *, cluster: str) -> None:
         self.path = path
         self._cluster = cluster
 
-    def read(self) -> tuple[str, tuple[Remembered, ...]]:
-        """The mark, and the hosts. Raises ClusterError for an invalid file."""
-        known = self._read()
-        return known.mark, known.hosts
-
-    def read_nodes(self) -> tuple[str, ...]:
-        """The nodes that `keep_nodes` stored. Raises ClusterError for an invalid file."""
-        return self._read().nodes
-
-    def _read(self) -> _Known:
+    def read(self) -> OtherHosts:
+        """What the file says. Raises ClusterError for an invalid file."""
         try:
-            return decode(self.path.read_bytes(), _Known)
+            return decode(self.path.read_bytes(), OtherHosts)
         except FileNotFoundError:
-            return _Known(mark=f"{MARK}-{self._cluster}-{secrets.token_hex(4)}", hosts=())
+            return OtherHosts(mark=f"{MARK}-{self._cluster}-{secrets.token_hex(4)}", hosts=())
         except (OSError, ValueError) as error:
             path = shlex.quote(str(self.path))
             raise ClusterError(
@@ -90,7 +82,7 @@ class Memory:
     def keep(self, hosts: Sequence[Remembered]) -> None:
         """Stores these hosts; they replace earlier entries. They are on disk before it returns."""
         with self._locked():
-            known = self._read()
+            known = self.read()
             merged = {entry.spec: entry for entry in known.hosts}
             for host in hosts:
                 old = merged.get(host.spec)
@@ -102,14 +94,14 @@ class Memory:
     def keep_nodes(self, lines: Sequence[str]) -> None:
         """Stores the hosts of -H as the cluster's nodes. They are on disk before it returns."""
         with self._locked():
-            known = self._read()
+            known = self.read()
             if known.nodes != tuple(lines):
                 self._write(structs.replace(known, nodes=tuple(lines)))
 
     def forget(self, specs: Sequence[str]) -> None:
         """Removes these hosts from the file. Removes the file with the last one. Raises ClusterError."""
         with self._locked():
-            known = self._read()
+            known = self.read()
             left = tuple(entry for entry in known.hosts if entry.spec not in specs)
             if left:
                 self._write(structs.replace(known, hosts=left))
@@ -128,7 +120,7 @@ class Memory:
         with locked(self.path.parent.parent):
             yield
 
-    def _write(self, known: _Known) -> None:
+    def _write(self, known: OtherHosts) -> None:
         write_whole(self.path, encode(known), to_disk=True)
 
 
@@ -157,17 +149,17 @@ def check_addresses(hosts: Sequence[Host], *, key: str) -> None:
 def let_head_in(nodes: Sequence[ReadyNode], memory: Memory, *, report: Report) -> None:
     """Lets the head, the first of the nodes, log in to all of them. Raises ClusterError and its kinds."""
     head = nodes[0]
-    mark, remembered = memory.read()
+    known = memory.read()
     # It may connect to other hosts from any of its addresses.
     output = head.connection.run(RemoteCommand("hostname -I"), check=False, timeout_s=SCRIPT_TIMEOUT_S).stdout
     addresses = dict.fromkeys((head.host.private_ip, *parse_addresses(output)))
-    line = authorized_line(find_cluster_key(head), head_ip=",".join(addresses), mark=mark)
+    line = authorized_line(find_cluster_key(head), head_ip=",".join(addresses), mark=known.mark)
 
     now = [remember(node.host, key=node.connection.host_key, home=node.home) for node in nodes]
     memory.keep(now)
-    let_in(nodes, line, mark=mark, report=report)
+    let_in(nodes, line, mark=known.mark, report=report)
     # The new ones override old hosts at the same address.
-    keys = {known_name(entry.address, entry.port): entry.key for entry in (*remembered, *now) if entry.key is not None}
+    keys = {known_name(entry.address, entry.port): entry.key for entry in (*known.hosts, *now) if entry.key is not None}
     write_known_hosts(head, KNOWN_OTHERS, known_hosts_text(keys))
 
 

@@ -141,7 +141,7 @@ class HostSource(NodeSource):
             return HostList(key=NAMES, lines=config.hosts.names)
         if config.train.hosts:
             return HostList(key="-H", lines=config.train.hosts)
-        return HostList(key=LAST, lines=memory_of(self._app).read_nodes())
+        return HostList(key=LAST, lines=memory_of(self._app).read().nodes)
 
     def connect(self, host: Host, *, wait_s: float) -> NodeConnection:  # noqa: ARG002 - hosts do not boot
         """Connects as `ssh` does. Raises ConnectError, ClusterError."""

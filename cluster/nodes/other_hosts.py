@@ -108,7 +108,7 @@ def release(app: App) -> tuple[tuple[Resource, ...], tuple[Unseen, ...]]:
     one. Raises ClusterError.
     """
     memory = memory_of(app)
-    mark, known = memory.read()
+    known = memory.read()
     done: list[Resource] = []
     failed: dict[str, ClusterError] = {}
     homes: set[str] = set()
@@ -123,7 +123,7 @@ def release(app: App) -> tuple[tuple[Resource, ...], tuple[Unseen, ...]]:
     def clean(home: Sequence[int]) -> None:
         for entry, connection in map(reached.__getitem__, home):
             try:
-                script, what = render_release(mark), "the script that cleans up"
+                script, what = render_release(known.mark), "the script that cleans up"
                 answer = connection.ask(script, {REMOVED, KEPT}, timeout_s=SCRIPT_TIMEOUT_S, what=what)
             except ClusterError as error:
                 failed[entry.spec] = error
@@ -136,11 +136,13 @@ def release(app: App) -> tuple[tuple[Resource, ...], tuple[Unseen, ...]]:
             app.report(Event(kind="done", what=what, where=connection.host.name))
 
     with ExitStack() as stack:
-        ended = [*zip(known, try_on_all(known, end_jobs), strict=True)]
+        ended = [*zip(known.hosts, try_on_all(known.hosts, end_jobs), strict=True)]
         failed |= {entry.spec: error for entry, error in ended if isinstance(error, ClusterError)}
         reached = [(entry, one) for entry, one in ended if not isinstance(one, ClusterError)]
         on_all([*find_homes([connection for _, connection in reached]).values()], clean)
-    done += [Resource(kind=KIND, resource_id=one.spec) for one in known if one.spec in failed and one.home in homes]
+    done += [
+        Resource(kind=KIND, resource_id=one.spec) for one in known.hosts if one.spec in failed and one.home in homes
+    ]
     cleaned = [resource.resource_id for resource in done]
     memory.forget(cleaned)
     left = (Unseen(kind=f"{KIND} {spec}", why=error.message) for spec, error in failed.items() if spec not in cleaned)

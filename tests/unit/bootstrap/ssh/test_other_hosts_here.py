@@ -50,21 +50,21 @@ def test_the_addresses_of_a_head() -> None:
 
 def test_hosts_are_remembered_and_forgotten(tmp_path: Path) -> None:
     memory = Memory(tmp_path / "demo" / "other_hosts.json", cluster="demo")
-    assert memory.read()[1] == ()
+    assert memory.read().hosts == ()
     memory.keep([remember(LAB, key=("ssh-ed25519", "K"))])
-    mark, _ = memory.read()
+    mark = memory.read().mark
     assert mark.startswith("cluster-internal-demo-")
     memory.keep([remember(LAB, jobs=("j1",)), remember(replace(LAB, spec="b"), jobs=("j1",))])
     memory.keep([remember(LAB, jobs=("j2",))])
-    first, second = memory.read()[1]
+    first, second = memory.read().hosts
     assert first == Remembered(
         spec=LAB.spec, address="10.9.0.1", port=2222, key=("ssh-ed25519", "K"), jobs=("j1", "j2")
     )
     assert second.key is None
-    assert memory.read()[0] == mark
+    assert memory.read().mark == mark
     assert memory.path.stat().st_mode & 0o077 == 0
     memory.forget([LAB.spec])
-    assert [entry.spec for entry in memory.read()[1]] == ["b"]
+    assert [entry.spec for entry in memory.read().hosts] == ["b"]
     memory.forget(["b"])
     assert not memory.path.parent.exists()
 
