@@ -132,12 +132,7 @@ def bootstrap(
             with turns.taken(host.instance_id), package_builds.awaited(host):
                 return replace(work.prepare(host), home=home_of[host.instance_id])
 
-        nodes = tuple(on_all(hosts, prepare))
-    # other_hosts.py does this for the user's own hosts.
-    instances = [node for node in nodes if not node.host.spec]
-    if instances:
-        _connect_nodes(instances, pins=connections.pins, report=report)
-    return nodes
+        return tuple(on_all(hosts, prepare))
 
 
 class _Bootstrap(Struct, frozen=True, kw_only=True):
@@ -285,9 +280,9 @@ def find_cluster_key(head: ReadyNode) -> str:
     return text
 
 
-def _connect_nodes(nodes: Sequence[ReadyNode], *, pins: HostKeyPins, report: Report) -> None:
-    """Authorizes the head's key on every node, the head included, and gives the head the nodes' host keys."""
-    head = next(node for node in nodes if node.host.is_head)
+def let_head_in(nodes: Sequence[ReadyNode], *, pins: HostKeyPins, report: Report) -> None:
+    """Lets the head, the first of the instances, log in to all of them. Raises ClusterError."""
+    head = nodes[0]
     line = authorized_line(find_cluster_key(head), head_ip=head.host.private_ip)
     let_in([node for node in nodes if node.facts.authorized != (line,)], line, mark=MARK, report=report)
     pinned = pins.find_all()

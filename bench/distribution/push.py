@@ -13,7 +13,7 @@ from pathlib import Path
 
 from bench.provisioning.peak import peak_mb
 from bootstrap.environment.file_cache import describe_file
-from bootstrap.ssh.connection import InstanceAccess
+from bootstrap.ssh.connection import InstanceAccess, wait_for_connection
 from bootstrap.ssh.connections import Connections, on_all
 from bootstrap.ssh.host import Host
 from bootstrap.ssh.keys import HostKeyPins
@@ -38,13 +38,10 @@ def main() -> None:
     done_s: dict[str, float] = {}
     errors: dict[str, str] = {}
     started = time.perf_counter()
+    console = open_console(partial(make_clients, REGION))
+    access = InstanceAccess(private_key=Path(order["key"]), pins=pins, console=console)
     with (
-        Connections(
-            instances=InstanceAccess(
-                private_key=Path(order["key"]), pins=pins, console=open_console(partial(make_clients, REGION))
-            ),
-            wait_s=60,
-        ) as connections,
+        Connections(partial(wait_for_connection, access=access, timeout_s=60)) as connections,
         Distribution(report=silent) as distribution,
     ):
 

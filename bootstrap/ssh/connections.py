@@ -10,9 +10,8 @@ from typing import Self, TypeVar
 from msgspec import Struct
 
 from bootstrap.environment.facts import NodeFacts, gather_facts
-from bootstrap.ssh.connection import InstanceAccess, NodeConnection, connect, wait_for_connection
+from bootstrap.ssh.connection import InstanceAccess, NodeConnection, connect
 from bootstrap.ssh.host import Host
-from bootstrap.ssh.keys import HostKeyPins
 from foundation.errors import ClusterError, ConfigError
 from foundation.thread_pool import map_in_threads, run_in_thread
 
@@ -72,20 +71,11 @@ class _Early(Struct, frozen=True, kw_only=True):
 class Connections:
     """The open connections to a cluster's nodes, by instance id. A context manager that closes them.
 
-    instances: None if the cluster has no instances. wait_s: how long to wait for a booting instance, in seconds.
-    connect_to_other: connects to one of the user's own hosts; None if the cluster has none.
+    open_connection: opens the one to a host.
     """
 
-    def __init__(
-        self,
-        *,
-        instances: InstanceAccess | None = None,
-        wait_s: float,
-        connect_to_other: Callable[[Host], NodeConnection] | None = None,
-    ) -> None:
-        self._connect_to_other = connect_to_other
-        self._instances = instances
-        self._wait_s = wait_s
+    def __init__(self, open_connection: Callable[[Host], NodeConnection]) -> None:
+        self._open_connection = open_connection
         self._open: dict[str, NodeConnection] = {}
         self._early: dict[str, tuple[Host, Future[_Early]]] = {}
         self._facts: dict[str, NodeFacts] = {}
@@ -101,43 +91,32 @@ class Connections:
         for _, future in self._early.values():
             future.add_done_callback(_hang_up)
 
-    @property
-    def pins(self) -> HostKeyPins:
-        """The host keys of this cluster's instances."""
-        return self._access.pins
-
-    @property
-    def _access(self) -> InstanceAccess:
-        if self._instances is None:
-            raise ValueError("these connections are to the user's own hosts")
-        return self._instances
-
     def begin(
-        self, hosts: Iterable[Host], *, python: str, ask: Callable[[NodeConnection, NodeFacts], object] | None = None
+        self,
+        hosts: Iterable[Host],
+        access: InstanceAccess,
+        *,
+        python: str,
+        ask: Callable[[NodeConnection, NodeFacts], object] | None = None,
     ) -> None:
-        """Starts to connect to nodes at their last known addresses, to gather facts, and then to `ask`.
+        """Starts to connect to instances at their last known addresses, to gather facts, and then to `ask`.
 
         python: [bootstrap] python. ask: a further question to each node, for `take_answer`.
         Connects only to nodes with a pinned host key, so that another machine at the address learns nothing. `get`
         drops a connection whose address or user has changed, and retries a failed one.
         """
         for host in islice(hosts, MAX_PARALLEL):
-            if self.pins.find(host.instance_id) is not None:
-                self._early[host.instance_id] = (host, run_in_thread(partial(self._go_ahead, host, python, ask)))
+            if access.pins.find(host.instance_id) is not None:
+                self._early[host.instance_id] = (host, run_in_thread(partial(_go_ahead, host, access, python, ask)))
 
     def get(self, host: Host) -> NodeConnection:
         """The connection to a host. Opens it if necessary. Raises ConnectError, AwsError, ClusterError."""
         connection = self._open.get(host.instance_id)
         if connection is None:
-            connection = self._take_early(host) or self._make(host)
+            connection = self._take_early(host) or self._open_connection(host)
             with self._lock:
                 self._open[host.instance_id] = connection
         return connection
-
-    def _make(self, host: Host) -> NodeConnection:
-        if host.spec and self._connect_to_other is not None:
-            return self._connect_to_other(host)
-        return wait_for_connection(host, self._access, timeout_s=self._wait_s)
 
     def describe(self, host: Host, *, python: str) -> tuple[NodeConnection, NodeFacts]:
         """The connection to a host, and its facts, which `begin` or `keep_facts` may have stored.
@@ -171,14 +150,17 @@ class Connections:
         self._answers[host.instance_id] = early.answer
         return early.connection
 
-    def _go_ahead(self, host: Host, python: str, ask: Callable[[NodeConnection, NodeFacts], object] | None) -> _Early:
-        connection, facts, access = None, None, self._access
-        try:
-            connection = connect(host, private_key=access.private_key, contact=access.meet(host))
-            facts = gather_facts(connection, python=python)
-            return _Early(connection=connection, facts=facts, answer=ask(connection, facts) if ask else None)
-        except ClusterError:  # those who need it try again, and raise it
-            return _Early(connection=connection, facts=facts)
+
+def _go_ahead(
+    host: Host, access: InstanceAccess, python: str, ask: Callable[[NodeConnection, NodeFacts], object] | None
+) -> _Early:
+    connection, facts = None, None
+    try:
+        connection = connect(host, private_key=access.private_key, contact=access.meet(host))
+        facts = gather_facts(connection, python=python)
+        return _Early(connection=connection, facts=facts, answer=ask(connection, facts) if ask else None)
+    except ClusterError:  # those who need it try again, and raise it
+        return _Early(connection=connection, facts=facts)
 
 
 def _hang_up(future: Future[_Early]) -> None:

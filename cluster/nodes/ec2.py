@@ -1,8 +1,9 @@
 """Nodes that are EC2 instances: described by EC2, and reached with the cluster's key and pinned host keys."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from functools import cached_property
 
+from bootstrap.apply import ReadyNode, let_head_in
 from bootstrap.environment.facts import NodeFacts
 from bootstrap.runtime.code import runtime_digest
 from bootstrap.ssh.connection import InstanceAccess, NodeConnection, wait_for_connection
@@ -110,7 +111,7 @@ class Ec2Source(NodeSource):
 
     def connect(self, host: Host, *, wait_s: float) -> NodeConnection:
         """Connects to a node. Raises ConnectError, AwsError, ClusterError."""
-        return wait_for_connection(host, self._access(), timeout_s=wait_s)
+        return wait_for_connection(host, self._access, timeout_s=wait_s)
 
     def connect_again(self, host: Host) -> NodeConnection:
         """Connects to a node whose address may have changed. Raises HeadGoneError, ClusterError or a subclass."""
@@ -123,16 +124,13 @@ class Ec2Source(NodeSource):
             )
         return self.connect(nodes.find_host(node.name), wait_s=ANSWER_TIMEOUT_S)
 
-    @contextmanager
-    def open_connections(self, *, wait_s: float = ANSWER_TIMEOUT_S) -> Iterator[Connections]:
-        """Yields connections to the nodes. Raises ClusterError when the private key cannot be used."""
+    def open_connections(self, *, wait_s: float = ANSWER_TIMEOUT_S) -> Connections:
+        """Returns connections to the nodes. Raises ClusterError when the private key cannot be used."""
         load_private_key(self._app.files.private_key)
-        with Connections(instances=self._access(), wait_s=wait_s) as connections:
-            yield connections
+        return super().open_connections(wait_s=wait_s)
 
-    @contextmanager
-    def open_for_set_up(self, find_nodes: Callable[[], Nodes], *, wait_s: float) -> Iterator[Connections]:
-        """Yields connections to the nodes. Raises ClusterError without the private key."""
+    def open_for_set_up(self, find_nodes: Callable[[], Nodes], *, wait_s: float) -> Connections:
+        """Returns connections to the nodes. Raises ClusterError without the private key."""
         app = self._app
         if app.files.find_public_key() is None:
             find_nodes().find_hosts()  # raises first when there is no cluster
@@ -140,8 +138,7 @@ class Ec2Source(NodeSource):
                 f"the private key of cluster {app.config.name} is not on this machine ({app.files.private_key})",
                 hint="run this on the machine that created the cluster, or delete the cluster: cluster down",
             )
-        with Connections(instances=self._access(), wait_s=wait_s) as connections:
-            yield connections
+        return super().open_connections(wait_s=wait_s)
 
     def begin(self, connections: Connections, *, ask_head: Callable[[NodeConnection], None] | None) -> None:
         """Starts connecting to the nodes at their last known addresses, and looking at their health."""
@@ -158,7 +155,11 @@ class Ec2Source(NodeSource):
                 ask_head(connection)
             return check_node(connection)
 
-        connections.begin(last, python=self._app.config.bootstrap.python, ask=ask)
+        connections.begin(last, self._access, python=self._app.config.bootstrap.python, ask=ask)
+
+    def let_head_in(self, nodes: Sequence[ReadyNode]) -> None:
+        """Lets the head, the first of these nodes, log in to all of them. Raises ClusterError or a subclass."""
+        let_head_in(nodes, pins=self._access.pins, report=self._app.report)
 
     def describe_mounts(self, nodes: Nodes) -> tuple[MountSource, ...]:
         """Returns the mounts in cluster.toml, as found in AWS.
@@ -179,8 +180,9 @@ class Ec2Source(NodeSource):
         kept = [*hosts, *(host for host in left_out if host.instance_id in known)]
         files.keep_addresses({host.instance_id: host.address for host in kept if not host.spec})
 
+    @cached_property
     def _access(self) -> InstanceAccess:
-        """Returns the cluster's keys."""
+        """The cluster's keys: one lock for the file of pins."""
         return InstanceAccess(
             private_key=self._app.files.private_key,
             pins=HostKeyPins(self._app.files.known_hosts),

@@ -2,8 +2,7 @@
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -16,7 +15,7 @@ from bootstrap.ssh.host_list import find_batch_job
 from bootstrap.ssh.other_hosts import SCRIPT_TIMEOUT_S, check_addresses, let_head_in, remember
 from cluster.app import App
 from cluster.nodes.other_hosts import ask_for_address, connect_to, find_address, find_host, memory_of
-from cluster.nodes.source import ANSWER_TIMEOUT_S, Nodes, NodeSource
+from cluster.nodes.source import Nodes, NodeSource
 from foundation.errors import ClusterError, ConfigError, ConnectError, UsageError
 from foundation.progress import Event, Report
 from foundation.remote_command import Quoted, RemoteCommand
@@ -151,15 +150,8 @@ class HostSource(NodeSource):
         """Connects as `connect` does."""
         return connect_to(host)
 
-    @contextmanager
-    def open_connections(self, *, wait_s: float = ANSWER_TIMEOUT_S) -> Iterator[Connections]:
-        """Yields connections to the hosts."""
-        with Connections(wait_s=wait_s, connect_to_other=connect_to) as connections:
-            yield connections
-
-    @contextmanager
-    def open_for_set_up(self, find_nodes: Callable[[], Nodes], *, wait_s: float) -> Iterator[Connections]:
-        """Yields connections to hosts, which are remembered until `cluster down`.
+    def open_for_set_up(self, find_nodes: Callable[[], Nodes], *, wait_s: float) -> Connections:  # noqa: ARG002 - hosts do not boot
+        """Returns connections to hosts, which are remembered until `cluster down`.
 
         Raises ClusterError for hosts that cannot be used.
         """
@@ -172,8 +164,7 @@ class HostSource(NodeSource):
             )
         if not self._app.config.hosts.names:
             memory_of(self._app).keep_nodes(listed.lines)
-        with Connections(wait_s=wait_s, connect_to_other=self._connect_and_remember) as connections:
-            yield connections
+        return Connections(self._connect_and_remember)
 
     def _connect_and_remember(self, host: Host) -> NodeConnection:
         """Connects to a host, and remembers it before anything on it is changed. Raises ConnectError, ClusterError."""

@@ -5,7 +5,7 @@ Commands that use nodes use only these two classes. Commands that launch, pause 
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from functools import partial
 
 from bootstrap.apply import ReadyNode
 from bootstrap.ssh.connection import NodeConnection
@@ -118,17 +118,17 @@ class NodeSource(ABC):
         Raises HeadGoneError if it no longer runs, ClusterError or a subclass.
         """
 
-    @abstractmethod
-    def open_connections(self, *, wait_s: float = ANSWER_TIMEOUT_S) -> AbstractContextManager[Connections]:
+    def open_connections(self, *, wait_s: float = ANSWER_TIMEOUT_S) -> Connections:
         """Returns connections to the nodes, without setting them up. They are closed at the end of the block.
 
         wait_s: how long a node may take to answer, in seconds. Raises ClusterError when none is possible.
         """
+        return Connections(partial(self.connect, wait_s=wait_s))
 
     # -- for the set-up
 
     @abstractmethod
-    def open_for_set_up(self, find_nodes: Callable[[], Nodes], *, wait_s: float) -> AbstractContextManager[Connections]:
+    def open_for_set_up(self, find_nodes: Callable[[], Nodes], *, wait_s: float) -> Connections:
         """Returns connections to nodes that will be set up. Raises ClusterError."""
 
     def begin(  # noqa: B027 - not all sources need it
@@ -143,8 +143,9 @@ class NodeSource(ABC):
         """Returns the hosts with the addresses at which the nodes reach each other. Raises ClusterError."""
         return hosts
 
-    def let_head_in(self, nodes: Sequence[ReadyNode]) -> None:  # noqa: B027 - not all sources need it
-        """Lets the head log in to the nodes, unless their set-up has done so. Raises ClusterError or a subclass."""
+    @abstractmethod
+    def let_head_in(self, nodes: Sequence[ReadyNode]) -> None:
+        """Lets the head, the first of these nodes, log in to all of them. Raises ClusterError or a subclass."""
 
     @abstractmethod
     def describe_mounts(self, nodes: Nodes) -> tuple[MountSource, ...]:

@@ -135,7 +135,7 @@ def test_a_silent_host_is_left_out_if_the_job_can_run_without_it(
         return NodeConnection(host, fabric.Connection(host.address))
 
     found: list[Event] = []
-    nodes, connections = describe(hosts_app), Connections(wait_s=0, connect_to_other=connect)
+    nodes, connections = describe(hosts_app), Connections(connect)
     leave_out = partial(leave_out_silent, nodes, nodes.find_hosts(), connections, report=found.append)
     if left is None:
         with pytest.raises(ConnectError, match="gpu2: no answer"):

@@ -3,13 +3,14 @@
 import os
 import signal
 import threading
+from functools import partial
 
 import paramiko
 import pytest
 from msgspec.structs import replace
 
 import bootstrap.ssh.connections
-from bootstrap.ssh.connection import NodeConnection
+from bootstrap.ssh.connection import NodeConnection, wait_for_connection
 from bootstrap.ssh.connections import Connections, on_all
 from first_contact_node import HOST, Node, node
 from foundation.errors import ClusterError, ConfigError, ConnectError
@@ -40,7 +41,7 @@ def pin(node: Node, key: paramiko.PKey | None = None) -> None:
 
 
 def open_connections(node: Node) -> Connections:
-    return Connections(instances=node.access(), wait_s=1)
+    return Connections(partial(wait_for_connection, access=node.access(), timeout_s=1))
 
 
 def look(connections: Connections) -> tuple[NodeConnection, object]:
@@ -50,7 +51,7 @@ def look(connections: Connections) -> tuple[NodeConnection, object]:
 def test_an_early_connection_and_its_facts_are_used(node: Node, facts: list[object]) -> None:
     pin(node)
     with open_connections(node) as connections:
-        connections.begin([LAST], python="auto")
+        connections.begin([LAST], node.access(), python="auto")
         connection = connections.get(HOST)
         assert connection.host == HOST
         assert connections.get(HOST) is connection
@@ -64,7 +65,7 @@ def test_an_early_connection_and_its_facts_are_used(node: Node, facts: list[obje
 def test_a_moved_node_gets_a_new_connection(node: Node, facts: list[NodeConnection]) -> None:
     pin(node)
     with open_connections(node) as connections:
-        connections.begin([replace(LAST, address="192.0.2.8")], python="auto")
+        connections.begin([replace(LAST, address="192.0.2.8")], node.access(), python="auto")
         until(lambda: facts)
         assert look(connections)[0] is not facts[0]
         assert len(facts) == 2
@@ -76,7 +77,7 @@ def test_a_moved_node_gets_a_new_connection(node: Node, facts: list[NodeConnecti
 def test_no_early_connection_without_a_pinned_key(node: Node) -> None:
     node.shown = [node.own]
     with open_connections(node) as connections:
-        connections.begin([LAST], python="auto")
+        connections.begin([LAST], node.access(), python="auto")
         assert node.happened == []
         connections.get(HOST)
     assert node.happened == ["look", "auth"]
@@ -85,7 +86,7 @@ def test_no_early_connection_without_a_pinned_key(node: Node) -> None:
 def test_another_machine_at_that_address_learns_nothing(node: Node) -> None:
     pin(node, paramiko.ECDSAKey.generate())
     with open_connections(node) as connections:
-        connections.begin([LAST], python="auto")
+        connections.begin([LAST], node.access(), python="auto")
         with pytest.raises(ConnectError, match="host key"):
             connections.get(HOST)
     assert node.happened == []
