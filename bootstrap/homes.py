@@ -28,8 +28,7 @@ cat home-id
 def find_homes_of(hosts: Sequence[Host], connections: Connections, report: Report) -> dict[str, tuple[str, ...]]:
     """Returns the ids of the hosts of each home folder; those of instances are their own. Raises ClusterError."""
     own = [host for host in hosts if host.spec]
-    on_all(own, connections.get)
-    found = find_homes([connections.get(host) for host in own])
+    found = find_homes(on_all(own, connections.get))
     homes = {name: tuple(own[at].instance_id for at in home) for name, home in found.items()}
     for first, *others in homes.values():
         if others:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import fabric
 import paramiko
@@ -39,6 +39,9 @@ from bootstrap.ssh.keys import (
 )
 from foundation.errors import ClusterError, ConnectError
 from foundation.remote_command import RemoteCommand
+
+if TYPE_CHECKING:
+    from bootstrap.environment.facts import NodeFacts
 
 MAX_OUTPUT_BYTES = 16 << 20
 MAX_FILE_BYTES = 16 << 30
@@ -107,10 +110,15 @@ logging.getLogger("paramiko").setLevel(logging.CRITICAL)
 
 
 class NodeConnection:
-    """An open connection to one node. Create it with `connect`."""
+    """An open connection to one node. Create it with `connect`.
+
+    facts, answer: what was found out over it in advance (connections.py) and not used yet; None without it.
+    """
 
     def __init__(self, host: Host, connection: fabric.Connection) -> None:
         self.host = host
+        self.facts: NodeFacts | None = None
+        self.answer: object = None
         self._connection = connection
 
     def run(

@@ -3,11 +3,10 @@
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 from itertools import islice
 from typing import Self, TypeVar
-
-from msgspec import Struct
 
 from bootstrap.environment.facts import NodeFacts, gather_facts
 from bootstrap.ssh.connection import InstanceAccess, NodeConnection, connect
@@ -60,14 +59,6 @@ def try_on_all(items: Sequence[T], work: Callable[[T], Result]) -> "list[Result 
     return found
 
 
-class _Early(Struct, frozen=True, kw_only=True):
-    """A connection that was opened in advance, and what was found out over it; None if that failed."""
-
-    connection: NodeConnection | None = None
-    facts: NodeFacts | None = None
-    answer: object = None
-
-
 class Connections:
     """The open connections to a cluster's nodes, by instance id. A context manager that closes them.
 
@@ -77,9 +68,7 @@ class Connections:
     def __init__(self, open_connection: Callable[[Host], NodeConnection]) -> None:
         self._open_connection = open_connection
         self._open: dict[str, NodeConnection] = {}
-        self._early: dict[str, tuple[Host, Future[_Early]]] = {}
-        self._facts: dict[str, NodeFacts] = {}
-        self._answers: dict[str, object] = {}
+        self._early: dict[str, tuple[Host, Future[NodeConnection | None]]] = {}
         self._lock = threading.Lock()
 
     def __enter__(self) -> Self:
@@ -101,7 +90,7 @@ class Connections:
     ) -> None:
         """Starts to connect to instances at their last known addresses, to gather facts, and then to `ask`.
 
-        python: [bootstrap] python. ask: a further question to each node, for `take_answer`.
+        python: [bootstrap] python. ask: a further question to each node.
         Connects only to nodes with a pinned host key, so that another machine at the address learns nothing. `get`
         drops a connection whose address or user has changed, and retries a failed one.
         """
@@ -119,21 +108,13 @@ class Connections:
         return connection
 
     def describe(self, host: Host, *, python: str) -> tuple[NodeConnection, NodeFacts]:
-        """The connection to a host, and its facts, which `begin` or `keep_facts` may have stored.
+        """The connection to a host, and its facts, which may have been gathered before.
 
         python: [bootstrap] python. Raises ConnectError, AwsError, ClusterError.
         """
         connection = self.get(host)
-        # Only once, since the set-up changes them.
-        return connection, self._facts.pop(host.instance_id, None) or gather_facts(connection, python=python)
-
-    def keep_facts(self, host: Host, facts: NodeFacts) -> None:
-        """Keeps facts that were gathered before the host's set-up, for `describe`."""
-        self._facts[host.instance_id] = facts
-
-    def take_answer(self, host: Host) -> object:
-        """A host's answer to the question of `begin`, once; None if there is none. The connection has been opened."""
-        return self._answers.pop(host.instance_id, None)
+        facts, connection.facts = connection.facts, None  # only once, since the set-up changes them
+        return connection, facts or gather_facts(connection, python=python)
 
     def _take_early(self, host: Host) -> NodeConnection | None:
         begun, future = self._early.pop(host.instance_id, (None, None))
@@ -142,27 +123,26 @@ class Connections:
         if (begun.address, begun.user) != (host.address, host.user):
             future.add_done_callback(_hang_up)
             return None
-        early = future.result()
-        if early.connection is not None:
-            early.connection.host = host
-        if early.facts is not None:
-            self._facts[host.instance_id] = early.facts
-        self._answers[host.instance_id] = early.answer
-        return early.connection
+        connection = future.result()
+        if connection is not None:
+            connection.host = host
+        return connection
 
 
 def _go_ahead(
     host: Host, access: InstanceAccess, python: str, ask: Callable[[NodeConnection, NodeFacts], object] | None
-) -> _Early:
-    connection, facts = None, None
+) -> NodeConnection | None:
+    """The connection, with its facts and answer; without those that failed. Who needs them tries again, and raises."""
     try:
         connection = connect(host, private_key=access.private_key, contact=access.meet(host))
-        facts = gather_facts(connection, python=python)
-        return _Early(connection=connection, facts=facts, answer=ask(connection, facts) if ask else None)
-    except ClusterError:  # those who need it try again, and raise it
-        return _Early(connection=connection, facts=facts)
+    except ClusterError:
+        return None
+    with suppress(ClusterError):
+        connection.facts = facts = gather_facts(connection, python=python)
+        connection.answer = ask(connection, facts) if ask else None
+    return connection
 
 
-def _hang_up(future: Future[_Early]) -> None:
-    if future.exception() is None and (connection := future.result().connection) is not None:
+def _hang_up(future: "Future[NodeConnection | None]") -> None:
+    if future.exception() is None and (connection := future.result()) is not None:
         connection.close()

@@ -60,8 +60,8 @@ def check_before_set_up(
                 connection, facts = connections.describe(host, python=python)
                 facts = placing.place(connection, facts)
                 if host.instance_id in first:  # the others will have what the set-up of the first places there
-                    connections.keep_facts(host, facts)
-            early = connections.take_answer(host)
+                    connection.facts = facts
+            early, connection.answer = connection.answer, None
             return early if isinstance(early, NodeFinding) else check_node(connection)
 
         return dict(zip((host.name for host in hosts), on_all(hosts, examine), strict=True))
