@@ -29,10 +29,8 @@ def workers_of(job: Job) -> dict[str, int]:
         (TrainConfig(), 2, {"node-0": 1, "node-1": 1}),
         (TrainConfig(), gpus(8, 4), {"node-0": 8, "node-1": 4}),
         (TrainConfig(gpus="none"), gpus(4, 4), {"node-0": 1, "node-1": 1}),
-        (TrainConfig(gpus=(0, 1)), gpus(4, 4), {"node-0": 2, "node-1": 2}),
         (TrainConfig(processes=3), 2, {"node-0": 3, "node-1": 3}),
         (TrainConfig(workers=2), gpus(4, 4), {"node-0": 1, "node-1": 1}),
-        (TrainConfig(workers=1), 2, {"node-0": 1}),
         (TrainConfig(hosts=("node-1", "node-1", "node-0")), gpus(4, 4), {"node-0": 1, "node-1": 2}),
         (TrainConfig(hosts=("node-1",)), 2, {"node-0": 0, "node-1": 1}),  # the head runs the supervisor
     ],
@@ -68,7 +66,6 @@ def test_chosen_gpus_are_the_only_visible_ones(launcher: str, chosen: Any, visib
         ("auto", "pytorch", "torchrun"),
         ("auto", "none", "env"),
         ("env", "mxnet", "env"),
-        ("mpi", "none", "mpi"),
         ("slurm", "pytorch", "torchrun"),
     ],
 )

@@ -37,8 +37,6 @@ def test_a_job_that_may_run_longer_than_its_walltime_is_refused() -> None:
         ("name", "x\n#SBATCH --uid=0"),
         ("account", "$(id)"),
         ("walltime", "none"),
-        ("walltime", "30s"),
-        ("slots_per_node", 0),
         ("options", ["--a\nrm -rf /"]),
         ("partition", "gpu"),
     ],

@@ -74,11 +74,9 @@ def test_a_job_needs_its_environment_and_its_files() -> None:
         ({}, {"i-0"}, True),
         ({"state": "waiting"}, {"i-0", "i-1"}, True),
         ({}, {"i-1"}, False),  # the head is alive and waits itself
-        ({}, set(), False),
         ({"state": "done"}, {"i-0"}, False),
         ({"on_node_loss": "fail"}, {"i-0"}, False),
         ({"scheduler": "slurm"}, {"i-0"}, False),
-        ({"nodes": ()}, {"i-0"}, False),
     ],
 )
 def test_a_job_is_orphaned_if_its_head_has_ended_before_it(
@@ -102,13 +100,10 @@ QUEUED: dict[str, Any] = {"state": "queued", "attempts": (), "started_at": None}
         ([{"scheduler": "slurm"}, QUEUED, {**QUEUED, "scheduler": "slurm"}], "b"),
         # The copy of a job is out of date if a later job has had its turn.
         ([{}, {"state": "done"}], ""),
-        ([{}, {"state": "done"}, QUEUED], "c"),
-        ([{}, {}], "b"),
         ([QUEUED, {}], "b"),
         # Stopped in the queue: it has not had its turn.
         ([{}, {**QUEUED, "state": "stopped"}, QUEUED], "ac"),
         ([{"held_at": 1.0, "state": "stopped", "attempts": ()}, QUEUED], "b"),
-        ([{"state": "done"}], ""),
         # Notebooks run beside it, and end with their head.
         ([{}, {"beside": True, "on_node_loss": "fail"}, QUEUED], "ac"),
         ([{}, {"beside": True, "state": "done"}], "a"),

@@ -162,12 +162,6 @@ def test_rm_deletes_a_folder_only_recursively(server: S3Server, url: str) -> Non
     assert set(server.read(BUCKET)) == {"a/b/c", "a.txt"}
 
 
-def test_rm_of_a_bucket_deletes_the_bucket(server: S3Server) -> None:
-    server.put(BUCKET, {"a/b/c": b"", "folder/": b""})
-    assert s3.rm([f"s3://{BUCKET}/"], region=REGION, recursive=True) == 2
-    assert server.client.list_buckets()["Buckets"] == []
-
-
 @pytest.mark.parametrize("key", ["/a", "in/../../a"])
 def test_any_key_can_be_fetched_and_deleted(server: S3Server, tmp_path: Path, key: str) -> None:
     server.put(BUCKET, {key: b"x", "a": b"another", "in/a": b"another"})
@@ -196,21 +190,6 @@ def test_put_names_what_it_cannot_copy_and_deletes_nothing(server: S3Server, tmp
         s3.put([str(tmp_path / "in")], f"s3://{BUCKET}/in/", region=REGION, delete=True, report=silent)
     assert all(name in caught.value.message for name in ("/bell\x07: ", "/link: ", "/fifo: "))
     assert server.read(BUCKET) == {"in/a": b"a", "in/sub/b": b"b", "in/old": b""}
-
-
-def test_the_others_are_copied_after_a_failure(server: S3Server, tmp_path: Path) -> None:
-    write_files(tmp_path / "data", {f"{number}.rec": b"x" for number in range(12)})
-    watching = Watching()
-
-    def watch(transfers: Sequence[Upload | Download], /) -> Progress:
-        (tmp_path / "data" / "3.rec").unlink()
-        (tmp_path / "data" / "5.rec").write_bytes(b"")  # listed with another size, but still a whole file
-        return watching.watch(transfers)
-
-    with pytest.raises(ClusterError, match="1 of 12 files failed, the others are done") as caught:
-        put(str(tmp_path / "data"), f"s3://{BUCKET}/", create_bucket=True, watch=watch)
-    assert f"{tmp_path}/data/3.rec -> s3://{BUCKET}/3.rec: No such file or directory" in caught.value.message
-    assert len(server.read(BUCKET)) == len(watching.files) == 11
 
 
 def test_only_a_file_in_the_way_fails(server: S3Server, tmp_path: Path) -> None:

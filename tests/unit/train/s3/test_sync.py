@@ -15,7 +15,7 @@ from s3_server import REGION, S3Server
 from train.s3 import operations as s3
 from train.s3.run_journal import Run, noted
 from train.s3.transfer import PART_BYTES
-from train.s3.transfer_plan import Download, TransferPlan, Upload
+from train.s3.transfer_plan import Download, Upload
 
 BUCKET = "datasets"
 TREE = {"a.rec": b"aaa", "sub/b.rec": b"bbb", "sub/c.txt": b"c", "notes.txt": b"n"}
@@ -108,22 +108,6 @@ def test_exclude(server: S3Server, local: Path) -> None:
     write_files(local, {"deep/x/d": b"d"})
     put(local, f"s3://{BUCKET}/", exclude=["sub/*.rec", "notes.*", "x"])
     assert set(server.read(BUCKET)) == {"a.rec", "sub/c.txt"}
-
-
-def test_a_declined_plan_is_not_carried_out(server: S3Server, local: Path, tmp_path: Path) -> None:
-    seen = []
-
-    def decline(plan: TransferPlan) -> bool:
-        seen.append((len(plan.transfers), len(plan.unchanged), len(plan.deletions)))
-        return False
-
-    server.client.put_object(Bucket=BUCKET, Key="old", Body=b"")
-    server.client.put_object(Bucket=BUCKET, Key="a.rec", Body=b"aaa")
-    assert not put(local, f"s3://{BUCKET}/", delete=True, decide=decline).carried_out
-    assert set(server.read(BUCKET)) == {"old", "a.rec"}
-    assert not get(f"s3://{BUCKET}/", tmp_path / "out", decide=decline).carried_out
-    assert not (tmp_path / "out").exists()
-    assert seen == [(3, 1, 1), (2, 0, 0)]
 
 
 def leave_killed(run: Run) -> None:

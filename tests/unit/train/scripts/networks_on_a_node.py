@@ -22,18 +22,12 @@ SMALL = (3, 28, 28)
 # Integers are exact.
 PUBLISHED = (
     ("resnet", 18, LARGE, 11_689_512),
-    ("resnet", 34, LARGE, 21_797_672),
     ("resnet", 50, LARGE, 25.56e6),
-    ("resnet", 101, LARGE, 44.55e6),
-    ("resnet", 152, LARGE, 60.19e6),
     ("resnet-v2", 50, LARGE, 25.55e6),
     ("resnet", 20, SMALL, 0.27e6),
-    ("resnet", 56, SMALL, 0.85e6),
     ("resnet", 110, SMALL, 1.7e6),
     ("vgg", 11, LARGE, 132_863_336),
-    ("vgg", 13, LARGE, 133_047_848),
     ("vgg", 16, LARGE, 138_357_544),
-    ("vgg", 19, LARGE, 143_667_240),
     ("alexnet", None, LARGE, 61_100_840),  # one tower
     ("inception-v3", None, (3, 299, 299), 23_834_568),  # without the auxiliary classifier
     ("mobilenet", None, LARGE, 4_231_976),
