@@ -13,7 +13,7 @@ from foundation.errors import ClusterError, NotFoundError
 from http_server import Faults, cutting_proxy
 from mxnet_cluster import sources
 from mxnet_cluster.recordio import MAGIC, decode_image, encode_record
-from mxnet_cluster.records import find_part, iterate_records
+from mxnet_cluster.records import iterate_records
 from real_mxnet import run_mxnet
 from record_files import write_uneven
 from s3_server import S3Server, server, shared_server
@@ -129,9 +129,3 @@ def test_any_record_is_in_one_part(tmp_path: Path, files: list[list[bytes]], cou
     if any(files):
         read = [it for part in range(count) for it in iterate_records(f"{folder}/", num_parts=count, part_index=part)]
         assert read == list(chain.from_iterable(files))
-
-
-@pytest.mark.parametrize(("parts", "index"), [(0, 0), (2, 2), (2, -1)])
-def test_invalid_parts(parts: int, index: int) -> None:
-    with pytest.raises(ValueError, match="there is no part"):
-        find_part([8], parts, index)

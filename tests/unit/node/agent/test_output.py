@@ -1,10 +1,8 @@
 """What a process prints, as lines and progress bars. The bars are recorded output of the programs named beside them."""
 
-from itertools import pairwise
-
 import pytest
 
-from node.agent.output import BAR_EVERY_S, HOLD_S, LONGEST, MOST_BARS, MOST_ROWS, SETTLE_S, Item, OutputLines
+from node.agent.output import HOLD_S, LONGEST, MOST_BARS, MOST_ROWS, SETTLE_S, Item, OutputLines
 
 UP = "\x1b[A"
 OUTER, INNER, BLANK = "outer: 50%|##  | 1/2", "inner: 30%|#   | 3/10", " " * 25
@@ -98,18 +96,6 @@ def test_a_display_of_many_rows_is_bounded() -> None:
     items = feed(output, "".join(f"\rrow {number}\n" for number in range(100)))
     assert lines_of(items) == [f"row {number}" for number in range(100 - MOST_ROWS + 1)]
     assert len((bar_of(output.feed(b"", SETTLE_S)) or "").split("\n")) == MOST_BARS
-
-
-def test_a_bar_is_passed_on_twice_a_second_at_most() -> None:
-    output, shown = OutputLines(), []
-    for step in range(100):
-        now = step / 20
-        items = feed(output, f"\r{step}%|", now)
-        assert lines_of(items) == []
-        shown += [(now, item.text) for item in items]
-    assert len(shown) == 10
-    assert shown[0] == (SETTLE_S, "2%|")
-    assert all(later - before > BAR_EVERY_S - 0.01 for (before, _), (later, _) in pairwise(shown))
 
 
 def test_a_bar_that_is_redrawn_no_more_is_passed_on_when_it_is_due() -> None:

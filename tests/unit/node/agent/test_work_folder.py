@@ -93,13 +93,6 @@ def test_what_a_job_has_created(tree: Path, write: Callable[[Path], object], fou
     assert new() == found
 
 
-def test_a_replaced_node_has_what_earlier_attempts_have_saved(tree: Path) -> None:
-    """It comes from S3, with the objects' times."""
-    work_folder.place("j", job_folder.path("j", "work"), str(tree), attempt=2)
-    write(Path(job_folder.path("j", "output/s3/net")), mtime=1)
-    assert new() == {"output/s3/net": None}
-
-
 def test_files_of_jobs_before_in_the_users_own_folder_are_not_the_jobs(tree: Path, tmp_path: Path) -> None:
     (tmp_path / "shared").mkdir()
     (tmp_path / "shared" / "older").touch()

@@ -55,12 +55,6 @@ def test_launch_py_gets_its_options(launcher: str, options: list[str], *, p3: bo
     assert ("OMPI_MCA_plm_rsh_agent" in launch.env) == (launcher == "mpi")
 
 
-def test_one_worker_without_servers_needs_no_launcher() -> None:
-    order = make_order(hosts=HOSTS[:1], hostfile=("10.0.0.4:2222",))
-    identity = {"CLUSTER_RANK": "0", "CLUSTER_WORLD_SIZE": "1"}
-    assert ENGINES["ssh"].plan_launches(order, HEAD) == (HostLaunch("worker", "10.0.0.4", identity),)
-
-
 @pytest.mark.parametrize(("servers", "policy", "slots"), [(0, "slot", (1, 2)), (2, "node", (1, 1))])
 def test_mpirun_places_processes_as_planned(servers: int, policy: str, slots: tuple[int, int]) -> None:
     """Measured with Open MPI 4.1.8, which takes a host's cores for its slots if a hostfile names it only once."""

@@ -124,17 +124,6 @@ def test_a_running_job_is_read_and_ends_with_its_head(job_host: LocalHead) -> No
     assert not job_host.processes()
 
 
-def test_a_reader_that_is_slow_gets_every_line(job_host: LocalHead) -> None:
-    program = "for number in $(seq 4000); do printf '%s %01000d\\n' $number 0; done"
-    assert job_host.run(alone(job_host, program))[0]["state"] == "done"
-    with job_host.asking("follow", job_id(1), "0") as follower:
-        time.sleep(0.5)  # by then, the program has read as much of the log as it has room for
-        messages = [json.loads(line) for line in follower.stdout]
-    lines = [message["line"].split()[0] for message in messages if "line" in message]
-    assert lines == [str(number) for number in range(1, 4001)]
-    assert messages[-1]["result"]["state"] == "done"
-
-
 def test_a_notebook_and_a_job_run_beside_each_other(job_host: LocalHead) -> None:
     notebook = alone(job_host, "sleep 100", beside=True)
     assert job_host.ask("submit", order=notebook) == [{"job": job_id(1), "state": "starting"}]

@@ -107,14 +107,6 @@ def test_later_attempts_resume() -> None:
     assert second.spec == given.spec
 
 
-def test_new_hosts_run_what_the_old_ones_did() -> None:
-    given = order()
-    given.hostfile = ("10.0.0.5", "10.0.0.4", "10.0.0.5:2222")
-    restarts.replace_hosts(given, [JobHost(name="node-1", ip="10.0.0.77", instance_id="i-9")])
-    assert given.hosts == (HOSTS[0], JobHost(name="node-1", ip="10.0.0.77", instance_id="i-9", workers=1))
-    assert given.hostfile == ("10.0.0.77", "10.0.0.4", "10.0.0.77:2222")
-
-
 @pytest.mark.parametrize(
     ("names", "waiting_for", "refused"),
     [
@@ -149,13 +141,6 @@ def test_which_hosts_are_refused(names: Any, waiting_for: Any, refused: str | No
 )
 def test_lost_batches(done: Any, resumed: Any, lost: int | None) -> None:
     assert restarts.count_lost_batches(done, resumed) == lost
-
-
-def test_where_a_worker_continues() -> None:
-    assert restarts.parse_resumed("INFO Resumed from epoch 3 batch 17 of s3://b/m") == {"epoch": 3, "batch": 17}
-    assert restarts.parse_resumed("Epoch[3] Batch [17]") is None
-    anew = "INFO No complete checkpoint /tmp/m-*: training begins with epoch 0"
-    assert restarts.parse_resumed(anew) == {"epoch": 0, "batch": 0}
 
 
 @pytest.mark.parametrize(

@@ -49,12 +49,6 @@ def test_im2rec_makes_the_same_lists(photos: Path) -> None:
             assert theirs.read_text() == "".join(map(render_line, images))
 
 
-def test_links_in_circles(photos: Path) -> None:
-    (photos / "a" / "back").symlink_to(photos)
-    (photos / "more").symlink_to(photos / "z")
-    assert list_folder(photos).label_names == (".", "B", "a", "a/deep", "more", "z")
-
-
 @pytest.mark.parametrize(
     ("text", "width", "kind", "message"),
     [

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foundation.durations import render_rounded
 from job_events import bar, line, result, speed, state
 from node.reports import Report, parse_bars, parse_report
 from train.follow.events import Event
@@ -266,11 +265,3 @@ def test_another_attempt_has_workers_of_its_own() -> None:
 )
 def test_stragglers_are_clearly_slower_than_the_rest(speeds: dict[int, float], stragglers: set[int]) -> None:
     assert find_stragglers(speeds) == stragglers
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(-1, "0 s"), (59.4, "59 s"), (59.9, "1 min 0 s"), (123, "2 min 3 s"), (3600, "1 h 0 min"), (90061, "25 h 1 min")],
-)
-def test_durations(seconds: float, text: str) -> None:
-    assert render_rounded(seconds) == text

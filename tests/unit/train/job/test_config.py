@@ -133,12 +133,6 @@ def test_mistakes_in_a_job_file(given: Given, job: str, message: str) -> None:
     assert message in raised.value.message
 
 
-def test_a_missing_job_file(given: Given) -> None:
-    with pytest.raises(ConfigError, match=r"other\.toml: there is no such file") as raised:
-        given("--job", "other.toml")
-    assert raised.value.hint == "correct the path after --job"
-
-
 @pytest.mark.parametrize(
     ("words", "message", "hint"),
     [
@@ -184,11 +178,6 @@ def test_invalid_values(given: Given, text: str, message: str) -> None:
 )
 def test_durations(value: str | int, seconds: int | None) -> None:
     assert parse_duration(value) == seconds
-
-
-@pytest.mark.parametrize(("value", "limit"), [("auto", "auto"), ("none", "none"), ("10m", 600), (90, 90), ("1h", 3600)])
-def test_stall_timeouts(value: str | int, limit: str | int) -> None:
-    assert TrainConfig(stall_timeout=value).stall_timeout_s == limit
 
 
 @pytest.mark.parametrize("value", ["", "0s", "1", "1.5h", "h", "-1h", "1h30m", "2 h", "31d", 0, -1, 2592001])

@@ -9,7 +9,7 @@ from bootstrap.verify.nodes import verify
 from foundation.progress import silent
 from local_nodes import FakeMXNet, fake_mxnet, local_node, nodes, of_kind
 from s3_server import serve_s3
-from train.job.data_check import check_s3, explain_error, plan_s3_check, s3_probe
+from train.job.data_check import check_s3, explain_error, s3_probe
 from train.s3.environment import S3Access
 from train.s3.url import parse_url
 
@@ -97,8 +97,3 @@ def test_results_of_the_s3_probe(stdout: str, code: int | None, status: str, mes
     (check,) = check_s3(local_node(0, None), result, uri="s3://bkt/a.rec", endpoint="h")
     assert (check.status, check.subject) == (status, "s3://bkt/a.rec")
     assert message in check.result
-
-
-def test_without_a_data_url_nothing_is_read() -> None:
-    check = plan_s3_check(None, region="us-east-1", instance_profile="none", cluster="demo")
-    assert (check.status, check.node) == ("unchecked", "all nodes")

@@ -6,7 +6,7 @@ import pytest
 
 from foundation.errors import UsageError
 from train.job.defaults import job_name
-from train.job.program import check_syntax, choose_kv_store_option, find_command, read_program, trains_alone
+from train.job.program import choose_kv_store_option, find_command, read_program, trains_alone
 
 OWN = "print('own')"
 
@@ -100,11 +100,6 @@ def test_scripts_that_cannot_run(tmp_path: Path, name: str, text: str, message: 
         find_command(name, [], project_dir=tmp_path)
     assert message in raised.value.message
     assert raised.value.hint
-
-
-def test_warnings_about_a_script_are_not_shown(recwarn: pytest.WarningsRecorder) -> None:
-    check_syntax(b"a = '\\d'\nassert (a, 1)\n", name="own.py")
-    assert not recwarn.list
 
 
 LOOP = "import torch\nfor x, y in loader:\n    loss(net(x), y).backward()\n"

@@ -16,7 +16,6 @@ from train.job.lost_nodes import (
     end_attempts,
     find_lost,
     find_orphans,
-    find_paths,
     have_files_changed,
     restore_config,
 )
@@ -49,11 +48,6 @@ def make_record(**values: Any) -> Record:
     return record_of(**{**defaults, **values})
 
 
-def test_lost_nodes_are_known_by_their_index_and_instance() -> None:
-    assert find_lost(make_record(), ["node-1"]) == {1: "i-1"}
-    assert find_lost(make_record(), ["node-0", "node-1"]) == {0: "i-0", 1: "i-1"}
-
-
 @pytest.mark.parametrize(
     ("hosts", "name"),
     [(HOSTS, "node-2"), ((JobHost(name="gpu1", instance_id=""),), "gpu1"), ((JobHost(name="node-0"),), "node-0")],
@@ -61,11 +55,6 @@ def test_lost_nodes_are_known_by_their_index_and_instance() -> None:
 def test_what_is_no_instance_cannot_be_replaced(hosts: tuple[JobHost, ...], name: str) -> None:
     with pytest.raises(ClusterError, match=f"waits for {name}, which is not an instance"):
         find_lost(make_record(nodes=hosts), [name])
-
-
-def test_a_job_needs_its_environment_and_its_files() -> None:
-    assert find_paths(make_record()) == (f"env/{'e' * 64}", f"runtime/{TREE}", f"tree/{PROJECT}")
-    assert find_paths(make_record(python="/usr/bin/python3", project=None)) == (f"runtime/{TREE}",)
 
 
 @pytest.mark.parametrize(
