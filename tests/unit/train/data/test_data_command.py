@@ -55,12 +55,9 @@ def test_ls_as_json(project: Project, server: S3Server) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        (["put", "cluster.toml"], 2, ("a source and a destination are needed", "cluster data put SOURCE")),
         (["put", "cluster.toml", "elsewhere"], 2, ("put copies from this machine to S3", "cluster data get for")),
-        (["get", "cluster.toml", "s3://bucket/"], 2, ("get copies from S3 to this machine", "cluster data put for")),
         (["get", "s3://bucket/nope", "."], 1, ("no such object or folder", "cluster data ls s3://bucket/")),
         (["ls", "s3://nope-bucket"], 1, ("bucket nope-bucket does not exist", "cluster data ls")),
-        (["ls", "bucket"], 2, ("bucket: not an S3 URL", "s3://BUCKET/FOLDER/")),
         (["demo", "s3:/bucket/d"], 2, ("s3:/bucket/d: not an S3 URL", "s3://BUCKET/FOLDER/")),
         (["rm", "-r", "s3://bucket"], 2, ("without a terminal, this needs --yes", None)),
     ],

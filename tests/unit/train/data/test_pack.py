@@ -119,12 +119,9 @@ def test_lists_with_several_labels(run_here: Run, tmp_path: Path, photos: Path) 
         (("photos", "out", "--shards", "2", "--shard-size", "1MB"), "only one of the two decides"),
         (("photos", "out", "--shards", "41"), "40 records cannot fill 41 shards"),
         (("photos", "out", "--shard-size", "much"), "'much' is not a size such as 256MiB"),
-        (("photos", "out", "--label-width", "2"), "--root and --label-width are for lists"),
-        (("photos", "out", "--quality", "10", "--encoding", "png"), "0 to 9 for png"),
         (("photos", "out", "--pass-through", "--resize", "8"), "--pass-through leaves the images as they are"),
         (("photos", "full"), "full has other files \\(notes.txt\\): MXNet reads every file"),
         (("nothing", "out"), "nothing: no such folder or list"),
-        (("photos", ""), "the destination is empty"),
     ],
 )
 def test_invalid_options_of_pack(

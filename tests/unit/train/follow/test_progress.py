@@ -43,10 +43,6 @@ def report(
             "Epoch[0] Batch [9]  Speed: 14.5 samples/sec  Train-accuracy=0.9",
             report(0, batch=9, speed=14.5, accuracy=0.9),
         ),
-        # mxnet/callback.py, without metrics
-        ("Iter[3] Batch [20]\tSpeed: 3280.25 samples/sec", report(3, batch=20, speed=3280.25)),
-        # apache/mxnet#3932, the R package
-        ("Batch [5] Speed: 26.013 samples/sec Train-accuracy=0.5", report(None, batch=5, speed=26.013, accuracy=0.5)),
         ("Epoch[5] Batch [0-20]\tSpeed: inf samples/sec\taccuracy=1.0", report(5, batch=20, accuracy=1.0)),
         # mxnet/module/base_module.py
         ("Train Epoch: 1 [640/60000 (1%)]\tLoss: 1.234567", report(1, samples=640, loss=1.234567)),
@@ -76,12 +72,10 @@ def report(
         ("iter 10: loss 4.2000, time 300.12ms, mfu 1.00%", report(None, batch=10, loss=4.2)),
         ("step 250: train loss 2.5000, val loss 2.6000", report(None, batch=250, loss=2.5, validation_loss=2.6)),
         ("[rank0]: global_step=10, loss = 0.5", report(None, batch=10, loss=0.5)),
-        ("epoch=3 step=10 loss=0.5", report(3, batch=10, loss=0.5)),
         ("Epoch 3: time per batch 0.35, loss 0.5", report(3, loss=0.5)),
         ("Epoch 3 train/loss=0.5 val/loss=0.25 img/s=90.5", report(3, speed=90.5, loss=0.5, validation_loss=0.25)),
         ("Epoch 3 | train/loss 0.5 | val/acc 0.25", report(3, loss=0.5, validation_acc=0.25)),
         ("step 12,000/20,000 | loss 0.5", report(None, batch=12000, loss=0.5)),
-        ("Epoch 3 train acc 0.9, val acc 0.5", report(3, acc=0.9, validation_acc=0.5)),
         (
             "{'eval_loss': 1.25, 'eval_accuracy': 0.5, 'epoch': 2.0}",
             report(2, validation_loss=1.25, validation_accuracy=0.5, counts_epochs=True),
@@ -94,7 +88,6 @@ def report(
         ("Epoch[3] Time cost=1.200", report(3, epoch_s=1.2)),
         # dmlc/gluon-cv#506 and #1595
         ("[Epoch 3][Batch 7], LR: 2E-04, Speed: 2.9 samples/sec, A=3e-1", report(3, batch=7, speed=2.9, A=0.3)),
-        ("[Epoch 3] Training cost: 557.8, Speed: 2.9 samples/sec, A=0.6", report(3, speed=2.9, epoch_s=557.8, A=0.6)),
         # GluonCV's train_imagenet.py
         ("[Epoch 7] speed: 1200 samples/sec\ttime cost: 12.300000", report(7, speed=1200.0, epoch_s=12.3)),
         ("[Epoch 7] validation: err-top1=0.3", report(7, validation_err_top1=0.3)),
@@ -114,14 +107,11 @@ def test_reports_are_read(text: str, expected: Report) -> None:
     [
         "",
         "start with arguments load_epoch=3, num_epochs=20, loss='ce'",
-        "Start training from [Epoch 0]",
         "Epoch[0] Resetting Data Iterator",
         "[Epoch 2] Begin, current learning rate: 0.1000",
         'Saved checkpoint to "mnist-0001.params" after epoch 1',
-        "read 3000 samples/sec",
         "Namespace(batch=64, step=10, loss=0.5)",
         "Namespace(epoch=3, loss=0.5)",
-        "batch size 64, loss ce",
         "step 1,00 | loss 0.5",
         "Downloading data: 40%|####      | 40/100 [00:04<00:06,  9.93MB/s]",
     ],

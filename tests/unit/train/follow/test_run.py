@@ -27,7 +27,6 @@ from train.follow.run import (
 
 ORDER = make_order(secrets={"K": "v"})
 NO_ANSWER = ConnectError("node-0: no answer on port 22", hint="cluster allow")
-STARTED = b'{"job":"j1","state":"starting"}\n'
 
 
 @pytest.fixture(autouse=True)
@@ -38,19 +37,6 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 def everything() -> list[Event]:
     reader = EventReader()
     return [event for line in LOG.splitlines() if (event := reader.read(line)) is not None]
-
-
-def test_a_job_is_submitted_on_stdin_and_followed_on_the_same_channel() -> None:
-    fake = FakeHead(lambda _: channel(ALIVE + STARTED + LOG[:50], LOG[50:]))
-    started = submit(fake.make(), ORDER, follow=True)
-    assert fake.asked == [["submit", "--follow"]]
-    assert decode(fake.channels[0].got, Order) == ORDER
-    assert (started.id, started.state) == ("j1", "starting")
-    events: list[Event] = []
-    result = Follower(fake.make(), "j1", take=events.append, message=pytest.fail).run(started.program)
-    assert result.state == "done"
-    assert events == everything()
-    assert fake.channels[0].closed
 
 
 @pytest.mark.parametrize("is_lost", [False, True], ids=["at once", "after a lost answer"])

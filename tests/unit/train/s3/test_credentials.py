@@ -37,12 +37,8 @@ CONFIG = f"""
 credential_process = {{keys}}
 [profile no-program]
 credential_process = /nowhere/keys
-[profile failing]
-credential_process = /bin/false
 [profile no-json]
 credential_process = /bin/echo keys
-[profile no-object]
-credential_process = /bin/echo []
 [profile expired]
 credential_process = /bin/cat {{folder}}/expired
 [profile role]
@@ -199,10 +195,8 @@ def test_endpoint_with_keys_in_the_environment(
         ({}, "no AWS credentials were found", "aws configure"),
         ({"AWS_PROFILE": "typo"}, r"profile \(typo\) could not be found", "aws configure list-profiles"),
         ({"AWS_ACCESS_KEY_ID": "AKIA"}, "missing: AWS_SECRET_ACCESS_KEY", "aws sts get-caller-identity"),
-        ({"AWS_PROFILE": "failing"}, "retrieving credentials from custom-process", "aws sts get-caller-identity"),
         ({"AWS_PROFILE": "no-program"}, "/nowhere/keys", "aws sts get-caller-identity"),
         ({"AWS_PROFILE": "no-json"}, "program or file that the AWS profile names: Expecting value", "get-caller"),
-        ({"AWS_PROFILE": "no-object"}, "the AWS profile names: 'list' object", "aws sts get-caller-identity"),
         ({"AWS_PROFILE": "expired"}, "credentials are still expired", "aws sts get-caller-identity"),
         ({"AWS_ROLE_ARN": ROLE_ARN, "AWS_WEB_IDENTITY_TOKEN_FILE": "/nowhere/token"}, "/nowhere/token", "get-caller"),
         ({"AWS_PROFILE": "code"}, "MFA (code|token)", "at a terminal"),
