@@ -25,9 +25,7 @@ sys.stdin.read()
         ('{"action": "terminate", "time": "2017-09-18T08:22:00Z"}', Notice(action="terminate", at=1505722920.0)),
         ('{"action": "stop", "time": "soon"}', Notice(action="stop")),
         ('{"action": "hibernate"}', Notice(action="hibernate")),
-        ("<html>404</html>", None),
         ("[]", None),
-        ("", None),
     ],
 )
 def test_answers_of_the_metadata_service(text: str, notice: Notice | None) -> None:

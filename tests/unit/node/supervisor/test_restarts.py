@@ -125,7 +125,6 @@ def test_which_hosts_are_refused(names: Any, waiting_for: Any, refused: str | No
 @pytest.mark.parametrize(
     ("done", "resumed", "lost"),
     [
-        (None, {"epoch": 0, "batch": 0}, None),
         (
             {"epoch": 9, "batch": 0, "batches": 1 << 30},
             {"epoch": 0, "batch": 0},
@@ -210,7 +209,6 @@ def test_a_job_pays_for_its_attempts_and_between_them_for_the_nodes_that_it_keep
     ("unhealthy", "changes", "replaced"),
     [
         (("node-1",), {}, ("node-1",)),
-        (("node-1", "node-0"), {}, ("node-1",)),
         (("mine", "node-1"), {"hosts": (*HOSTS, OWN)}, ("node-1",)),
         (("node-1",), {"on_node_loss": "fail"}, ()),
     ],

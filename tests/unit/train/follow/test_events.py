@@ -96,9 +96,7 @@ def line(text: str, of: Process, *, at: float = 100.0) -> Event:
     [
         (line("text", process()), "[worker 0 node-1] text"),
         (line("", process(rank=None)), "[worker ? node-1] "),
-        (line("a", process("server", rank=3, host="node-0")), "[server 3 node-0] a"),
         (line("a", process("scheduler", rank=None, host="node-0")), "[scheduler node-0] a"),
-        (line("a", process("launcher", rank=None, host="node-0")), "[launcher node-0] a"),
         (Event(kind="message", at=1.0, text="ended"), "[supervisor node-0] ended"),
         (Event(kind="state", at=1.0, state="running"), None),
         (Event(kind="process", at=1.0, process=process()), None),

@@ -15,7 +15,6 @@ BESIDE, TOP = "next to your program on this machine", "is in the folder of clust
     ("module", "words", "advice"),
     [
         ("own", PROGRAM, BESIDE),
-        ("package.sub", PROGRAM, BESIDE),
         ("nested", PROGRAM, BESIDE),
         ("other", PROGRAM, TOP),
         ("deep", PROGRAM, "it: run `cluster train --env PYTHONPATH=src ...` in"),
@@ -25,7 +24,6 @@ BESIDE, TOP = "next to your program on this machine", "is in the folder of clust
         # No module of the project: a folder without Python files, that of wandb's runs, and what git hides.
         ("empty", PROGRAM, 'set `[bootstrap] packages = ["empty"]`, then `cluster up`'),
         ("wandb", PROGRAM, '["wandb"]'),
-        ("hidden", PROGRAM, '["hidden"]'),
         ("sklearn.svm", PROGRAM, '`[bootstrap] packages = ["scikit-learn"]`'),
         ("\N{GRINNING FACE}" * 300, PROGRAM, "is not on the nodes"),  # no file can have this name
     ],

@@ -62,7 +62,6 @@ def test_a_bucket_in_another_region_is_found_there(server: S3Server, tmp_path: P
         ("https://s3.cn-north-1.amazonaws.com.cn", "https://s3.eu-west-1.amazonaws.com.cn"),
         ("https://s3.amazonaws.com", "https://s3.eu-west-1.amazonaws.com"),  # botocore's for us-east-1
         ("https://s3.us-east-1.example.com", "https://s3.us-east-1.example.com"),
-        (None, None),
     ],
 )
 def test_endpoint_in_another_region(url: str | None, moved: str | None) -> None:
