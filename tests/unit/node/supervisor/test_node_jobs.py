@@ -15,7 +15,7 @@ import pytest
 
 from job_forms import nest_record
 from job_host import LocalHead, job_host, job_id, lines_of
-from node import job_folder
+from node import job_folder, jobs
 from node.programs import CODE_DIR
 from node.supervisor import recovery
 
@@ -166,6 +166,16 @@ def test_a_supervisor_that_cannot_start_is_an_error_and_leaves_no_job(
     (answer,) = job_host.ask("submit", order=alone(job_host, "true"))
     assert answer == {"error": "the supervisor did not start: it cannot be"}
     assert job_host.ask("list") == [{"jobs": []}]
+
+
+def test_a_list_of_large_jobs_is_no_longer_than_a_line(job_host: LocalHead, monkeypatch: pytest.MonkeyPatch) -> None:
+    """50 jobs of 80 nodes with 8 GPUs: the older ones come without their processes."""
+    for number in (1, 2):
+        job_host.run(alone(job_host, "true", job=job_id(number)))
+    monkeypatch.setattr(jobs, "LIST_BYTES", 1)
+    newest, older = job_host.ask("list")[0]["jobs"]
+    assert [len(record["roles"]) for record in (newest, older)] == [1, 0]
+    assert len(job_host.record()["roles"]) == 1
 
 
 def test_old_jobs_are_removed(job_host: LocalHead) -> None:

@@ -1,4 +1,4 @@
-"""A shipped network that cannot be built is refused, and the networks and the readers with a real MXNet."""
+"""The networks' names and depths, and the networks and the readers with a real MXNet."""
 
 import subprocess
 from pathlib import Path
@@ -11,6 +11,23 @@ from train.data.datasets import DATASETS
 from training_scripts import SCRIPTS
 
 PROGRAM = Path(__file__).with_name("networks_on_a_node.py")
+
+
+@pytest.mark.parametrize(
+    ("network", "asked", "size", "depth"),
+    [
+        ("resnet", None, 224, 50),
+        ("resnet", None, 28, 110),
+        ("resnet", 20, 32, 20),
+        ("resnet-v2", None, 33, 50),
+        ("vgg", None, 224, 16),
+        ("mlp", None, 28, 0),
+        ("inception-v3", 3, 299, 0),
+    ],
+)
+def test_depths(network_names: ModuleType, network: str, asked: int | None, size: int, depth: int) -> None:
+    assert network_names.find_problem(network, asked, size) is None
+    assert network_names.pick_depth(network, asked, size) == depth
 
 
 @pytest.mark.parametrize(
