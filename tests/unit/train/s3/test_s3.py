@@ -1,6 +1,7 @@
 """`data put`, `get`, `ls` and `rm` with the real s3fs against moto's S3 over HTTP."""
 
 import os
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -79,6 +80,18 @@ def test_a_folder_comes_back_as_it_was(server: S3Server, tmp_path: Path) -> None
         assert watching.bytes == sum(map(len, contents.values()))
         assert sorted(watching.files, key=str) == sorted(watching.transfers, key=str)
     assert not server.unfinished(BUCKET)
+
+
+def test_get_replaces_files_with_the_users_mode(server: S3Server, tmp_path: Path) -> None:
+    server.put(BUCKET, {"x": b"new"})
+    write_files(tmp_path, {"x": b"old and longer"})
+    mask = os.umask(0o027)
+    try:
+        get(f"s3://{BUCKET}/x", str(tmp_path))
+    finally:
+        os.umask(mask)
+    assert (tmp_path / "x").read_bytes() == b"new"
+    assert stat.S_IMODE((tmp_path / "x").stat().st_mode) == 0o640
 
 
 def test_globs_and_several_sources(server: S3Server, tmp_path: Path) -> None:
