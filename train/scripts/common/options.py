@@ -164,7 +164,8 @@ def make_parser(
     description: Optional[str], networks: Sequence[str], *, without: Sequence[str] = (), **defaults: Any
 ) -> argparse.ArgumentParser:
     """The parser with all options, except those of these names or groups. defaults: where the script has its own."""
-    parser = argparse.ArgumentParser(description=description, allow_abbrev=False)
+    # Every process shows the usage with an error.
+    parser = argparse.ArgumentParser(usage="%(prog)s [options]", description=description, allow_abbrev=False)
     for title, options in GROUPS.items():
         group = parser.add_argument_group(title)
         for name, kind, usual, text in options:
@@ -213,8 +214,8 @@ def parse(
     if environment.get("CLUSTER_RESUME") == "1" and options.model_prefix and not options.resume:
         # A later attempt. Its place may have checkpoints of earlier jobs, from which it must not continue.
         options.resume, options.only_job = True, environment.get(JOB_ID)
-    usage = parser.format_usage()
-    ways = [way for way in WAYS_TO_DATA if way.split()[0] in usage]  # of this script
+    shown = parser.format_help()
+    ways = [way for way in WAYS_TO_DATA if f"\n  {way.split()[0]} " in shown]  # of this script
     for wrong, message in _problems(options, environment, ways):
         if wrong:
             parser.error(message)

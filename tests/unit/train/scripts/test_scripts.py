@@ -78,7 +78,9 @@ def test_invalid_options(
 ) -> None:
     with pytest.raises(SystemExit, match="2"):
         parse(options, *words)
-    assert message in capsys.readouterr().err.splitlines()[-1]
+    *usage, last = capsys.readouterr().err.splitlines()
+    assert message in last
+    assert len(usage) == 1
 
 
 def parse(options: ModuleType, *words: str, **environment: str) -> Any:
