@@ -3,7 +3,6 @@
 import errno
 import gc
 import os
-import shlex
 import signal
 import sys
 from pathlib import Path
@@ -16,7 +15,6 @@ from cluster.views.examples import render_examples
 from cluster.views.terminal import print_bytes_unchanged, write
 from ec2_sandbox.sudo import become_caller
 from foundation.errors import ClusterError, Interrupted
-from foundation.user_folders import cache_folder, state_folder
 from provision.aws.crt import skip_unused_crt
 
 INTERRUPTED = 130  # 128 + SIGINT, as in shells
@@ -111,7 +109,8 @@ def run() -> int:
         code = 1
     except OSError as error:  # on this machine, such as a full disk or a read-only folder
         where = f"{error.filename}: " if error.filename else ""
-        _fail(f"{where}{error.strerror or error}", _explain_space(error))
+        hint = "free some space there" if where else "free some space; to see where it is missing: df -h"
+        _fail(f"{where}{error.strerror or error}", hint if error.errno in {errno.ENOSPC, errno.EDQUOT} else None)
         code = 1
     return code if isinstance(code, int) else 0
 
@@ -121,18 +120,6 @@ def _find_hint(error: BaseException | None) -> str | None:
     while error is not None and not isinstance(error, Interrupted):
         error = error.__cause__ or error.__context__
     return None if error is None else str(error)
-
-
-def _explain_space(error: OSError) -> str | None:
-    """Returns the hint for a full disk, which the error may not name; None for other errors."""
-    if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
-        return None
-    if error.filename:
-        return "free some space there"
-    import tempfile  # noqa: PLC0415 - most commands start without it
-
-    used = shlex.join(map(str, (cache_folder(), state_folder(), tempfile.gettempdir(), ".")))
-    return f"free some space; to see where it is missing: df -h {used}"
 
 
 def _fail(message: str, hint: str | None) -> None:

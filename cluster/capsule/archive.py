@@ -45,15 +45,12 @@ class Manifest(Struct, frozen=True, kw_only=True):
 
 
 def write(path: Path, files: Sequence[TreeFile], missing: Sequence[str], folders: Sequence[str] = ()) -> None:
-    """Writes an archive of these files and empty folders. Raises ClusterError, also if a file changes meanwhile."""
+    """Writes an archive of these files and empty folders. Raises OSError, ClusterError if a file changes meanwhile."""
     listed = {file.path: (file.size_bytes, file.sha256) for file in files}
     manifest = file_of_bytes(MANIFEST, encode(Manifest(missing=tuple(missing), files=listed)))
-    try:
-        refuse_special(path)
-        with TemporaryDirectory(dir=path.parent, prefix=".cluster-capsule-") as folder:
-            write_archive(make_tree([manifest, *files], folders), Path(folder)).path.replace(path)
-    except OSError as error:
-        raise ClusterError(f"cannot write {path}: {error.strerror}", hint="-o FILE names another place") from error
+    refuse_special(path)
+    with TemporaryDirectory(dir=path.parent, prefix=".cluster-capsule-") as folder:
+        write_archive(make_tree([manifest, *files], folders), Path(folder)).path.replace(path)
 
 
 def encode(value: Any) -> bytes:

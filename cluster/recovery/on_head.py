@@ -29,6 +29,7 @@ from foundation.decode import decode
 from foundation.errors import ClusterError, NotFoundError
 from foundation.files import write_whole
 from foundation.user_folders import cache_folder, home_folder
+from node.job_folder import describe as describe_error
 from provision.files import ClusterFiles
 from provision.membership import KnownInstances, sign_token
 from train.job.payload import shipped_scripts
@@ -107,9 +108,9 @@ def main(words: Sequence[str]) -> int:
         if record.spec.image is not None:
             find_login(app)  # raises before the launch if the registry's password is not on the head
         replace_lost(app, record, names=names)
-    except ClusterError as error:
+    except (ClusterError, OSError) as error:
         # Not its hint, which is for another machine: the job's log names `cluster up`, which also updates the role.
-        write(sys.stderr, f"error: {error.message}")
+        write(sys.stderr, f"error: {describe_error(error) if isinstance(error, OSError) else error}")
         return 1
     except KeyboardInterrupt:
         return 130
@@ -120,18 +121,16 @@ def main(words: Sequence[str]) -> int:
 
 
 def read_settings(folder: Path) -> HeadSettings:
-    """Returns the settings that the user's machine has sent. Raises ClusterError."""
+    """Returns the settings that the user's machine has sent. Raises OSError, ClusterError."""
     path = folder / "settings.json"
     try:
         return decode(path.read_bytes(), HeadSettings)
-    except OSError as error:
-        raise ClusterError(f"{path}: {error.strerror}") from error
     except ValueError as error:
         raise ClusterError(f"{path} does not fit this version: {error}") from error
 
 
 def prepare(settings: HeadSettings, folder: Path) -> None:
-    """Sets this process's environment variables, and writes the files that the command expects. Raises ClusterError."""
+    """Sets this process's environment variables, and writes the files that the command expects. Raises OSError."""
     os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
     os.environ["XDG_STATE_HOME"] = str(folder / "state")
     os.environ["AWS_REGION"] = os.environ["AWS_DEFAULT_REGION"] = settings.region
@@ -139,13 +138,10 @@ def prepare(settings: HeadSettings, folder: Path) -> None:
         os.environ["AWS_ENDPOINT_URL"] = settings.endpoint_url
     if settings.private_ca and (trusted := find_authorities()) is not None:
         os.environ["AWS_CA_BUNDLE"] = trusted  # the system's certificates, which include the private CA's on the node
-    try:
-        keep_cache(cache_folder(), settings.records, wheels=home_folder() / ".cluster/files")
-        known_hosts = folder / STATE / "known_hosts"
-        known_hosts.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        write_whole(known_hosts, merge_pins(settings.pins, known_hosts).encode())
-    except OSError as error:
-        raise ClusterError(f"{error.filename or folder}: {error.strerror}") from error
+    keep_cache(cache_folder(), settings.records, wheels=home_folder() / ".cluster/files")
+    known_hosts = folder / STATE / "known_hosts"
+    known_hosts.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    write_whole(known_hosts, merge_pins(settings.pins, known_hosts).encode())
 
 
 def keep_cache(cache: Path, records: Mapping[str, str], *, wheels: Path) -> None:

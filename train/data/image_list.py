@@ -72,16 +72,10 @@ def read_list(file: Path, *, root: Path, label_width: int | None) -> ImageList:
     """The pictures of a list file.
 
     label_width: how many labels each record gets; 0: all labels of its line; None: each line must have exactly one.
-    Raises NotFoundError, UsageError for another number of labels, ClusterError that names an invalid line.
+    Raises OSError, UsageError for another number of labels, ClusterError that names an invalid line.
     """
-    try:
-        text = file.read_text(encoding="utf-8", errors="surrogateescape")
-    except FileNotFoundError:
-        raise NotFoundError(f"{file}: no such file") from None
-    except OSError as error:
-        raise ClusterError(f"{file}: cannot be read: {error.strerror}") from error
     images = []
-    for number, line in enumerate(text.split("\n"), start=1):
+    for number, line in enumerate(file.read_text(encoding="utf-8", errors="surrogateescape").split("\n"), start=1):
         if not line.strip():
             continue
         where = f"{file}, line {number}"

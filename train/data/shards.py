@@ -48,7 +48,7 @@ def open_destination(
     """A destination for shards whose names begin with one of `folders`; complete when the block ends without an error.
 
     Raises UsageError, before it changes anything, if the destination has finished shards, unless `replace`, or other
-    files, which MXNet would read as records; ClusterError if it cannot be written, or another run writes to it.
+    files, which MXNet would read as records; OSError, ClusterError if another run writes to it.
     """
     if not destination:
         raise UsageError("the destination is empty")
@@ -66,8 +66,6 @@ def open_destination(
             yield remote
     except BlockingIOError:
         raise ClusterError(f"{destination}: another command writes shards there", hint="wait until it ends") from None
-    except OSError as error:
-        raise ClusterError(f"{error.filename or destination}: cannot be written: {error.strerror}") from error
 
 
 def _find_old(names: Collection[str], folders: Sequence[str], *, where: str, replace: bool) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ SCHEME = "s3://"
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 BUCKET_NAMES = '"{bucket}" is not a bucket name: 3 to 63 lower-case letters, digits, dots and hyphens'
 MAX_KEY_BYTES = 1024
+_HOW = "write it as s3://BUCKET/FOLDER/"
 _GLOB = re.compile(r"[*?]")
 _CONTROL = re.compile("[\0-\x1f\x7f\ufffe\uffff]")
 
@@ -67,12 +68,8 @@ def is_s3(text: str) -> bool:
     """Whether this is an S3 URL. Raises UsageError for a misspelt one, which would count as a path."""
     is_url = text.startswith(SCHEME)
     if not is_url and text[:3].lower() == SCHEME[:3]:
-        raise _not_s3(text)
+        raise UsageError(f"{text}: not an S3 URL", hint=_HOW)
     return is_url
-
-
-def _not_s3(text: str) -> UsageError:
-    return UsageError(f"{text}: not an S3 URL", hint="write it as s3://BUCKET/FOLDER/")
 
 
 def _is_bucket(name: str) -> bool:
@@ -86,13 +83,10 @@ def parse_url(text: str, *, exact: bool = False) -> S3Url:
     allowed, or no object may have the key; without `exact` also for the keys that explain_key explains.
     """
     if not is_s3(text):
-        raise _not_s3(text)
+        raise UsageError(f"{text}: not an S3 URL", hint=_HOW)
     bucket, _, key = text.removeprefix(SCHEME).partition("/")
     if not _is_bucket(bucket):
-        raise UsageError(
-            f"{text}: {BUCKET_NAMES.format(bucket=bucket)}",
-            hint="write it as s3://BUCKET/FOLDER/",
-        )
+        raise UsageError(f"{text}: {BUCKET_NAMES.format(bucket=bucket)}", hint=_HOW)
     problem = key and (_explain_bytes(key) if exact else explain_key(key))
     if problem:
         raise UsageError(f"{text}: {problem}")

@@ -140,7 +140,7 @@ def test_settings_that_do_not_fit_are_an_error(
         read_settings(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     assert main(["job", "node-1"]) == 1
-    assert capsys.readouterr().err == f"error: {tmp_path}/.cluster/replace/settings.json: No such file or directory\n"
+    assert capsys.readouterr().err == f"error: No such file or directory ({tmp_path}/.cluster/replace/settings.json)\n"
 
 
 def test_host_keys_of_both_machines_are_known(tmp_path: Path) -> None:
