@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ec2_sandbox import Host, Sandbox, control, fault
-from ec2_sandbox.errors import SandboxError, UsageError
+from ec2_sandbox.errors import SandboxError
 from ec2_sandbox.faults import FaultError
 from ec2_sandbox.paths import paths_of
 from ec2_sandbox.pytest_plugin import OneSandbox
@@ -142,17 +142,6 @@ def test_faults(sandbox: Sandbox) -> None:
         sandbox.faults.add(fault("freeze", instance="i-1"))
 
 
-def test_child_processes(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AWS_PROFILE", "another")
-    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
-    program = "import boto3; print(boto3.client('sts').get_caller_identity()['Arn'])"
-    done = subprocess.run(
-        (sys.executable, "-c", program), env=sandbox.environment, capture_output=True, text=True, check=False
-    )
-    assert done.stdout == "arn:aws:iam::123456789012:user/operator\n", done.stderr
-    assert sandbox.client("sts").get_caller_identity()["Arn"].endswith("operator")
-
-
 # -- the end ----------------------------------------------------------------------------------------------------------
 
 PROGRAM = """
@@ -207,9 +196,3 @@ def test_a_folder_has_one_sandbox(tmp_path: Path) -> None:
     assert tmp_path.exists()
     with pytest.raises(SandboxError, match=r"has not been started|does not run"):
         _ = sandbox.endpoint_url
-
-
-def test_wrong_settings_are_refused() -> None:
-    """As those of pyproject.toml, in tests/unit/sandbox/test_cli.py."""
-    with pytest.raises(UsageError, match="AWS has no region nowhere"):
-        Sandbox(region="nowhere")

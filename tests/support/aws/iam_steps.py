@@ -1,15 +1,12 @@
-"""Users, roles and instance profiles, and clients with their keys. Policies have no effect in the sandbox."""
+"""Roles and instance profiles, and clients with their keys. Policies have no effect in the sandbox."""
 
 import json
-import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import botocore.session
-import pytest
 from botocore.config import Config
-from botocore.exceptions import ClientError
 
 from ec2_client import Client, client
 
@@ -18,10 +15,6 @@ ACCOUNT = "123456789012"
 
 def document(*statements: Mapping[str, Any]) -> str:
     return json.dumps({"Version": "2012-10-17", "Statement": list(statements)})
-
-
-def allow(action: Any, resource: Any = "*", **more: Any) -> dict[str, Any]:
-    return {"Effect": "Allow", "Action": action, "Resource": resource, **more}
 
 
 PRINCIPALS = {"Service": "ec2.amazonaws.com", "AWS": f"arn:aws:iam::{ACCOUNT}:root"}
@@ -37,23 +30,6 @@ def client_of(service: str, keys: Mapping[str, Any], **config: Any) -> Client:
         aws_session_token=keys.get("SessionToken"),
         config=Config(retries={"total_max_attempts": 1}, s3={"addressing_style": "path"}, **config),
     )
-
-
-def user(service: str) -> Client:
-    iam, name = client("iam"), f"user-{uuid.uuid4().hex[:8]}"
-    iam.create_user(UserName=name)
-    return client_of(service, iam.create_access_key(UserName=name)["AccessKey"])
-
-
-def role_keys() -> Mapping[str, Any]:
-    iam, name = client("iam"), f"role-{uuid.uuid4().hex[:8]}"
-    arn = iam.create_role(RoleName=name, AssumeRolePolicyDocument=TRUST)["Role"]["Arn"]
-    keys: Mapping[str, Any] = client("sts").assume_role(RoleArn=arn, RoleSessionName="test")["Credentials"]
-    return keys
-
-
-def role(service: str) -> Client:
-    return client_of(service, role_keys())
 
 
 def make_profile(name: str) -> dict[str, Any]:
@@ -73,12 +49,3 @@ def instance_profile(name: str) -> Iterator[dict[str, Any]]:
     iam.remove_role_from_instance_profile(InstanceProfileName=name, RoleName=name)
     iam.delete_instance_profile(InstanceProfileName=name)
     iam.delete_role(RoleName=name)
-
-
-def refused(call: Callable[..., Any], **asked: Any) -> str:
-    """Asserts that a call fails for lack of a permission; returns the error's message."""
-    with pytest.raises(ClientError) as caught:
-        call(**asked)
-    error = caught.value.response["Error"]
-    assert error["Code"] in ("UnauthorizedOperation", "AccessDenied", "AccessDeniedException"), error
-    return str(error["Message"])

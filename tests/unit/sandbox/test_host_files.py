@@ -5,43 +5,7 @@ import gzip
 import pytest
 
 from ec2_sandbox.hosts.cloud_init import find_type, render_first_boot
-from ec2_sandbox.hosts.files import HostFile, render_accounts
 from ec2_sandbox.hosts.metadata import Tokens
-
-PASSWD = """\
-root:x:0:0:root:/root:/bin/bash
-sshd:x:101:65534::/run/sshd:/usr/sbin/nologin
-alice:x:1000:1000:Alice:/home/alice:/bin/zsh
-ubuntu:x:1001:1001::/home/ubuntu:/bin/sh
-nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin
-a broken line
-"""
-GROUP = """\
-root:x:0:
-sudo:x:27:alice
-video:x:44:
-docker:x:998:alice
-alice:x:1000:
-nogroup:x:65534:
-"""
-
-
-def by_path(files: tuple[HostFile, ...]) -> dict[str, HostFile]:
-    return {file.path: file for file in files}
-
-
-def test_accounts_are_the_machines_system_accounts_and_the_user() -> None:
-    """Nobody has a password, and nobody is locked, which sshd would refuse."""
-    accounts = by_path(render_accounts(PASSWD, GROUP))
-    assert [line.split(":")[0] for line in accounts["/etc/passwd"].content.splitlines()] == [
-        "root", "sshd", "nobody", "ubuntu",
-    ]  # fmt: skip
-    assert accounts["/etc/passwd"].content.endswith("ubuntu:x:1000:1000:Ubuntu:/home/ubuntu:/bin/bash\n")
-    assert accounts["/etc/group"].content.splitlines() == [
-        "root:x:0:", "sudo:x:27:ubuntu", "video:x:44:ubuntu", "docker:x:998:", "nogroup:x:65534:", "ubuntu:x:1000:",
-    ]  # fmt: skip
-    shadow = accounts["/etc/shadow"]
-    assert (shadow.mode, {line.split(":")[1] for line in shadow.content.splitlines()}) == (0o640, {"*"})
 
 
 def scripts_of(user_data: bytes) -> dict[str, str]:

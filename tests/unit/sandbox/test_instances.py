@@ -10,7 +10,6 @@ from moto.core.models import DEFAULT_ACCOUNT_ID
 
 from ec2_sandbox.api import moto_setup
 from ec2_sandbox.api.ec2 import SandboxEC2Backend
-from ec2_sandbox.hosts.metadata import MetadataService
 from provision_world import World
 
 NOBODY = "i-0123456789abcdef0"
@@ -175,22 +174,6 @@ def test_a_spot_request_can_be_cancelled_and_its_instance_not_be_stopped(world: 
     assert (request["State"], request["Status"]["Code"]) == ("cancelled", "request-canceled-and-instance-running")
 
 
-def test_a_key_pair_is_deleted_by_its_id(world: World) -> None:
-    ec2 = world.clients.ec2
-    ec2.delete_key_pair(KeyPairId=ec2.create_key_pair(KeyName="own")["KeyPairId"])
-    assert ec2.describe_key_pairs()["KeyPairs"] == []
-
-
-def test_metadata_has_a_tag_without_a_value(world: World) -> None:
-    options: Any = {"InstanceMetadataTags": "enabled", "HttpTokens": "optional"}
-    tags: Any = [{"ResourceType": "instance", "Tags": [{"Key": "empty", "Value": ""}]}]
-    launch(world, MetadataOptions=options, TagSpecifications=tags)
-    [instance] = world.sandbox.backend.sandbox_instances()
-    service, path = MetadataService(world.sandbox.whole), "/latest/meta-data/tags/instance/empty"
-    answer = service.answer(str(instance.private_ip), "GET", path, {})
-    assert (answer.status, answer.body) == (200, b"")
-
-
 def test_metadata_options_that_a_call_does_not_name_stay(world: World) -> None:
     ec2 = world.clients.ec2
     [instance_id] = launch(world, MetadataOptions={"HttpTokens": "required", "InstanceMetadataTags": "enabled"})
@@ -199,16 +182,6 @@ def test_metadata_options_that_a_call_does_not_name_stay(world: World) -> None:
     options = changed["InstanceMetadataOptions"]
     assert (options["HttpTokens"], options["InstanceMetadataTags"]) == ("required", "enabled")
     assert options["HttpPutResponseHopLimit"] == 2
-
-
-def test_volumes_of_a_launch_have_its_iops_and_throughput(world: World) -> None:
-    root = {"DeviceName": "/dev/sda1", "Ebs": {"VolumeType": "io2", "Iops": 1000}}
-    other = {"DeviceName": "/dev/sdf", "Ebs": {"VolumeSize": 9, "VolumeType": "gp3", "Iops": 4000, "Throughput": 300}}
-    launch(world, BlockDeviceMappings=[root, other])
-    found = world.clients.ec2.describe_volumes()["Volumes"]
-    assert {(one["VolumeType"], one["Iops"], one.get("Throughput")) for one in found} == {
-        ("io2", 1000, None), ("gp3", 4000, 300)
-    }  # fmt: skip
 
 
 def test_other_regions_may_be_us_east_1_and_the_own_one(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

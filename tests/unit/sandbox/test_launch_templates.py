@@ -93,29 +93,6 @@ def test_versions_of_a_template(world: World) -> None:
             run(world, LaunchTemplate=named)
 
 
-def test_all_templates_are_described(world: World) -> None:
-    ec2: Any = world.clients.ec2
-    for number in range(16):
-        ec2.create_launch_template(LaunchTemplateName=f"one-{number}", LaunchTemplateData={"InstanceType": "c5.large"})
-    assert len(ec2.describe_launch_templates()["LaunchTemplates"]) == 16
-    with pytest.raises(ClientError, match=r"InvalidLaunchTemplateId\.NotFound"):
-        ec2.describe_launch_templates(LaunchTemplateIds=["lt-0123456789abcdef0"])
-    for _ in range(15):
-        ec2.create_launch_template_version(LaunchTemplateName="one-0", LaunchTemplateData={"InstanceType": "c5.large"})
-    assert len(ec2.describe_launch_template_versions(LaunchTemplateName="one-0")["LaunchTemplateVersions"]) == 16
-
-
-def test_filters_of_spot_prices(world: World) -> None:
-    def types(name: str, value: str) -> set[str]:
-        filters: Any = [{"Name": name, "Values": [value]}]
-        found = world.clients.ec2.describe_spot_price_history(Filters=filters)["SpotPriceHistory"]
-        return {one["InstanceType"] for one in found}
-
-    assert types("instance-type", "g6e.4*") == {"g6e.4xlarge", "g6e.48xlarge"}
-    with pytest.raises(ClientError, match="InvalidParameterValue"):
-        types("colour", "red")
-
-
 def create_fleet(world: World, template_id: str, overrides: list[Any], capacity: Any, **more: Any) -> Any:
     named = {"LaunchTemplateId": template_id, "Version": "$Latest"}
     configs: list[Any] = [{"LaunchTemplateSpecification": named, "Overrides": overrides}]

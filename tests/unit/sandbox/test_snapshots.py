@@ -6,7 +6,7 @@ from botocore.exceptions import ClientError
 from ec2_sandbox.api.images import AMAZON
 from provision_world import World
 
-ZONE, ROOT = "us-east-1a", "/dev/sda1"
+ZONE = "us-east-1a"
 
 
 def take(world: World) -> Any:
@@ -14,13 +14,6 @@ def take(world: World) -> Any:
     volume_id = ec2.create_volume(AvailabilityZone=ZONE, Size=3, VolumeType="gp3")["VolumeId"]
     tags: Any = [{"ResourceType": "snapshot", "Tags": [{"Key": "a", "Value": "b"}]}]
     return ec2.create_snapshot(VolumeId=volume_id, Description="ours", TagSpecifications=tags)
-
-
-def register(world: World, device: str, **more: Any) -> str:
-    devices: Any = [{"DeviceName": device, "Ebs": more}]
-    return world.clients.ec2.register_image(
-        Name="made", Architecture="x86_64", RootDeviceName=ROOT, BlockDeviceMappings=devices
-    )["ImageId"]
 
 
 def test_states_of_a_snapshot(world: World) -> None:
@@ -36,20 +29,3 @@ def test_states_of_a_snapshot(world: World) -> None:
     ec2.delete_snapshot(SnapshotId=made["SnapshotId"])
     with pytest.raises(ClientError, match=r"InvalidSnapshot\.NotFound"):
         ec2.create_volume(AvailabilityZone=ZONE, SnapshotId=made["SnapshotId"])
-
-
-def test_an_image_of_a_snapshot(world: World) -> None:
-    ec2, snapshot_id = world.clients.ec2, take(world)["SnapshotId"]
-    with pytest.raises(ClientError, match="has no root snapshot"):
-        register(world, "/dev/sdf", SnapshotId=snapshot_id)
-    image_id = register(world, ROOT, SnapshotId=snapshot_id, VolumeType="gp2")
-    with pytest.raises(ClientError, match=r"InvalidAMIName\.Duplicate"):
-        register(world, ROOT, SnapshotId=snapshot_id)
-    [image] = ec2.describe_images(Owners=["self"])["Images"]
-    [device] = image["BlockDeviceMappings"]
-    ebs = device["Ebs"]
-    assert (ebs["SnapshotId"], ebs["VolumeSize"], ebs["VolumeType"]) == (snapshot_id, 3, "gp2")
-    with pytest.raises(ClientError, match=r"InvalidSnapshot\.InUse"):
-        ec2.delete_snapshot(SnapshotId=snapshot_id)
-    done = ec2.deregister_image(ImageId=image_id, DeleteAssociatedSnapshots=True)
-    assert [one["SnapshotId"] for one in done["DeleteSnapshotResults"]] == [snapshot_id]

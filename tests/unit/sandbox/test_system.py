@@ -2,12 +2,11 @@
 
 import os
 import stat
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from ec2_sandbox.hosts.system import Layer, copy_readable, copy_system, is_readable, own_folders, write_mask
+from ec2_sandbox.hosts.system import Layer, copy_readable, copy_system, is_readable, own_folders
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="makes files of other owners, and devices")
 
@@ -32,27 +31,6 @@ def test_a_copy_has_what_everybody_can_read(tmp_path: Path) -> None:
     copied = (tmp_path / "copy/passwd").stat()
     assert (copied.st_uid, copied.st_gid, stat.S_IMODE(copied.st_mode)) == (7, 8, 0o644)
     assert (tmp_path / "copy/localtime").readlink() == Path("/usr/share/zoneinfo/UTC")
-
-
-@needs_root
-def test_a_mask_hides_names_and_shows_folders_as_they_are(tmp_path: Path) -> None:
-    app = tmp_path / "opt/app"
-    app.mkdir(parents=True)
-    (app / "key").write_text("secret")
-    (app / "program").write_text("for everybody")
-    app.chmod(0o751)
-    os.chown(app, 7, 8)
-    write_mask(tmp_path / "mask", [tmp_path / "opt/gone/key", app / "key"])  # /opt may change in the meantime
-    root, target, upper = tmp_path / "mask" / str(tmp_path)[1:], tmp_path / "seen", tmp_path / "upper"
-    for folder in (target, upper):
-        folder.mkdir()
-    script = (
-        f"mount -t tmpfs tmpfs {upper}; mkdir {upper}/u {upper}/w; mount -t overlay overlay -o "
-        f"lowerdir={root}/opt:{tmp_path}/opt,upperdir={upper}/u,workdir={upper}/w {target}; "
-        f"stat -c '%a %u %g' {target}/app; ls {target}/app"
-    )
-    done = subprocess.run(("unshare", "--mount", "sh", "-euc", script), capture_output=True, text=True, check=False)
-    assert done.stdout == "751 7 8\nprogram\n", done.stderr
 
 
 def test_a_layer_has_the_folders_that_everybody_can_read(tmp_path: Path) -> None:

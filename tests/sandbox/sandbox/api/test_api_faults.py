@@ -129,32 +129,7 @@ def test_a_call_with_an_internal_error_has_no_effect(ec2: Client, phantom: Runni
     run(ec2, ClientToken="internal")
 
 
-def test_a_dry_run_finds_missing_permissions(ec2: Client, phantom: RunningSandbox) -> None:
-    arm(phantom, "unauthorized action=RunInstances")
-    with refused_as("UnauthorizedOperation") as caught:
-        run(ec2, DryRun=True)
-    assert caught.value.response["Error"]["Message"].startswith(
-        "You are not authorized to perform this operation. User: arn:aws:iam::123456789012:user/operator is not "
-        "authorized to perform: ec2:RunInstances because no identity-based policy allows the ec2:RunInstances action. "
-    )
-
-
 # --- lost replies
-
-
-def test_a_client_token_finds_what_a_lost_reply_has_launched(ec2: Client, phantom: RunningSandbox) -> None:
-    """The log names the fault."""
-    log = control.api_log(phantom.project_dir)
-    position = log.stat().st_size
-    arm(phantom, "lost-reply action=RunInstances")
-    with pytest.raises(ConnectionClosedError):
-        run(ec2, ClientToken="lost")
-    launched = ids_of(live(ec2))
-    assert len(launched) == 1
-    assert ids_of(run(ec2, ClientToken="lost")) == launched
-    line, _ = [line for line in log.read_bytes()[position:].splitlines() if b'"RunInstances"' in line]
-    assert b'"fault": "lost-reply action=RunInstances"' in line
-    assert b'"status": 200' in line
 
 
 # --- S3

@@ -5,7 +5,6 @@ from typing import Any
 
 import boto3
 import pytest
-from botocore.awsrequest import AWSResponse
 from botocore.exceptions import ClientError
 
 from ec2_sandbox.paths import paths_of
@@ -36,33 +35,6 @@ def test_unsupported_calls_fail_at_once(
     assert "cannot do this" in caught.value.response["Error"]["Message"]
     calls = [json.loads(line) for line in log.read_text().splitlines()[before:]]
     assert [call["status"] for call in calls] == [400]
-
-
-def test_ec2s_answers_have_a_namespace_and_errors_have_none(phantom: RunningSandbox) -> None:
-    """Libcloud compares names including their namespace, which ends with a slash on AWS."""
-    seen: list[bytes] = []
-
-    def keep(http_response: AWSResponse, **_: Any) -> None:
-        seen.append(http_response.content)
-
-    ec2 = boto3.client("ec2")
-    ec2.meta.events.register("after-call.ec2", keep)
-    ec2.describe_vpcs()
-    with pytest.raises(ClientError, match=r"InvalidVpcID\.NotFound"):
-        ec2.describe_vpcs(VpcIds=["vpc-0123456789abcdef0"])
-    assert b'<DescribeVpcsResponse xmlns="http://ec2.amazonaws.com/doc/2016-11-15/">' in seen[0]
-    assert b"<Response><Errors><Error>" in seen[1]
-    ec2.delete_tags(Resources=["vpc-0123456789abcdef0"], Tags=[{"Key": "a"}])
-    assert seen[2].count(b"<return>true</return>") == 1  # of a call that returns nothing else
-    assert b"<return>" not in seen[0]
-
-
-def test_the_only_region_is_the_sandboxs(phantom: RunningSandbox) -> None:
-    ec2 = boto3.client("ec2")
-    assert [one["RegionName"] for one in ec2.describe_regions()["Regions"]] == [REGION]
-    assert [one["RegionName"] for one in ec2.describe_regions(RegionNames=[REGION])["Regions"]] == [REGION]
-    with pytest.raises(ClientError, match="Invalid region provided: eu-west-3"):
-        ec2.describe_regions(RegionNames=["eu-west-3"])
 
 
 @pytest.mark.parametrize("service", ["ec2", "ssm"])

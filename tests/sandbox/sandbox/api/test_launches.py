@@ -11,7 +11,7 @@ import pytest
 
 from ec2_client import Client, client, describe, ids_of, live, refused_as, run
 from iam_steps import make_profile
-from sandbox_steps import RunningSandbox, enter, find_image, start_sandbox, terminate_all, wait_for
+from sandbox_steps import RunningSandbox, enter, start_sandbox, wait_for
 
 pytestmark = pytest.mark.sandbox
 
@@ -24,63 +24,7 @@ def ec2(phantom: RunningSandbox) -> Client:
 # --- dry runs
 
 
-@pytest.mark.parametrize(
-    ("action", "asked"),
-    [
-        ("run_instances", {"MinCount": 1, "MaxCount": 1, "InstanceType": "c5.xlarge"}),
-        ("describe_instances", {}),
-    ],
-)
-def test_a_dry_run_changes_nothing(ec2: Client, action: str, asked: dict[str, Any]) -> None:
-    if action == "run_instances":
-        asked = asked | {"ImageId": find_image()}
-    with refused_as("DryRunOperation"):
-        getattr(ec2, action)(**asked, DryRun=True)
-    assert not live(ec2)
-
-
 # --- what goes with an instance, and what does not
-
-
-def test_interface_and_volume_are_deleted_with_their_instance(ec2: Client) -> None:
-    ids = ids_of(
-        run(ec2, BlockDeviceMappings=[{"DeviceName": "/dev/sda1", "Ebs": {"VolumeSize": 20, "Encrypted": True}}])
-    )
-    wait_for(ec2, "instance_running", ids)
-    [instance] = describe(ec2, InstanceIds=ids)
-    [mapping] = instance["BlockDeviceMappings"]
-    volume_id = mapping["Ebs"]["VolumeId"]
-    [volume] = ec2.describe_volumes(VolumeIds=[volume_id])["Volumes"]
-    assert (volume["Size"], volume["Encrypted"], volume["VolumeType"]) == (20, True, "gp3")
-    interface_id = instance["NetworkInterfaces"][0]["NetworkInterfaceId"]
-    ec2.terminate_instances(InstanceIds=ids)
-    wait_for(ec2, "instance_terminated", ids)
-    assert volume_id not in {v["VolumeId"] for v in ec2.describe_volumes()["Volumes"]}
-    interfaces = ec2.describe_network_interfaces()["NetworkInterfaces"]
-    assert interface_id not in {i["NetworkInterfaceId"] for i in interfaces}
-
-
-def test_security_group_in_use_cannot_be_deleted(ec2: Client) -> None:
-    group_id = ec2.create_security_group(GroupName="in-use", Description="for a test")["GroupId"]
-    # A rule that names its own group does not prevent the group's deletion.
-    ec2.authorize_security_group_ingress(
-        GroupId=group_id, IpPermissions=[{"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": group_id}]}]
-    )
-    other_id = ec2.create_security_group(GroupName="refers", Description="for a test")["GroupId"]
-    ec2.authorize_security_group_ingress(
-        GroupId=other_id, IpPermissions=[{"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": group_id}]}]
-    )
-    ids = ids_of(run(ec2, SecurityGroupIds=[group_id]))
-    with refused_as("DependencyViolation"):
-        ec2.delete_security_group(GroupId=group_id)
-    ec2.terminate_instances(InstanceIds=ids)
-    wait_for(ec2, "instance_terminated", ids)
-    with refused_as("DependencyViolation"):
-        ec2.delete_security_group(GroupId=group_id)
-    ec2.delete_security_group(GroupId=other_id)
-    ec2.delete_security_group(GroupId=group_id)
-    with refused_as("InvalidGroup.NotFound"):
-        ec2.delete_security_group(GroupId=group_id)
 
 
 # --- placement groups
@@ -115,21 +59,6 @@ def test_create_use_and_delete_a_placement_group(ec2: Client) -> None:
 # --- images
 
 
-def test_deep_learning_images(ec2: Client) -> None:
-    name = "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-amazon-linux-2023/latest/ami-id"
-    image_id = client("ssm").get_parameter(Name=name)["Parameter"]["Value"]
-    [image] = ec2.describe_images(ImageIds=[image_id])["Images"]
-    assert (image["OwnerId"], image["Architecture"], image["State"]) == ("898082745236", "x86_64", "available")
-    assert image["RootDeviceName"] == "/dev/xvda"
-    assert image["BlockDeviceMappings"][0]["Ebs"]["VolumeSize"] == 75
-    newest = ec2.describe_images(
-        Owners=["amazon"],
-        Filters=[{"Name": "name", "Values": ["Deep Learning *Base OSS Nvidia Driver GPU AMI (Amazon Linux 2023) *"]},
-                 {"Name": "architecture", "Values": ["x86_64"]}],
-    )["Images"]  # fmt: skip
-    assert [found["ImageId"] for found in newest] == [image_id]
-
-
 # --- quotas
 
 
@@ -162,26 +91,6 @@ def test_quotas_count_the_running_vcpus(own_project: Path, monkeypatch: pytest.M
 # --- spot
 
 
-def test_a_spot_launch(ec2: Client) -> None:
-    options = {"MarketType": "spot", "SpotOptions": {"MaxPrice": "0.5", "SpotInstanceType": "one-time"}}
-    [instance] = run(ec2, InstanceMarketOptions=options)
-    [described] = describe(ec2, Filters=[{"Name": "instance-lifecycle", "Values": ["spot"]}, *only_live()])
-    assert described["InstanceId"] == instance["InstanceId"]
-    assert described["InstanceLifecycle"] == "spot"
-    request_id = described["SpotInstanceRequestId"]
-    [request] = ec2.describe_spot_instance_requests(SpotInstanceRequestIds=[request_id])["SpotInstanceRequests"]
-    assert (request["State"], request["Status"]["Code"]) == ("active", "fulfilled")
-    assert (request["InstanceId"], request["Type"]) == (instance["InstanceId"], "one-time")
-    assert float(request["SpotPrice"]) == 0.5
-    ec2.terminate_instances(InstanceIds=[instance["InstanceId"]])
-    [request] = ec2.describe_spot_instance_requests(SpotInstanceRequestIds=[request_id])["SpotInstanceRequests"]
-    assert (request["State"], request["Status"]["Code"]) == ("closed", "instance-terminated-by-user")
-
-
-def only_live() -> list[dict[str, Any]]:
-    return [{"Name": "instance-state-name", "Values": ["pending", "running"]}]
-
-
 # --- eventual consistency
 
 
@@ -210,11 +119,3 @@ def test_new_resources_are_not_found(own_project: Path, monkeypatch: pytest.Monk
 
 
 # --- scale
-
-
-@pytest.mark.slow
-def test_a_thousand_instances(ec2: Client) -> None:
-    assert len(run(ec2, 1000, InstanceType="t3.micro")) == 1000
-    wait_for(ec2, "instance_running", [live(ec2)[0]["InstanceId"]])
-    terminate_all(ec2)
-    assert not live(ec2)

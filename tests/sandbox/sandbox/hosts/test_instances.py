@@ -166,15 +166,6 @@ def test_the_api_accepts_role_credentials(metadata: Metadata, instance: "Instanc
     assert json.loads(metadata.read("iam/security-credentials/trainer")) == found
 
 
-@pytest.mark.slow
-def test_a_host_that_is_shut_down_inside_may_be_terminated(sandbox: RunningSandbox, ssh: Ssh) -> None:
-    ec2 = boto3.client("ec2")
-    [made] = launch(ssh, 1, InstanceInitiatedShutdownBehavior="terminate")
-    ssh.run(made["PublicIpAddress"], "sudo poweroff; sleep 5", check=False)
-    until(lambda: state_of(ec2, made["InstanceId"]) == "terminated", "it is not terminated")
-    assert describe(ec2, [made["InstanceId"]])[0]["StateReason"]["Code"] == "Client.InstanceInitiatedShutdown"
-
-
 def test_reboot_and_shutdown_inside(sandbox: RunningSandbox, ssh: Ssh) -> None:
     """A reboot keeps everything but processes. A scheduled shutdown can be cancelled, another one stops the host."""
     ec2 = boto3.client("ec2")
