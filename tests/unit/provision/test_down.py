@@ -6,46 +6,14 @@ import pytest
 from foundation.errors import AwsError
 from foundation.progress import Event
 from provision import files
-from provision.down import ForgetFiles, deleted_by, plan_down, render_receipt
+from provision.down import render_receipt
 from provision.resources.instance_profile import KIND as ROLE
-from provision.resources.instance_profile import DeleteInstanceProfile, InstanceProfile
-from provision.resources.instances import TerminateInstances, WaitForTerminated
-from provision.resources.key_pair import delete_key_pair
-from provision.resources.placement_group import PlacementGroup, delete_placement_group
 from provision.resources.resource import Resource
-from provision.resources.security_group import delete_security_group
 from provision.resources.table import KINDS
-from provision_world import NAME, World, make_config, make_node, make_state, make_volume
+from provision_world import NAME, World, make_config, make_volume
 from sandbox_in_process import REGION
 
-NODES = (make_node(0), make_node(1))
-PROFILE = InstanceProfile(name="cluster-us-east-1-demo", has_role=True, has_profile=True, in_profile=True)
 TAGS = [{"Key": "cluster:name", "Value": NAME}]
-
-
-def test_deletes_in_the_order_that_aws_allows() -> None:
-    found = {
-        "placement group": PlacementGroup(group_name="cluster-demo", ours=True),
-        "role and instance profile": PROFILE,
-        "volume": ("vol-1",),
-        "network interface": ("eni-1",),
-    }
-    plan = plan_down(make_state(*NODES, found=found, ending=("i-9",)), local_files=True)
-    terminate, wait, volume, profile, placement, interface, *rest = plan.steps
-    assert (terminate, wait) == (
-        TerminateInstances(nodes=NODES),
-        WaitForTerminated(instance_ids=("i-0", "i-1", "i-9")),
-    )
-    assert (profile, placement) == (DeleteInstanceProfile(profile=PROFILE), delete_placement_group("cluster-demo"))
-    assert rest == [delete_security_group("sg-1"), delete_key_pair("cluster-demo"), ForgetFiles()]
-    assert [step.describe() for step in (volume, interface)] == [
-        "delete volume vol-1",
-        "delete network interface eni-1",
-    ]
-    assert [resource.kind for resource in deleted_by(plan)] == [
-        "instance", "instance", "volume", "instance profile", "role", "placement group", "network interface",
-        "security group", "key pair", "local files",
-    ]  # fmt: skip
 
 
 def tagged(kind: str, tags: list[dict[str, str]] = TAGS) -> list[Any]:

@@ -1,7 +1,6 @@
 import os
 import stat
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -79,33 +78,10 @@ def test_instances_stay_known_without_their_token(files: ClusterFiles) -> None:
     assert (known.public_key, known.launch_key) == (public_key, derive_launch_key(files.private_key.read_bytes()))
 
 
-HOLD_LOCK = """
-import sys, time
-from pathlib import Path
-from provision.files import ClusterFiles
-with ClusterFiles(Path(sys.argv[1])).locked():
-    print("locked", flush=True)
-    time.sleep(60)
-"""
-
-
 def test_commands_note_jobs_at_the_same_time(files: ClusterFiles) -> None:
     jobs = [f"job-{n}" for n in range(40)]
     map_in_threads(lambda job, _: files.note_copied(job), jobs, threads=20)
     assert sorted(set(files.find_copied())) == sorted(jobs)
-
-
-def test_the_lock_names_its_holder_and_ends_with_it(files: ClusterFiles) -> None:
-    with subprocess.Popen([sys.executable, "-c", HOLD_LOCK, str(files.root)], stdout=subprocess.PIPE) as holder:
-        try:
-            assert holder.stdout is not None
-            assert holder.stdout.readline() == b"locked\n"
-            with pytest.raises(ClusterError, match=f"process {holder.pid}"), files.locked():
-                pass
-        finally:
-            holder.kill()
-    with files.locked():
-        assert files.exist
 
 
 @pytest.mark.parametrize("act", [ClusterFiles.make_key, lambda files: token(files, "a")])

@@ -140,18 +140,3 @@ def test_waits_until_a_new_role_is_known(world: World, monkeypatch: pytest.Monke
     blind["looks"] = 10_000
     with pytest.raises(AwsError, match="NoSuchEntity"):
         make(world, OTHER_POLICY)
-
-
-@pytest.mark.parametrize(
-    ("found", "makes"),
-    [
-        (None, True),
-        (COMPLETE, False),
-        (replace(COMPLETE, policy=json.dumps(json.loads(POLICY))), False),  # the same policy, formatted differently
-        (replace(COMPLETE, policy=OTHER_POLICY), True),
-        (replace(COMPLETE, policy=None), True),
-    ],
-)
-def test_plans_what_is_missing_or_differs(found: InstanceProfile | None, *, makes: bool) -> None:
-    steps = plan(found)
-    assert steps == ((CreateInstanceProfile(name=CALLED, policy=POLICY),) if makes else ())

@@ -13,7 +13,7 @@ from cluster.app import App
 from cluster.commands.oracle import make_document, render
 from cluster.commands.up import up as up_command
 from foundation.errors import ConfigError
-from provision.oracle.decide import check_mxnet, find_gpu_wheels, judge, pick_for
+from provision.oracle.decide import check_mxnet, find_gpu_wheels, pick_for
 from provision.oracle.tables import (
     CPU_WHEEL,
     GPU_MACHINES,
@@ -22,7 +22,6 @@ from provision.oracle.tables import (
     Gpu,
     Wheel,
     find_machine,
-    find_wheel,
 )
 
 REPOSITORY = Path(__file__).parents[4]
@@ -54,27 +53,6 @@ def test_the_gpu_and_the_wheels_of_a_type(instance_type: str, gpu: Gpu, auto: Wh
     assert (machine.gpu, machine.architecture) == (gpu, "x86_64")
     assert pick_for(machine) == auto
     assert [short(wheel) for wheel in find_gpu_wheels(gpu)] == wheels
-
-
-@pytest.mark.parametrize(
-    ("wheel", "capability", "runs", "why"),
-    [
-        ("mxnet-cu112==1.9.1", (8, 9), True, "sm_86"),
-        ("mxnet-cu110==1.9.1", (8, 6), False, "from CUDA 11.0, and the X needs CUDA 11.1"),
-        ("mxnet-cu112==1.9.1", (3, 5), False, "no machine code for 3.5 (it has sm_ 50 60 70 80 86)"),
-        ("mxnet-cu112==1.9.1", None, False, "needs an NVIDIA GPU"),
-        ("mxnet==1.9.1", None, True, "runs on the CPU"),
-    ],
-)
-def test_code_and_libraries_determine_whether_a_wheel_runs(
-    wheel: str, capability: tuple[int, int] | None, *, runs: bool, why: str
-) -> None:
-    known = find_wheel(wheel)
-    assert known is not None
-    gpu = Gpu(name="X", capability=capability) if capability is not None else None
-    verdict = judge(known, gpu)
-    assert verdict.runs is runs
-    assert why in verdict.why
 
 
 @pytest.mark.parametrize(

@@ -1,21 +1,15 @@
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from provision import plan as plans
 from provision.model import ClusterState, LaunchOption, Permissions
 from provision.preflight.caller import describe_permissions
-from provision.resources.launch import rehearsed_launch
-from provision.resources.placement_group import PlacementGroup
 from provision_world import (
     NAME,
     World,
     listening,
     make_config,
-    make_group,
-    make_key,
-    make_node,
     make_option,
     make_preflight,
     make_wanted,
@@ -24,13 +18,6 @@ from provision_world import (
 REFUSED = "UnauthorizedOperation"
 DEFAULT_GROUP = "arn:aws:ec2:us-east-1:123456789012:security-group/sg-0"
 BOTH = ("ec2:RunInstances", "ec2:TerminateInstances")
-WHOLE = ClusterState(
-    name=NAME,
-    nodes=(make_node(0, instance_id="i-1"), make_node(1, instance_id="i-2")),
-    key_pair=make_key(),
-    security_groups=(make_group(),),
-    found={"placement group": PlacementGroup(group_name="cluster-demo", ours=True)},
-)
 
 
 def denial(action: str, resource: str = "*", why: str = "because no identity-based policy allows it") -> str:
@@ -53,19 +40,6 @@ def wanted(world: World, state: ClusterState | None = None, **settings: Any) -> 
 
 def permissions(world: World, state: ClusterState | None = None, **settings: Any) -> Permissions:
     return describe_permissions(world.clients, wanted(world, state, **settings))
-
-
-def test_the_launch_with_and_without_existing_resources(world: World) -> None:
-    launch = rehearsed_launch(wanted(world))
-    assert not {"KeyName", "Placement"} & set(launch)
-    assert "Groups" not in launch["NetworkInterfaces"][0]
-    assert (launch["MinCount"], launch["MaxCount"]) == (2, 2)
-    [option] = real_options(world, placement=True)
-    whole = replace(WHOLE, security_groups=(replace(make_group(), vpc_id=option.vpc_id),))
-    launch = rehearsed_launch(wanted(world, whole))
-    assert launch["KeyName"] == "cluster-demo"
-    assert launch["Placement"] == {"GroupName": "cluster-demo"}
-    assert launch["NetworkInterfaces"][0]["Groups"] == ["sg-1"]
 
 
 def test_dry_runs_show_permissions_and_have_no_effect(world: World) -> None:
