@@ -1,4 +1,3 @@
-import os
 import stat
 import subprocess
 from collections.abc import Callable
@@ -90,17 +89,3 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path, act: Callable[[ClusterFile
     with pytest.raises(ClusterError, match=r"cannot (make|read) .*: Not a directory") as caught:
         act(ClusterFiles(tmp_path / "file" / "demo"))
     assert caught.value.hint
-
-
-def test_a_failed_write_keeps_the_old_file(files: ClusterFiles, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = token(files, "a")
-
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", full)
-        with pytest.raises(ClusterError, match="No space left on device"):
-            token(files, "b")
-    assert token(files, "a") == first
-    assert [launch.digest for launch in files.launches()] == ["a"]

@@ -10,7 +10,7 @@ from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 import pytest
 
 from ec2_sandbox.api.refusals import Refusal, refuse
-from foundation.errors import AwsError, ClusterError, CredentialsError, QuotaError
+from foundation.errors import AwsError, ClusterError, QuotaError
 from foundation.progress import Event, silent
 from provision.aws.clients import ATTEMPTS
 from provision.model import TAG_NAME, resource_name
@@ -19,9 +19,6 @@ from provision.up import up
 from provision_world import NAME, World, complete, make_config
 
 GROUP = resource_name(NAME)
-CREATIONS = (
-    "ImportKeyPair", "CreateSecurityGroup", "AuthorizeSecurityGroupIngress", "CreatePlacementGroup", "RunInstances",
-)  # fmt: skip
 FOR_EVER = 1000
 
 
@@ -120,21 +117,6 @@ def test_up_continues_after_calls_that_stayed_throttled(world: World, wire: Wire
     assert world.resources() == complete(2)
 
 
-def test_up_waits_a_minute_until_a_new_group_is_known(world: World, wire: Wire) -> None:
-    wire.refuse("AuthorizeSecurityGroupIngress", "RunInstances", code="InvalidGroup.NotFound", times=5)
-    world.up(make_config())
-    for action in ("AuthorizeSecurityGroupIngress", "RunInstances"):
-        assert len(wire.calls(action)) == 6
-        assert len({call.get("ClientToken") for call in wire.calls(action)}) == 1
-    assert world.resources() == complete(2)
-    wire.refuse("RunInstances", code="InvalidGroup.NotFound", times=FOR_EVER)
-    began = world.time.monotonic()
-    error = refused(world, nodes=3)
-    assert 60 <= world.time.monotonic() - began < 100
-    assert error.message.startswith(words("InvalidGroup.NotFound"))
-    assert "cluster status" in str(error.hint)
-
-
 @pytest.mark.parametrize("kind", ["security group", "key pair"])
 def test_a_name_that_is_taken(world: World, kind: str) -> None:
     """Somebody takes it between plan and apply."""
@@ -149,20 +131,6 @@ def test_a_name_that_is_taken(world: World, kind: str) -> None:
     assert caught.value.message.endswith(f"(no tag {TAG_NAME} = {NAME})")
     assert caught.value.hint == "set another name in cluster.toml, or delete the resource yourself"
     assert "RunInstances" not in world.calls.made
-
-
-def test_credentials_that_end_during_up(world: World, wire: Wire) -> None:
-    """The next `up` continues at the same call."""
-    for action in CREATIONS:
-        wire.refuse(action, code="ExpiredToken", times=FOR_EVER)
-        error = refused(world)
-        assert isinstance(error, CredentialsError)
-        assert len(wire.calls(action)) == 1, action
-        assert error.message.startswith(words("ExpiredToken")), action
-    wire.refuse(code="")
-    world.up(make_config())
-    assert world.resources() == complete(2)
-    assert {action: len(wire.calls(action)) for action in CREATIONS} == dict.fromkeys(CREATIONS, 2)
 
 
 def test_the_accounts_state_is_checked_before_the_launch(world: World, wire: Wire) -> None:

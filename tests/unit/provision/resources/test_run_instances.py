@@ -156,12 +156,6 @@ def test_an_index_stays_when_other_nodes_change() -> None:
     assert (node.name, node.role) == ("node-1", "head")
 
 
-def test_an_instance_without_a_valid_tag_gets_a_free_index() -> None:
-    other = instance("i-other", launch_index=0, indices="nonsense", age_s=99)
-    rest = [instance("i-0", launch_index=0, indices="0,2"), instance("i-2", launch_index=1, indices="0,2")]
-    assert names(other, *rest) == {0: "i-0", 1: "i-other", 2: "i-2"}
-
-
 @pytest.mark.parametrize("includes", [True, False])
 def test_the_boot_script_makes_sshd_end_dead_sessions(tmp_path: Path, *, includes: bool) -> None:
     """The script adds these settings before all others, only once, and changes nothing else."""
