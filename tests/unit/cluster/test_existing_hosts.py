@@ -146,14 +146,6 @@ def test_a_silent_host_is_left_out_if_the_job_can_run_without_it(
     assert nodes.select(2, requested=3) == left
 
 
-def test_one_unknown_name_leaves_the_other_hosts_usable(hosts_app: App, project: Project) -> None:
-    list_hosts(project, "gpu1", "gone")
-    nodes = describe(hosts_app)
-    assert nodes.find_host("gpu1").name == "gpu1"
-    with pytest.raises(ConfigError, match=r"HostName gone\.invalid"):
-        nodes.find_host("gone")
-
-
 @pytest.mark.parametrize(
     ("names", "words", "message", "hint"),
     [

@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -70,17 +69,3 @@ def test_the_schema_has_every_key_with_its_description() -> None:
                 found.required or found.table or "default" in shown or key in {"url", "results", "webhook", "command"}
             )
     assert keys > 90
-
-
-@pytest.mark.parametrize(
-    ("table", "key", "part"),
-    [
-        ("ClusterConfig", "name", {"pattern": "^([a-z][a-z0-9-]{0,31})$"}),
-        ("ClusterConfig", "cloud", {"enum": ["aws", "hosts", "sandbox"], "default": "sandbox"}),
-        ("ProvisionConfig", "nodes", {"type": "integer", "minimum": 0, "maximum": 1000}),
-        ("DataConfig", "url", {"type": "string"}),
-    ],
-)
-def test_the_schema_of_a_key(table: str, key: str, part: dict[str, Any]) -> None:
-    shown = SCHEMA[table]["properties"][key]
-    assert {name: shown[name] for name in part} == part

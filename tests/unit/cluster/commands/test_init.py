@@ -101,13 +101,6 @@ def test_the_schema_is_saved_and_named(tmp_path: Path, monkeypatch: pytest.Monke
     assert json.loads(path.read_text()) == json.loads(run("config", "schema"))
 
 
-def test_a_cache_that_cannot_be_written_costs_only_the_schema(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null")
-    assert "editors get no schema" in run("init", "--name", "mine")
-    assert load_config(Path("cluster.toml")).name == "mine"
-    assert "#:schema" not in Path("cluster.toml").read_text()
-
-
 def test_a_file_for_all_folders_is_warned_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -179,9 +172,3 @@ def test_the_file_fits_the_project(
     assert {key: getattr(config.bootstrap, key) for key in bootstrap} == bootstrap
     assert {key: getattr(config.train, key) for key in train} == train
     assert config.train.args == ()
-
-
-def test_a_script_whose_name_toml_cannot_have_is_not_taken() -> None:
-    Path("\udcff.py").write_text("import torch")
-    run("init")
-    assert load_config(Path("cluster.toml")).train.script == "train_mnist.py"

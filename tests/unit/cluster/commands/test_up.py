@@ -12,18 +12,14 @@ from msgspec.structs import replace
 from cluster.app import App
 from cluster.bring_up import bring_up, up_in_a_region
 from cluster.config import load_config
-from cluster.nodes.ec2 import Ec2Nodes
 from cluster.recovery.on_head import HeadFiles
-from cluster.recovery.replacement import replace_unhealthy
-from cluster.views.status import HeadJob
-from foundation.errors import ClusterError, Interrupted, NoCapacityError, NotInRegionError
+from foundation.errors import ClusterError, NoCapacityError, NotInRegionError
 from foundation.progress import silent
-from node.protocol import Unhealthy
 from project import REPOSITORY
 from provision.aws.clients import Clients
 from provision.plan import Plan, Request
 from provision.up import prepare_replacement, prepare_resize, prepare_up, up
-from provision_world import World, make_config, make_lease_config, make_node, make_state
+from provision_world import World, make_config, make_lease_config
 
 
 def test_packages_are_resolved_before_the_launch(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,20 +89,6 @@ def test_a_region_that_lacks_the_type(aws_app: App, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("cluster.bring_up.leave_region", leave)
     up_in_a_region(aws_app, dry_run=True, yes=False, keep_failed=False, agree=agree)
     assert len(asked) == 1
-
-
-def test_an_interrupt_while_unhealthy_nodes_are_replaced(aws_app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The hint of `up` says that no node was launched."""
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("cluster.recovery.replacement.launch", interrupt)
-    aws_app.config_path.write_text('name = "demo"\n[train]\non_node_loss = "requeue"\n')
-    nodes = Ec2Nodes(make_state(make_node(0), make_node(1)), aws_app.config.provision)
-    job = HeadJob(unhealthy={"node-1": Unhealthy(id="i-1", reasons=("no GPU",))})
-    with pytest.raises(Interrupted, match="cluster up continues"):
-        replace_unhealthy(aws_app, nodes, job, yes=True)
 
 
 def test_up_does_not_launch_what_a_lost_head_has_launched(world: World, tmp_path: Path) -> None:

@@ -13,10 +13,9 @@ from cluster.app import App
 from cluster.config import parse_config
 from cluster.nodes.ec2 import Ec2Nodes
 from cluster.recovery.head_client import HeadSettings, find_client, find_obstacle, leave_secrets_out
-from cluster.recovery.on_head import HeadApp, main, merge_pins, prepare, read_settings
+from cluster.recovery.on_head import HeadApp, merge_pins, prepare
 from cluster.session import find_request, find_requirements
 from foundation import authorities
-from foundation.errors import ClusterError
 from provision_world import make_node, make_state
 
 SECRET = "hidden-4711"
@@ -129,18 +128,6 @@ def test_who_gets_the_program(tmp_path: Path, text: str, *, is_sent: bool) -> No
 def test_what_needs_the_users_machine(changes: dict[str, Any], why: str | None) -> None:
     found = find_obstacle(parse_config({"name": "demo", **changes}, source="cluster.toml"))
     assert (why in found if why and found else found) is (True if why else None)
-
-
-def test_settings_that_do_not_fit_are_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Without a hint: the job's log names `cluster up`, which also gives the role other permissions."""
-    (tmp_path / "settings.json").write_text('{"table": 1}')
-    with pytest.raises(ClusterError, match="does not fit this version"):
-        read_settings(tmp_path)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert main(["job", "node-1"]) == 1
-    assert capsys.readouterr().err == f"error: No such file or directory ({tmp_path}/.cluster/replace/settings.json)\n"
 
 
 def test_host_keys_of_both_machines_are_known(tmp_path: Path) -> None:
