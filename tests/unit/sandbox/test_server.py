@@ -10,9 +10,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from ec2_sandbox.api.log import ApiLog, describe_call, find_error_code
+from ec2_sandbox.api.log import ApiLog, describe_call
 from ec2_sandbox.api.server import TlsServer, answer_checkip, catch_errors, make_tls_context
 from ec2_sandbox.paths import SandboxPaths
 
@@ -59,17 +57,6 @@ def environ_of(body: bytes, **headers: str) -> dict[str, Any]:
 
 
 SCOPE = "AWS4-HMAC-SHA256 Credential=AKIA/20260101/eu-west-1/{}/aws4_request, SignedHeaders=host, Signature=00"
-FORM = "application/x-www-form-urlencoded; charset=utf-8"
-
-
-def test_a_call_in_the_query_protocol() -> None:
-    body = b"Action=RunInstances&ClientToken=a%2Fb&DryRun=true&ImageId=ami-1&UserData=x&Version=2016-11-15"
-    environ = environ_of(body, CONTENT_TYPE=FORM, HTTP_AUTHORIZATION=SCOPE.format("ec2"))
-    assert describe_call(environ) == {
-        "service": "ec2", "region": "eu-west-1", "action": "RunInstances", "client_token": "a/b", "dry_run": True,
-        "resource": None, "parameters": {"ImageId": "ami-1"},
-    }  # fmt: skip
-    assert environ["wsgi.input"].read() == body
 
 
 def test_a_call_in_the_json_protocol_has_no_secrets() -> None:
@@ -77,19 +64,6 @@ def test_a_call_in_the_json_protocol_has_no_secrets() -> None:
     environ = environ_of(body, HTTP_X_AMZ_TARGET="AmazonSSM.GetParameter", HTTP_AUTHORIZATION=SCOPE.format("ssm"))
     described = describe_call(environ)
     assert (described["action"], described["parameters"]) == ("GetParameter", {"Name": "/x"})
-
-
-@pytest.mark.parametrize(
-    ("body", "code"),
-    [
-        (b"<Response><Errors><Error><Code>A.B</Code></Error></Errors></Response>", "A.B"),
-        (b'{"__type": "com.amazonaws.ssm#ParameterNotFound"}', "ParameterNotFound"),
-        (b'{"__type":"ParameterNotFound"}', "ParameterNotFound"),
-        (b"", None),
-    ],
-)
-def test_error_code(body: bytes, code: str | None) -> None:
-    assert find_error_code(body) == code
 
 
 def test_a_daemon_without_unused_libraries() -> None:

@@ -152,20 +152,6 @@ def test_metadata_token_stays_within_the_hop_limit(metadata: Metadata, ssh: Ssh,
     assert ssh.read(metadata.address, ask % 20) == "200"
 
 
-def test_the_api_accepts_role_credentials(metadata: Metadata, instance: "InstanceTypeDef") -> None:
-    found = json.loads(metadata.read("iam/security-credentials/trainer"))
-    assert found["Code"] == "Success"
-    keys = {
-        "aws_access_key_id": found["AccessKeyId"],
-        "aws_secret_access_key": found["SecretAccessKey"],
-        "aws_session_token": found["Token"],
-    }
-    caller = boto3.client("sts", **keys).get_caller_identity()
-    assert caller["Arn"].endswith(f":assumed-role/trainer/{instance['InstanceId']}")
-    boto3.client("s3", **keys).list_buckets()
-    assert json.loads(metadata.read("iam/security-credentials/trainer")) == found
-
-
 def test_reboot_and_shutdown_inside(sandbox: RunningSandbox, ssh: Ssh) -> None:
     """A reboot keeps everything but processes. A scheduled shutdown can be cancelled, another one stops the host."""
     ec2 = boto3.client("ec2")
