@@ -4,23 +4,21 @@ A host that is frozen, or whose kernel is gone, cannot end itself: it ends when 
 """
 
 import json
+import multiprocessing
 import os
 import re
 import signal
-import threading
 import time
-import traceback
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from datetime import datetime
 from functools import partial
+from http import HTTPStatus
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import boto3
 import pytest
 
-import foundation.waiting
-import provision.resources.launch_recovery
 from ec2_sandbox import control
 from ec2_sandbox.paths import paths_of
 from foundation.progress import silent
@@ -29,7 +27,7 @@ from project import cluster_in
 from provision.aws.clients import Clients
 from provision.config import ProvisionConfig
 from provision.files import ClusterFiles
-from provision.lease.config import NO_LEASE, LeaseConfig
+from provision.lease.config import LeaseConfig
 from provision.lease.terms import parse_lease
 from provision.plan import Plan, Request
 from provision.up import prepare_up, up
@@ -41,107 +39,45 @@ pytestmark = pytest.mark.sandbox
 
 LATE_S = 60.0
 ENDED = re.compile(r'"state": "(terminated|stopped)"')
-READS = ("Describe", "Get", "List")  # prefixes of calls that change nothing; their number varies: some poll
 
 
-class Act(NamedTuple):
-    """`up` of a cluster with `nodes` nodes. files: the folder of its local files."""
+def launch(name: str, folder: Path, lease: LeaseConfig, *, nodes: int, is_killed: bool = False) -> None:
+    """Runs `up` in a process of its own. is_killed: this process ends when EC2 has answered the launch.
 
-    name: str
-    nodes: int
-    files: Path
-    lease: LeaseConfig = NO_LEASE
-
-
-class Kill(NamedTuple):
-    """Kill just before, or just after, the point number `point`: an API call or an fsync.
-
-    changes: count only points that change something.
+    folder: for the cluster's local files.
     """
 
-    point: int
-    before: bool
-    changes: bool = False
+    def die(http_response: Any, **_: object) -> None:
+        if is_killed and http_response.status_code == HTTPStatus.OK:  # not after a dry run
+            os.kill(os.getpid(), signal.SIGKILL)
 
+    def carry_out() -> None:
+        session = boto3.session.Session(region_name=REGION)
+        session.events.register("after-call.ec2.RunInstances", die)
+        clients, files = Clients(session, region=REGION), ClusterFiles(folder / name)
+        request = Request(
+            name=name,
+            config=ProvisionConfig(nodes=nodes, ssh_from="203.0.113.7/32", instance_profile="auto"),
+            data_url="s3://bucket/digits/",
+            volumes=(VolumeConfig(mount="/shared", source="head"),),
+            lease=lease,
+        )
 
-def find_changes(points: Sequence[str]) -> tuple[str, ...]:
-    return tuple(point for point in points if not point.startswith(READS))
+        def replan(avoid: frozenset[str] = frozenset()) -> Plan:
+            return prepare_up(clients, request=request, files=files, avoid=avoid)
 
+        up(replan(), clients=clients, files=files, report=silent, replan=replan)
 
-def run(act: Act, kill: Kill | None = None) -> tuple[bool, tuple[str, ...]]:
-    """Runs an act in a fork: there are hundreds, and starting Python and loading botocore's data takes a second.
-
-    Returns whether it was killed, and the points that it passed. Raises AssertionError with its traceback if it fails.
-    """
-    reading, writing = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            carry_out(act, kill, writing)
-            code = 0
-        except BaseException:  # noqa: BLE001 - the parent reports it
-            os.write(writing, f"failed: {traceback.format_exc()}".encode())
-        finally:
-            os._exit(code)
-    os.close(writing)
-    with open(reading) as file:
-        points, _, failure = file.read().partition("failed: ")
-    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    assert code in (0, -signal.SIGKILL), f"{act} {kill}: {failure}"
-    return code != 0, tuple(points.splitlines())
-
-
-def carry_out(act: Act, kill: Kill | None, writing: int) -> None:
-    """Carries out an act. Writes each point that it passes to the parent, and kills this process at the right one."""
-    counted: list[str] = []
-    lock = threading.Lock()
-
-    def reach(name: str, *, before: bool) -> None:
-        with lock:
-            if not before:
-                os.write(writing, f"{name}\n".encode())
-            counts = kill is None or not kill.changes or bool(find_changes([name]))
-            if kill is not None and kill.before == before and counts and len(counted) >= kill.point:
-                os.kill(os.getpid(), signal.SIGKILL)
-            if counts and not before:
-                counted.append(name)
-
-    def fsync(handle: int, real: Callable[[int], None] = os.fsync) -> None:
-        reach("fsync", before=True)
-        real(handle)
-        reach("fsync", before=False)
-
-    os.fsync = fsync  # type: ignore[assignment]
-    # The sandbox's lists do not lag here: an interrupted launch is listed at once or never.
-    provision.resources.launch_recovery.SETTLE_S = 0.3
-    foundation.waiting.FIRST_PAUSE_S = 0.02
-    session = boto3.session.Session(region_name=REGION)
-    session.events.register("before-call.*.*", lambda model, **_: reach(model.name, before=True))
-    session.events.register("after-call.*.*", lambda model, **_: reach(model.name, before=False))
-    clients, files = Clients(session, region=REGION), ClusterFiles(act.files)
-    request = Request(
-        name=act.name,
-        config=ProvisionConfig(nodes=act.nodes, ssh_from="203.0.113.7/32", instance_profile="auto"),
-        data_url="s3://bucket/digits/",
-        volumes=(VolumeConfig(mount="/shared", source="head"),),
-        lease=act.lease,
-    )
-
-    def replan(avoid: frozenset[str] = frozenset()) -> Plan:
-        return prepare_up(clients, request=request, files=files, avoid=avoid)
-
-    up(replan(), clients=clients, files=files, report=silent, replan=replan)
+    process = multiprocessing.get_context("fork").Process(target=carry_out)
+    process.start()
+    process.join()
+    assert process.exitcode == (-signal.SIGKILL if is_killed else 0)
 
 
 @pytest.fixture(scope="module")
 def own_sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningSandbox]:
     with sandbox_in(tmp_path_factory.mktemp("leases")) as sandbox:
         yield sandbox
-
-
-def leased(name: str, folder: Path, *, nodes: int = 1, **lease: Any) -> Act:
-    return Act(name=name, nodes=nodes, files=folder / name, lease=LeaseConfig(**lease))
 
 
 def find_instances() -> dict[str, tuple[str, str, float]]:
@@ -200,31 +136,6 @@ def wait_for_ends(project_dir: Path, names: Callable[[str], bool], *, but: Colle
     return wrong
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-def test_up_killed_leaves_nothing_alive_after_the_deadline(
-    own_sandbox: RunningSandbox,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    record_property: Callable[[str, object], None],
-) -> None:
-    """At every point; no other command is run. The kills before the launch leave nothing that runs."""
-    enter(own_sandbox, monkeypatch)
-    made = Clients(boto3.session.Session(region_name=REGION), region=REGION)
-    assert all((made.ec2, made.sts, made.iam, made.s3, made.service_quotas, made.pricing))  # for all forks
-    lifetime = "12s"
-    _, points = run(leased("whole", tmp_path, lifetime=lifetime))
-    kills = [Kill(point=number, before=before) for number in range(len(points)) for before in (True, False)]
-    killed = 0
-    for number, kill in enumerate(kills):
-        killed += run(leased(f"kill-{number}", tmp_path, lifetime=lifetime), kill)[0]
-    wrong = wait_for_ends(own_sandbox.project_dir, lambda name: name == "whole" or name.startswith("kill-"))
-    record_property("result", f"{killed} of {len(kills)} killed, {len(find_instances())} nodes, {len(wrong)} alive")
-    # A run that polls less often than the counted one ends before a late kill.
-    assert killed >= len(kills) * 0.9
-    assert not wrong, "\n".join(wrong)
-
-
 def test_faults_do_not_keep_nodes_alive(
     own_sandbox: RunningSandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -244,15 +155,13 @@ def test_faults_do_not_keep_nodes_alive(
         return Ssh(key=tmp_path / name / "id_ed25519")
 
     # Where `shutdown` is broken, the end takes 20 s more.
-    _, points = run(leased("frozen", tmp_path, lifetime="25s", nodes=2, then="stop"))
+    launch("frozen", tmp_path, LeaseConfig(lifetime="25s", then="stop"), nodes=2)
     (frozen, _), (_, broken) = hosts("frozen")
     ssh = reach("frozen")
     until(partial(is_armed, ssh, broken), "the lease program")
     ssh.run(broken, "printf '#!/bin/sh\\nexit 1\\n' | sudo tee /usr/sbin/shutdown >/dev/null")
     cause(f"freeze instance={frozen}")
-    launch = max(number for number, name in enumerate(find_changes(points)) if name == "RunInstances")  # not a dry run
-    launched = Kill(point=launch, before=False, changes=True)
-    assert run(leased("faults", tmp_path, lifetime="35s", nodes=4), launched)[0]
+    launch("faults", tmp_path, LeaseConfig(lifetime="35s"), nodes=4, is_killed=True)
     full, dumb, cut, orphan = hosts("faults")
     wait_for(ec2, "instance_running", [full[0], dumb[0], cut[0], orphan[0]])
     ec2.modify_instance_metadata_options(InstanceId=dumb[0], HttpEndpoint="disabled")
