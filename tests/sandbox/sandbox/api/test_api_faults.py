@@ -129,9 +129,6 @@ def test_a_call_with_an_internal_error_has_no_effect(ec2: Client, phantom: Runni
     run(ec2, ClientToken="internal")
 
 
-# --- lost replies
-
-
 # --- S3
 
 

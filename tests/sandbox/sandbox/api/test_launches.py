@@ -21,12 +21,6 @@ def ec2(phantom: RunningSandbox) -> Client:
     return client("ec2")
 
 
-# --- dry runs
-
-
-# --- what goes with an instance, and what does not
-
-
 # --- placement groups
 
 
@@ -54,9 +48,6 @@ def test_create_use_and_delete_a_placement_group(ec2: Client) -> None:
     for call in (ec2.delete_placement_group, lambda GroupName: ec2.describe_placement_groups(GroupNames=[GroupName])):  # noqa: N803
         with refused_as("InvalidPlacementGroup.Unknown"):
             call(GroupName="near")
-
-
-# --- images
 
 
 # --- quotas
@@ -88,9 +79,6 @@ def test_quotas_count_the_running_vcpus(own_project: Path, monkeypatch: pytest.M
         ec2.start_instances(InstanceIds=ids[:1])
 
 
-# --- spot
-
-
 # --- eventual consistency
 
 
@@ -116,6 +104,3 @@ def test_new_resources_are_not_found(own_project: Path, monkeypatch: pytest.Monk
             call()
     assert not describe(ec2)
     assert group_id not in {g["GroupId"] for g in ec2.describe_security_groups()["SecurityGroups"]}
-
-
-# --- scale

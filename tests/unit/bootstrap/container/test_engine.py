@@ -20,25 +20,10 @@ ORDER: dict[str, Any] = {
     "command": ["python3", "train.py", "--name", "a b"],
 }
 ENV = {"PATH": "/usr/bin", "HOME": "/home/me", "API_TOKEN": "hunter2", "RANK": "0"}
-CLEAN = ["--sig-proxy=false", "--log-driver", "none"]
 
 
 def run(words: list[str], env: dict[str, str] = ENV, **more: Any) -> tuple[list[str], dict[str, str]]:
     return engine.run_words(words, {**ORDER, **more}, env, 1000, 1000)
-
-
-def test_podman() -> None:
-    words, passed = run(["podman"])
-    assert words == [
-        *("podman", "run", "--rm", "--name", "cluster-j-1-0", "--network", "host", "--pid", "host"),
-        *("--label", "cluster.job=j", *CLEAN, "--ipc", "host"),
-        *("--user", "1000:1000", "--userns", "keep-id", "--ulimit", "host", "--pull", "never"),
-        *("--security-opt", "label=disable"),
-        *("--entrypoint", "", "--workdir", "/a", "--volume", "/a:/a", "--volume", "/b:/b:ro"),
-        *("--env", "CLUSTER_CONTAINER=cluster-j-1-0", "--env", "API_TOKEN", "--env", "HOME=/home/me"),
-        *("--env", "PATH=/usr/bin", "--env", "RANK", "sha256:ab", "python3", "train.py", "--name", "a b"),
-    ]
-    assert passed == {"API_TOKEN": "hunter2", "RANK": "0"}
 
 
 def test_a_process_in_a_container_that_runs() -> None:
@@ -101,13 +86,6 @@ def test_credentials_are_named_by_their_path() -> None:
     assert engine.pull_words(["podman"], "r/a", path) == ["podman", "pull", "--quiet", "--authfile", path, "r/a"]
     assert engine.pull_words(["docker"], "r/a", path) == ["docker", "--config", "/dev/shm/x", "pull", "--quiet", "r/a"]
     assert engine.pull_words(["docker"], "r/a", None) == ["docker", "pull", "--quiet", "r/a"]
-
-
-def test_removal() -> None:
-    podman = engine.remove_words(["podman"], ["a"])
-    assert podman == ["podman", "rm", "--force", "--volumes", "--ignore", "a"]
-    assert engine.remove_words(["docker"], ["a"]) == ["docker", "rm", "--force", "--volumes", "a"]
-    assert "label=cluster.job=j" in engine.list_words(["podman"], "j")
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from msgspec import convert
 from agent_steps import Nodes, StartAgent, entry, hold, script, start_agent
 from bootstrap.environment.file_cache import BundleFile, describe_file
 from bootstrap.transfer.distribute import Failure, SetUp, failure
-from foundation.errors import ClusterError, ConnectError, NodeCommandError
+from foundation.errors import ClusterError, ConnectError
 from waits import until
 
 __all__ = ["start_agent"]
@@ -121,15 +121,6 @@ def test_damaged_on_this_machine(tmp_path: Path, file: BundleFile) -> None:
         assert all(isinstance(error, ClusterError) and str(path) in error.message for error in errors.values()), errors
         assert not path.exists()
         assert not any(any((node.home / ".cluster" / "files").rglob("*.bin")) for node in nodes.all)
-
-
-def test_no_such_python(tmp_path: Path) -> None:
-    with Nodes(tmp_path, 1) as nodes:
-        nodes.all[0].profile = "echo 'no python here' >&2; exit 127"
-        nodes.start(*nodes.all, files=())
-        error = nodes.join()["node-0"]
-        assert isinstance(error, NodeCommandError)
-        assert "no python here" in str(error)
 
 
 @pytest.mark.parametrize(

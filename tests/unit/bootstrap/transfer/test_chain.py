@@ -49,17 +49,6 @@ def test_a_file_passes_from_node_to_node(start: Start) -> None:
         assert not list((agent.home / ".cluster" / "incoming").iterdir())
 
 
-def test_a_missing_file_is_uploaded_and_the_next_one_taken(start: Start, tmp_path: Path) -> None:
-    has, lacks = SOME, SOME[::-1]
-    near = holder(start, 1, tmp_path, has)
-    taker = start(2, entry(lacks, "other.whl"), entry(has))
-    taker.take_from(near.peer)
-    assert taker.expect("stuck") == digest_of(lacks)
-    taker.upload(lacks)
-    taker.expect("done")  # the second file, from the first peer
-    assert taker.path(has).read_bytes() == has
-
-
 def test_a_damaged_partial_file_is_replaced(start: Start, tmp_path: Path) -> None:
     """Another node replaces it, or the user's machine if there is no other node."""
     kept = len(SOME) // 2

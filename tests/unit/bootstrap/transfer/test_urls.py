@@ -48,19 +48,6 @@ def test_downloads_survive_server_faults(tmp_path: Path, index: Index, trouble: 
     assert_whole(arriving)
 
 
-@pytest.mark.parametrize("ranges", [True, False])
-def test_downloads_resume(tmp_path: Path, index: Index, *, ranges: bool) -> None:
-    index.ranges = ranges
-    begun = arrive(tmp_path / "home")
-    begun.append(DATA[:70_001], 0)
-    arriving = arrive(tmp_path / "home")
-    assert arriving.have == 70_001
-    urls.fetch([f"{index.url}/files/{NAME}"], arriving)
-    assert_whole(arriving)
-    if ranges:
-        assert index.asked_for(NAME) == ["bytes=70001-99999"]
-
-
 def test_the_next_url_is_tried(tmp_path: Path, index: Index) -> None:
     arriving = arrive(tmp_path / "home")
     urls.fetch([f"{index.url}/files/none.whl", "file:///etc/passwd", f"{index.url}/files/{NAME}"], arriving)
