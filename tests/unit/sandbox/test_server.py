@@ -10,7 +10,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from ec2_sandbox.api.log import ApiLog, describe_call
+import pytest
+
+from ec2_sandbox.api.log import ApiLog, describe_call, find_error_code
 from ec2_sandbox.api.server import TlsServer, answer_checkip, catch_errors, make_tls_context
 from ec2_sandbox.paths import SandboxPaths
 
@@ -64,6 +66,19 @@ def test_a_call_in_the_json_protocol_has_no_secrets() -> None:
     environ = environ_of(body, HTTP_X_AMZ_TARGET="AmazonSSM.GetParameter", HTTP_AUTHORIZATION=SCOPE.format("ssm"))
     described = describe_call(environ)
     assert (described["action"], described["parameters"]) == ("GetParameter", {"Name": "/x"})
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        (b"<Response><Errors><Error><Code>A.B</Code></Error></Errors></Response>", "A.B"),
+        (b'{"__type": "com.amazonaws.ssm#ParameterNotFound"}', "ParameterNotFound"),
+        (b'{"__type":"ParameterNotFound"}', "ParameterNotFound"),
+        (b"", None),
+    ],
+)
+def test_error_code(body: bytes, code: str | None) -> None:
+    assert find_error_code(body) == code
 
 
 def test_a_daemon_without_unused_libraries() -> None:
