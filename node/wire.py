@@ -95,6 +95,7 @@ class TakeStack(Struct, tag=True):
     """Answer with Placed. asked: for a user. whole: with the whole stacks of process `p`.
 
     native: look at the frames of C, too, for which the program is stopped for about 0.1 s. nccl: ask NCCL, too.
+    recorder: read PyTorch's flight recorder, too.
     """
 
     p: int
@@ -102,6 +103,7 @@ class TakeStack(Struct, tag=True):
     whole: bool = False
     native: bool = False
     nccl: bool = False
+    recorder: bool = False
 
 
 class SaveCheckpoint(Struct, tag=True):

@@ -10,6 +10,7 @@ from node.job.stacks import (
     describe_group,
     describe_kv_store,
     describe_unseen,
+    list_collectives,
     list_locations,
     list_nccl,
 )
@@ -27,6 +28,7 @@ def render_stacks(stacks: Sequence[Stack], spec: JobSpec) -> str:
         lines += filter(None, [describe_kv_store(workers)])
     lines += [f"servers: {text}" for text in list_locations(others, most=MOST_GROUPS)]
     lines += [*filter(None, [describe_unseen(workers | others)]), *list_nccl(workers.values())]
+    lines += list_collectives(workers)
     return "\n".join(lines or [f"none of its {len(stacks)} processes is a Python program"])
 
 
@@ -34,8 +36,8 @@ def render_rank(stack: Stack) -> str:
     """Renders all threads of a process, and of the Python programs that it has started."""
     head = describe_group(stack.location, [stack.name], is_last=True) if stack.location.text else ""
     why = f"no stack of {stack.name}: {stack.location.why}" if stack.location.why else ""
-    nccl = "\n".join(list_nccl([stack.location]))
-    return "\n\n".join(filter(None, [head, why, nccl, *map(_render_program, stack.programs)]))
+    waits = "\n".join([*list_nccl([stack.location]), *list_collectives({stack.name: stack.location})])
+    return "\n\n".join(filter(None, [head, why, waits, *map(_render_program, stack.programs)]))
 
 
 def _render_program(program: Program) -> str:
@@ -55,7 +57,7 @@ def stack_documents(stacks: Sequence[Stack]) -> list[dict[str, Any]]:
             {
                 **pick(one, "role rank programs"),
                 "node": one.host,
-                **pick(one.location, "waits nccl"),
+                **pick(one.location, "waits nccl collectives"),
                 "location": one.location.text or None,
                 "stack": one.location.stack or None,
                 "why": one.location.why or None,

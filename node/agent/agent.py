@@ -30,7 +30,7 @@ from msgspec.structs import replace
 
 from foundation.decode import decode
 from node import children, job_folder, wire
-from node.agent import clues, environment, nccl_ras, stack, traffic, work_folder
+from node.agent import clues, environment, flight_recorder, nccl_ras, stack, traffic, work_folder
 from node.agent.container import EnginesLast, Mount, find_mounts, remove_all, start_container
 from node.agent.data import JobData
 from node.agent.notice import PROGRESS, SAVED, NoticeFile, place_of
@@ -329,9 +329,11 @@ class Agent(asyncio.Protocol):
     async def _take_stack(self, process: JobProcess, wanted: TakeStack) -> None:
         pids = {pid for pid, _, _ in process_tree.find(self.order.spec.id)} if wanted.nccl else set()
         nccl = asyncio.ensure_future(nccl_ras.ask(pids))
+        folder = os.path.dirname(self.socket)
+        recorded = asyncio.ensure_future(flight_recorder.read(folder, process.number)) if wanted.recorder else None
         async with self._looking:  # not all at once, beside the processes that train
             location, programs = await stack.take(process.find(), native=wanted.native, whole=wanted.whole)
-        location = replace(location, nccl=await nccl)
+        location = replace(location, nccl=await nccl, collectives=await recorded if recorded else None)
         self.send(Placed(process.number, location, programs if wanted.whole else (), wanted.asked))
 
     async def _reach(self, message: Reach) -> None:

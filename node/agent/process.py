@@ -4,6 +4,7 @@ Its processes have its mark in their environment (MARK), which finds them in any
 """
 
 import asyncio
+import os
 import signal
 import subprocess
 import time
@@ -11,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
 from node import children, wire
-from node.agent import environment
+from node.agent import environment, flight_recorder
 from node.agent.container import Contained
 from node.agent.output import Item, OutputLines
 from node.agent.volumes import AFTER_FAILURE_S, LIMIT_S, find_dead
@@ -101,6 +102,9 @@ class JobProcess:
         except (OSError, ValueError) as error:
             return f"cannot make the job's environment: {error}"
         self._env[MARK] = self._mark
+        if order.role == "worker":
+            folder = os.path.dirname(self._host.socket)
+            self._env |= flight_recorder.variables(folder, self.number, self._env)
         self._hides_verbose = self._env.get("PS_VERBOSE") == "1" and "PS_VERBOSE" not in order.env
         unplaced = await self._host.place_files(order.folder)
         if unplaced:

@@ -20,6 +20,7 @@ MOST_LOCATIONS = 4  # lines of programs in a message, and processes at one of th
 LONGEST_NAME = 200  # characters of a function or a file in a message
 MOST_FRAMES = 6  # of a stack in one line
 NOT_PYTHON = "it runs no Python program"
+WORLD = "(default_pg)"  # how PyTorch describes the process group of all ranks
 Text = Annotated[str, Meta(max_length=4096)]
 
 
@@ -53,11 +54,23 @@ class Program(Struct, frozen=True, kw_only=True):
     threads: tuple[Thread, ...] = ()
 
 
+class Collective(Struct, frozen=True, kw_only=True):
+    """What a process does in a process group of PyTorch. entered: the number of the last collective that it began.
+
+    number, call: the first one that is not finished, such as "all_reduce of 5x3"; 0 and "" if all are.
+    """
+
+    group: Text
+    entered: Count
+    number: Count = 0
+    call: Text = ""
+
+
 class Location(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Where the program of a process is. text: such as "train.py:11 (barrier)"; "" if unknown: `why` is the reason.
 
     waits: it is in a function that waits for other processes. stack: its own frames in one line, the innermost first.
-    nccl: what NCCL, asked in this process, finds wrong with the job.
+    nccl: what NCCL, asked in this process, finds wrong with the job. collectives: None if PyTorch does not say.
     """
 
     text: Text = ""
@@ -65,6 +78,7 @@ class Location(Struct, frozen=True, kw_only=True, omit_defaults=True):
     stack: Text = ""
     why: Text = ""
     nccl: tuple[Text, ...] = ()
+    collectives: tuple[Collective, ...] | None = None
 
 
 class Stack(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -138,9 +152,8 @@ def list_locations(locations: Mapping[str, Location], *, most: int) -> list[str]
 def describe_group(location: Location, names: Sequence[str], *, is_last: bool) -> str:
     """Describes where the processes of a group are. is_last: without names, unless it is only one."""
     is_one = len(names) == 1
-    who = ", ".join(names) if is_one or (len(names) <= MOST_LOCATIONS and not is_last) else f"{len(names)} others"
     verb = ("waits" if is_one else "wait") if location.waits else ("is" if is_one else "are")
-    return f"{who} {verb} at {location.text}"
+    return f"{_join_names(names, 'others', is_last=is_last)} {verb} at {location.text}"
 
 
 def describe_kv_store(locations: Mapping[str, Location]) -> str:
@@ -151,8 +164,7 @@ def describe_kv_store(locations: Mapping[str, Location]) -> str:
     late = [name for name, location in locations.items() if location.text and not location.waits]
     if not late or not any(location.waits for location in locations.values()):
         return ""
-    who = ", ".join(late) if len(late) <= MOST_LOCATIONS else f"{len(late)} workers"
-    return f"the kv-store waits for what {who} {'pushes' if len(late) == 1 else 'push'}"
+    return f"the kv-store waits for what {_join_names(late, 'workers')} {'pushes' if len(late) == 1 else 'push'}"
 
 
 def describe_unseen(locations: Mapping[str, Location]) -> str:
@@ -160,13 +172,48 @@ def describe_unseen(locations: Mapping[str, Location]) -> str:
     unseen = [name for name, location in locations.items() if location.why and location.why != NOT_PYTHON]
     if not unseen:
         return ""
-    who = ", ".join(unseen) if len(unseen) <= MOST_LOCATIONS else f"{len(unseen)} processes"
-    return f"no stack of {who}: {locations[unseen[0]].why}"
+    return f"no stack of {_join_names(unseen, 'processes')}: {locations[unseen[0]].why}"
 
 
 def list_nccl(locations: Iterable[Location]) -> list[str]:
     """What NCCL says, one line each."""
     return [f"NCCL: {text}" for location in locations for text in location.nccl]
+
+
+def list_collectives(locations: Mapping[str, Location]) -> list[str]:
+    """Describes for each process group in which collective processes are, and which ones have not entered it."""
+    recorded = {name: location.collectives for name, location in locations.items() if location.collectives is not None}
+    groups = sorted({one.group for collectives in recorded.values() for one in collectives})
+    return [line for group in groups if (line := _describe_collective(group, recorded))]
+
+
+def _describe_collective(group: str, recorded: Mapping[str, Sequence[Collective]]) -> str:
+    """The first collective of a group that is not finished; "" for none. Those that have finished it are not named."""
+    known = {name: one for name, collectives in recorded.items() for one in collectives if one.group == group}
+    if group.endswith(WORLD):
+        known = {name: known.get(name, Collective(group=group, entered=0)) for name in recorded}
+    number = min((one.number for one in known.values() if one.call), default=0)
+    if not number:
+        return ""
+    found: dict[str, list[str]] = {}
+    for name, one in known.items():
+        if one.entered < number:
+            found.setdefault("", []).append(name)
+        elif one.number == number:
+            found.setdefault(one.call, []).append(name)
+    parts: list[str] = []
+    for call, names in sorted(found.items(), key=lambda item: (bool(item[0]), len(item[1]))):
+        who = _join_names(names, "others" if parts else "processes", is_last=len(parts) == len(found) - 1 > 0)
+        is_one = len(names) == 1
+        at = f"{'is' if is_one else 'are'} in {call}" if call else f"{'has' if is_one else 'have'} not entered it"
+        parts.append(f"{who} {at}")
+    return f"collective {number} of group {group}: {'; '.join(parts)}"
+
+
+def _join_names(names: Sequence[str], noun: str, *, is_last: bool = False) -> str:
+    """The names of processes; how many they are if they are many, or the last group of several."""
+    is_short = len(names) == 1 or (len(names) <= MOST_LOCATIONS and not is_last)
+    return ", ".join(names) if is_short else f"{len(names)} {noun}"
 
 
 def list_stacks(locations: Mapping[str, Location]) -> tuple[str, ...]:

@@ -27,6 +27,7 @@ from node.job.stacks import (
     describe_locations,
     describe_unseen,
     group_locations,
+    list_collectives,
     list_nccl,
     list_stacks,
 )
@@ -264,7 +265,8 @@ class Stalls:
                 process.agent.put(Inspect(process.number, hosts))
                 if process.role == "worker":
                     native = self._may_spin(process.number, now)
-                    process.agent.put(TakeStack(process.number, native=native, nccl=process is first))
+                    nccl, recorder = process is first, quiet_s >= self._every_s
+                    process.agent.put(TakeStack(process.number, native=native, nccl=nccl, recorder=recorder))
         is_due = self._reach_until is None and (self._reached_at is None or now >= self._reached_at + REACH_AGAIN_S)
         if is_due and quiet_s >= patience_s("blocked", self._pace_s, self._limit_s):
             self._reach_until = now + REACH_S
@@ -366,7 +368,7 @@ class Stalls:
         is_kv_store = self._has_servers and self._order.spec.is_synchronous
         parts += [describe_locations(locations), describe_kv_store(locations) if is_kv_store else ""]
         parts.append(describe_unseen(locations))
-        parts += list_nccl(locations.values())
+        parts += [*list_nccl(locations.values()), *list_collectives(locations)]
         return "; ".join(filter(None, parts))
 
     def _describe_stopped(self, process: JobProcess) -> str:

@@ -3,6 +3,7 @@
 It needs no network, no sandbox, no ssh and no root. CLUSTER_GPU_PYTHON names the Python, if `python3` has no PyTorch.
 """
 
+import glob
 import json
 import os
 import shutil
@@ -22,9 +23,10 @@ from bootstrap.ssh.node_program import LOADER, read_program
 from foundation.decode import decode
 from node.engines import ENGINES
 from node.health import Report, judge
+from node.job.stacks import list_collectives
 from node.programs import program_words, shim_words
 from node.protocol import HostSettings
-from node.wire import Announced, Exited, Started
+from node.wire import Announced, Exited, Placed, Started, TakeStack
 from node_agent import NodeAgent, home, run_agent
 from node_facts import run_shell
 from project import REPOSITORY
@@ -53,6 +55,19 @@ one = torch.ones(1 << 20, device="cuda")
 dist.all_reduce(one)
 print("sum", int(one[0]), "on", torch.cuda.current_device(), flush=True)
 dist.destroy_process_group()
+"""
+WAITS_IN_NCCL = """
+import os, time, torch, torch.distributed as dist
+rank = int(os.environ["LOCAL_RANK"])
+torch.cuda.set_device(rank)
+dist.init_process_group("nccl")
+ones = torch.ones(5, 3, device="cuda")
+dist.all_reduce(ones)
+torch.cuda.synchronize()
+if rank < dist.get_world_size() - 1:
+    dist.all_reduce(ones)
+print("waits", flush=True)
+time.sleep(600)
 """
 TOO_MUCH = """
 import torch
@@ -177,17 +192,23 @@ def environment(**more: str) -> dict[str, str]:
     return {**{name: os.environ[name] for name in ("PATH", "HOME", "LD_LIBRARY_PATH") if name in os.environ}, **more}
 
 
-def run_ranks(agent: NodeAgent, python: str, count: int, program: str) -> dict[int, int]:
-    """Runs a program under torchrun (process 0), as processes 1 to `count`; returns their exit codes."""
+def start_ranks(agent: NodeAgent, python: str, count: int, program: str) -> None:
+    """Starts a program under torchrun (process 0), as processes 1 to `count`, in the order of their ranks."""
     engine = ENGINES["torchrun"]
     settings = HostSettings(user="", port=22, python=python, code_dir=str(REPOSITORY), cwd="", command=(), tree="")
     launched = {"GROUP_RANK": "0", "GROUP_WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": str(count)}
     launched |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
     words = engine.launcher_words(settings, launched, shim_words(engine.variables, python=python))
     agent.start(*words, role="launcher", env=environment())
-    for number in range(1, count + 1):
-        shim = agent.read_until(Announced).shim
-        agent.start(python, "-c", program, p=number, shim=shim, env=environment())
+    for _ in range(count):
+        rank = agent.read_until(Announced)
+        number = int(rank.launched["RANK"]) + 1
+        agent.start(python, "-c", program, p=number, shim=rank.shim, launched=rank.launched, env=environment())
+
+
+def run_ranks(agent: NodeAgent, python: str, count: int, program: str) -> dict[int, int]:
+    """Runs a program in that way; returns the exit codes of its processes."""
+    start_ranks(agent, python, count, program)
     agent.read_until(Exited, 0)
     return {one.p: one.exit_code for one in agent.messages if isinstance(one, Exited) and one.p}
 
@@ -198,6 +219,32 @@ def test_torchrun_and_nccl(gpus: tuple[Gpu, ...], python: str, agent: NodeAgent)
     assert codes == {number + 1: 0 for number in range(len(gpus))}, agent.messages
     output = sorted(line for number in codes for line in agent.lines(number) if line.startswith("sum "))
     assert output == sorted(f"sum {len(gpus)} on {gpu.index}" for gpu in gpus)
+
+
+def test_the_rank_that_has_not_entered_a_collective_is_named(
+    gpus: tuple[Gpu, ...], python: str, agent: NodeAgent
+) -> None:
+    """By PyTorch's flight recorder, in a second all_reduce that the last of the ranks does not enter."""
+    version = subprocess.run([python, "-c", HAS_CUDA], capture_output=True, text=True, check=True).stdout
+    if tuple(map(int, version.split(".")[:2])) < (2, 12):
+        pytest.skip(f"PyTorch {version.strip()} does not record by itself")
+    start_ranks(agent, python, len(gpus), WAITS_IN_NCCL)
+    locations = {}
+    for number in range(1, len(gpus) + 1):
+        while agent.read_line(number) != "waits":
+            pass
+        agent.send(TakeStack(number, recorder=True))
+        locations[f"rank {number - 1}"] = agent.read_until(Placed, number).location
+    *others, (late,) = [location.collectives or () for location in locations.values()]
+    assert (late.entered, late.number) == (1, 0)
+    assert [(one.entered, one.number, one.call) for (one,) in others] == [(2, 2, "all_reduce of 5x3")] * len(others)
+    lines = list_collectives(locations)
+    assert len(lines) == bool(others)
+    assert all(f"{list(locations)[-1]} has not entered it" in line for line in lines)
+    left = glob.glob(f"{os.path.dirname(agent.socket)}/recorder-*")
+    assert left
+    agent.end()
+    assert not any(map(os.path.exists, left))
 
 
 def test_a_rank_that_runs_out_of_memory(python: str, agent: NodeAgent) -> None:

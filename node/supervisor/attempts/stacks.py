@@ -41,7 +41,8 @@ class StackRequests:
             self._asked[process.number] = asyncio.get_running_loop().create_future()
             is_first = process is chosen[0]  # NCCL's answer is about the whole job
             whole, native = wanted.rank is not None, wanted.native
-            process.agent.put(TakeStack(process.number, asked=True, whole=whole, native=native, nccl=is_first))
+            order = TakeStack(process.number, asked=True, whole=whole, native=native, nccl=is_first, recorder=True)
+            process.agent.put(order)
         futures = {process.number: self._asked[process.number] for process in chosen}
         await wait_for(list(futures.values()), ANSWERS_S)
         return Stacks(stacks=tuple(_describe(process, futures[process.number]) for process in chosen))

@@ -108,11 +108,29 @@ def train_mxnet():
     train(rank, reduce, barrier)
 
 
+def write_what_is_recorded(rank):
+    """Gloo's process group records what it does, but no thread of it waits at a pipe, as one of NCCL's does."""
+    from torch._C._distributed_c10d import _dump_fr_trace
+
+    pipe = os.environ["TORCH_NCCL_DEBUG_INFO_PIPE_FILE"] + f"{rank}.pipe"
+    os.mkfifo(pipe)
+
+    def write():
+        while True:
+            with open(pipe) as stream:
+                stream.read()
+            with open(os.environ["TORCH_FR_DUMP_TEMP_FILE"] + str(rank), "wb") as stream:
+                stream.write(_dump_fr_trace())
+
+    threading.Thread(target=write, daemon=True).start()
+
+
 def train_torch():
     import torch
     import torch.distributed as dist
 
     dist.init_process_group("gloo")
+    write_what_is_recorded(dist.get_rank())
     ones = torch.ones(9)
 
     def reduce():

@@ -21,6 +21,7 @@ LINES = {
 IN_ALL = ("thread", "lock", "sleep", "gil", "signal", "handler", "file", "skips")
 KINDS = [("mxnet", kind) for kind in IN_ALL] + [("torch", kind) for kind in ("process", *IN_ALL)]
 SILENCE_S = 60.0
+LATE = "worker 1 on node-0 has not entered it; 2 others are in all_reduce of 9"
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +69,8 @@ def test_stacks_of_a_job_that_hangs_and_starts_again(nodes: Project) -> None:
         where = f"worker 1 on node-0 is at hangs.py:{LINES['process']} (_PollLikeSelector.select)"
         assert where in line
         shown = nodes.run("stacks").stdout.splitlines()
-        assert shown == [where, f"2 others wait at hangs.py:{LINES['reduce']} (all_reduce)"]
+        others = f"2 others wait at hangs.py:{LINES['reduce']} (all_reduce)"
+        assert shown == [where, others, f"collective 23 of group 0 (default_pg): {LATE}"]
         found = json.loads(nodes.run("stacks", job.id, "--json").stdout)
         assert [(one["rank"], one["node"], one["waits"]) for one in found] == [
             *((0, "node-0", True), (1, "node-0", False), (2, "node-1", True))

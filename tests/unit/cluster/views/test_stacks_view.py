@@ -3,12 +3,13 @@
 from msgspec.structs import replace
 
 from cluster.views.stacks import render_rank, render_stacks, stack_documents
-from node.job.stacks import Frame, Location, Program, Stack, Thread
+from node.job.stacks import Collective, Frame, Location, Program, Stack, Thread
 from node.protocol import JobSpec
 from node.train_settings import TrainSettings
 
 LOADS = Location(text="data.py:88 in load()", stack="load (data.py:88)")
 WAITS = Location(text="train.py:120 (all_reduce)", waits=True, stack="all_reduce (c10d.py:3)")
+IN_8 = Collective(group="0 (default_pg)", entered=8, number=8, call="all_reduce of 9")
 SERVES = Location(text="train.py:1 (KVStoreServer.run)", waits=True)
 SPEC = JobSpec(id="j", name="mine", workers=16, servers=2)
 RANKS = [Stack(role="worker", host=f"node-{rank // 2}", rank=rank, location=WAITS) for rank in range(16)]
@@ -29,6 +30,17 @@ def test_the_process_that_is_elsewhere_comes_first() -> None:
     assert render_stacks(asked, SPEC).split("\n")[-1] == "NCCL: Missing data from 1 rank"
     assert render_rank(asked[0]).endswith("\n\nNCCL: Missing data from 1 rank")
     assert stack_documents(asked)[0]["nccl"] == ["Missing data from 1 rank"]
+    group = Collective(group="0 (default_pg)", entered=7)
+    recorded = [*asked[1:5], replace(RANKS[5], location=replace(LOADS, collectives=(group,)))]
+    recorded += [replace(one, location=replace(WAITS, collectives=(IN_8,))) for one in RANKS[6:]]
+    late = (
+        "collective 8 of group 0 (default_pg): worker 5 on node-2 has not entered it; 10 others are in all_reduce of 9"
+    )
+    assert render_stacks(recorded, SPEC).split("\n")[-1] == late
+    assert render_rank(recorded[-1]).endswith(": worker 15 on node-7 is in all_reduce of 9")
+    assert stack_documents(recorded)[4]["collectives"] == [
+        {"group": "0 (default_pg)", "entered": 7, "number": 0, "call": ""}
+    ]
     asynchronous = replace(SPEC, train=TrainSettings(kv_store="dist_async"))
     assert "kv-store" not in render_stacks(RANKS, asynchronous)
     (first, *_) = stack_documents([RANKS[5]])
