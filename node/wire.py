@@ -197,12 +197,16 @@ class Clues(Struct, tag=True):
 
 
 class Used(Struct, tag=True):
-    """The resources that the processes of process `p` have used so far, and those processes that are stopped."""
+    """The resources that the processes of process `p` have used so far, and those processes that are stopped.
+
+    recorded: part of that was for its flight recorder, which the agent has asked for.
+    """
 
     p: int
     cpu_s: float
     bytes: int
     stopped: tuple[PidAndCommand, ...]
+    recorded: bool = False
 
 
 class Placed(Struct, tag=True):

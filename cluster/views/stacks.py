@@ -4,16 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from cluster.views.document import as_document, pick
-from node.job.stacks import (
-    Program,
-    Stack,
-    describe_group,
-    describe_kv_store,
-    describe_unseen,
-    list_collectives,
-    list_locations,
-    list_nccl,
-)
+from node.job.stacks import Program, Stack, describe_unseen, list_findings, list_locations
 from node.protocol import JobSpec
 
 MOST_GROUPS = 50
@@ -23,21 +14,16 @@ def render_stacks(stacks: Sequence[Stack], spec: JobSpec) -> str:
     """Renders where the processes of a job are: a line for each group, the workers first."""
     workers = {one.name: one.location for one in stacks if one.role == "worker"}
     others = {one.name: one.location for one in stacks if one.role != "worker"}
-    lines = list_locations(workers, most=MOST_GROUPS)
-    if spec.servers and spec.is_synchronous:
-        lines += filter(None, [describe_kv_store(workers)])
+    lines = list_findings(workers, most=MOST_GROUPS, is_kv_store=spec.servers > 0 and spec.is_synchronous)
     lines += [f"servers: {text}" for text in list_locations(others, most=MOST_GROUPS)]
-    lines += [*filter(None, [describe_unseen(workers | others)]), *list_nccl(workers.values())]
-    lines += list_collectives(workers)
+    lines += filter(None, [describe_unseen(others)])
     return "\n".join(lines or [f"none of its {len(stacks)} processes is a Python program"])
 
 
 def render_rank(stack: Stack) -> str:
     """Renders all threads of a process, and of the Python programs that it has started."""
-    head = describe_group(stack.location, [stack.name], is_last=True) if stack.location.text else ""
-    why = f"no stack of {stack.name}: {stack.location.why}" if stack.location.why else ""
-    waits = "\n".join([*list_nccl([stack.location]), *list_collectives({stack.name: stack.location})])
-    return "\n\n".join(filter(None, [head, why, waits, *map(_render_program, stack.programs)]))
+    found = list_findings({stack.name: stack.location}, most=1) or [f"no stack of {stack.name}: {stack.location.why}"]
+    return "\n\n".join(["\n".join(found), *map(_render_program, stack.programs)])
 
 
 def _render_program(program: Program) -> str:

@@ -103,6 +103,7 @@ def end(job: str) -> int:
     left = asyncio.run(children.end_processes(lambda: process_tree.find(job), process_tree.our_programs_last))
     for folder in glob.glob(f"{FOLDER}{job}-*"):
         shutil.rmtree(folder, ignore_errors=True)  # of a killed agent
+    flight_recorder.remove(job)
     found = [*((pid, words) for pid, _, words in left), *asyncio.run(remove_all(job))]
     wire.write_all(1, wire.encode(Remains(left=found, boot=process_tree.boot())))
     return 0
@@ -323,14 +324,14 @@ class Agent(asyncio.Protocol):
     async def _describe_use(self, process: JobProcess, hosts: Collection[str]) -> None:
         pids = [pid for pid, _, _ in process.find()]
         cpu_s, size_bytes, stopped = process_tree.describe_use(pids)
+        recorded = process.recorder.was_written()
         tracked = await traffic.count_bytes(pids, hosts)
-        self.send(Used(process.number, cpu_s, size_bytes + tracked // TRACKED, stopped))
+        self.send(Used(process.number, cpu_s, size_bytes + tracked // TRACKED, stopped, recorded))
 
     async def _take_stack(self, process: JobProcess, wanted: TakeStack) -> None:
         pids = {pid for pid, _, _ in process_tree.find(self.order.spec.id)} if wanted.nccl else set()
         nccl = asyncio.ensure_future(nccl_ras.ask(pids))
-        folder = os.path.dirname(self.socket)
-        recorded = asyncio.ensure_future(flight_recorder.read(folder, process.number)) if wanted.recorder else None
+        recorded = asyncio.ensure_future(process.recorder.read()) if wanted.recorder else None
         async with self._looking:  # not all at once, beside the processes that train
             location, programs = await stack.take(process.find(), native=wanted.native, whole=wanted.whole)
         location = replace(location, nccl=await nccl, collectives=await recorded if recorded else None)
@@ -403,6 +404,7 @@ class Agent(asyncio.Protocol):
         await self.data.close()
         self._server.close()
         shutil.rmtree(os.path.dirname(self.socket), ignore_errors=True)
+        flight_recorder.remove(self.order.spec.id)
         files = await asyncio.to_thread(self._count_files)
         self.send(Closed((*((pid, words) for pid, _, words in left), *remaining), files))
         self._is_closed = True

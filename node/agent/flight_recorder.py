@@ -6,28 +6,29 @@ docs.pytorch.org/docs/stable/torch_nccl_environment_variables.html
 """
 
 import asyncio
+import contextlib
 import glob
 import io
 import os
 import pickle
-import stat
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from foundation.decode import convert
+from node.agent.notice import place_of
 from node.job.stacks import LONGEST_NAME, Collective
 from node.protocol import printable
 
 PIPE, FILE = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "TORCH_FR_DUMP_TEMP_FILE"
-OLD_FILE = "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"  # up to PyTorch 2.7, and still read
-TIMEOUT_S, CHECK_EVERY_S = 4.0, 0.1  # PyTorch looks at the pipe once a second
-MOST_BYTES = 1 << 26  # 2000 collectives, as PyTorch records, have 0.4 MB
-MOST_GROUPS, MOST_SIZES = 16, 4
-# A program in a container may write to this folder, too.
-FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK
+OLD_FILE = "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"  # has the same effect
+TIMEOUT_S, CHECK_EVERY_S = 6.0, 0.1  # PyTorch looks at the pipe once a second, and 2000 calls take another
+MOST_BYTES = 1 << 26  # the 2000 collectives that PyTorch records have 0.4 MB
+MOST_GROUPS = 16
+MARK = "-recorder-"  # in the names of pipes and files, before the process's number and the rank
 
 
 class Entry(Struct):
@@ -43,7 +44,7 @@ class Entry(Struct):
 
     @property
     def is_finished(self) -> bool:
-        """Gloo's have no state of this name."""
+        """Of Gloo's, the state does not say."""
         return self.retired or self.state == "completed"
 
 
@@ -54,57 +55,69 @@ class Dump(Struct):
 
 
 class Unpickler(pickle.Unpickler):
-    """Reads containers, texts and numbers only: a pickle of the job's process could run any function here."""
+    """Reads containers, texts and numbers only: a pickle of the job's process could call any function here."""
 
     def find_class(self, module: str, name: str) -> NoReturn:
         """Refuses."""
         raise pickle.UnpicklingError(f"{module}.{name}")
 
 
-def variables(folder: str, number: int, env: Mapping[str, str]) -> dict[str, str]:
-    """Returns the variables with which process `number` writes to this folder, unless `env` has some of them. Pure."""
-    is_set = any(name in env for name in (PIPE, FILE, OLD_FILE))
-    return {} if is_set else dict.fromkeys((PIPE, FILE), _stem(folder, number))
+class Recorder:
+    """The flight recorder of process `number` of a job on this host."""
 
+    def __init__(self, job: str, attempt: int, number: int) -> None:
+        self._stem = f"{place_of(job, attempt)}{MARK}{number}-"  # a folder that containers have, too; the rank follows
+        self._writing, self._was_written = 0, False
 
-async def read(folder: str, number: int) -> tuple[Collective, ...] | None:
-    """What process `number` has recorded, one for each process group; None if it has no pipe, or does not answer."""
-    pipe = next(iter(glob.glob(f"{glob.escape(_stem(folder, number))}*.pipe")), None)
-    if pipe is None:
-        return None
-    path, until = pipe.removesuffix(".pipe"), time.monotonic() + TIMEOUT_S
-    try:
-        _ask(pipe, path)
-    except OSError:  # it has ended
-        return None
-    while time.monotonic() < until:
-        await asyncio.sleep(CHECK_EVERY_S)
+    def variables(self, env: Mapping[str, str]) -> dict[str, str]:
+        """The variables with which it writes where this class reads, unless `env` has some of them."""
+        return {} if any(name in env for name in (PIPE, FILE, OLD_FILE)) else dict.fromkeys((PIPE, FILE), self._stem)
+
+    def was_written(self) -> bool:
+        """Whether it has, or may have, written its file since the last call: that is no progress."""
+        was, self._was_written = self._was_written, self._writing > 0
+        return was
+
+    async def read(self) -> tuple[Collective, ...] | None:
+        """What is recorded, one for each process group; None if there is no pipe, or the process does not answer."""
+        pipe = next(iter(glob.glob(f"{glob.escape(self._stem)}*.pipe")), None)
+        if pipe is None or not _ask(pipe):
+            return None
+        self._writing, self._was_written = self._writing + 1, True
+        until = time.monotonic() + TIMEOUT_S
         try:
-            return find_collectives(await asyncio.to_thread(_load, path))
-        except Exception:  # noqa: BLE001, S112 - not there yet, or not whole; a pickle may raise anything
-            continue
-    return None
+            while time.monotonic() < until:
+                await asyncio.sleep(CHECK_EVERY_S)
+                with contextlib.suppress(Exception):  # it is not there yet, or not whole; a pickle may raise anything
+                    return find_collectives(await asyncio.to_thread(_load, pipe.removesuffix(".pipe")))
+            return None
+        finally:
+            self._writing -= 1
 
 
-def _stem(folder: str, number: int) -> str:
-    """How the names of its pipe and its file begin. The rank follows."""
-    return os.path.join(folder, f"recorder-{number}-")
+def remove(job: str) -> None:
+    """Removes the pipes and files of a job's processes on this host."""
+    for path in glob.glob(f"{glob.escape(place_of(job, 0).rpartition('-')[0])}*{MARK}*"):
+        with contextlib.suppress(OSError):
+            os.unlink(path)
 
 
-def _ask(pipe: str, path: str) -> None:
-    """Has the pipe's process write the file anew. Raises OSError."""
-    descriptor = os.open(pipe, os.O_WRONLY | FLAGS)
-    try:
-        if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
-            if os.path.lexists(path):
-                os.unlink(path)
-            os.write(descriptor, b"\n")
-    finally:
-        os.close(descriptor)
+def _ask(pipe: str) -> bool:
+    """Has the file written anew. Returns whether somebody reads the pipe."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(pipe.removesuffix(".pipe"))
+    with contextlib.suppress(OSError), open(pipe, "wb", buffering=0, opener=_open) as stream:
+        return bool(stream.write(b"\n"))
+    return False
+
+
+def _open(path: str, flags: int) -> int:
+    """For open(): a program in a container may also put a link or another pipe there."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
 def _load(path: str) -> Sequence[Entry]:
-    with open(os.open(path, os.O_RDONLY | FLAGS), "rb") as stream:
+    with open(path, "rb", opener=_open) as stream:
         return parse(stream.read(MOST_BYTES))
 
 
@@ -125,16 +138,16 @@ def find_collectives(entries: Sequence[Entry]) -> tuple[Collective, ...]:
             groups.setdefault(entry.process_group, []).append(entry)
             if entry.is_finished:
                 groups[entry.process_group] = [entry]
-    return tuple(_describe(*key, found) for key, found in list(groups.items())[:MOST_GROUPS])
+    return tuple(_describe(*group, found) for group, found in list(groups.items())[:MOST_GROUPS])
 
 
 def _describe(name: str, about: str, entries: Sequence[Entry]) -> Collective:
     """entries: the last one that is finished, if any is, and those that are not."""
-    first = next((entry for entry in entries if not entry.is_finished), None)
     group = printable(name if about in ("", "undefined") else f"{name} ({about})", LONGEST_NAME)
-    entered = entries[-1].collective_seq_id
+    found = Collective(group=group, entered=entries[-1].collective_seq_id)
+    first = next((entry for entry in entries if not entry.is_finished), None)
     if first is None:
-        return Collective(group=group, entered=entered)
-    sizes = ", ".join("x".join(map(str, size)) or "1" for size in first.input_sizes[:MOST_SIZES])
-    text = first.profiling_name.rpartition(":")[2] + (f" of {sizes}" if sizes else "")
-    return Collective(group=group, entered=entered, number=first.collective_seq_id, call=printable(text, LONGEST_NAME))
+        return found
+    sizes = ", ".join("x".join(map(str, size)) or "1" for size in first.input_sizes)
+    call = first.profiling_name.rpartition(":")[2] + (f" of {sizes}" if sizes else "")
+    return replace(found, number=first.collective_seq_id, call=printable(call, LONGEST_NAME))

@@ -4,7 +4,6 @@ Its processes have its mark in their environment (MARK), which finds them in any
 """
 
 import asyncio
-import os
 import signal
 import subprocess
 import time
@@ -12,8 +11,9 @@ from collections.abc import Iterable, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
 from node import children, wire
-from node.agent import environment, flight_recorder
+from node.agent import environment
 from node.agent.container import Contained
+from node.agent.flight_recorder import Recorder
 from node.agent.output import Item, OutputLines
 from node.agent.volumes import AFTER_FAILURE_S, LIMIT_S, find_dead
 from node.engines import ENGINES
@@ -48,6 +48,7 @@ class JobProcess:
         self._end = asyncio.Event()
         self._child: subprocess.Popen[bytes] | None = None
         self._contained: Contained | None = None
+        self.recorder = Recorder(self._job, host.order.attempt, start.p)
         self._has_started = False
         self.left: list[process_tree.Process] = []
         self.exit_code: int | None = None
@@ -103,8 +104,7 @@ class JobProcess:
             return f"cannot make the job's environment: {error}"
         self._env[MARK] = self._mark
         if order.role == "worker":
-            folder = os.path.dirname(self._host.socket)
-            self._env |= flight_recorder.variables(folder, self.number, self._env)
+            self._env |= self.recorder.variables(self._env)
         self._hides_verbose = self._env.get("PS_VERBOSE") == "1" and "PS_VERBOSE" not in order.env
         unplaced = await self._host.place_files(order.folder)
         if unplaced:

@@ -1,7 +1,7 @@
 """The stacks of a job's processes: where each one is, and for which ones the others wait. Pure."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 from msgspec import Meta, Struct
@@ -131,9 +131,12 @@ def group_locations(locations: Mapping[str, Location]) -> list[tuple[Location, l
     return sorted(groups.values(), key=lambda group: (group[0].waits, len(group[1])))
 
 
-def describe_locations(locations: Mapping[str, Location]) -> str:
-    """Describes at which lines processes are, in the order of group_locations; "" for none."""
-    return "; ".join(list_locations(locations, most=MOST_LOCATIONS))
+def list_findings(locations: Mapping[str, Location], *, most: int, is_kv_store: bool = False) -> list[str]:
+    """Where workers are, and what shows for which of them the others wait. is_kv_store: it is synchronous."""
+    texts = list_locations(locations, most=most)
+    texts += [_describe_kv_store(locations) if is_kv_store else "", describe_unseen(locations)]
+    texts += [f"NCCL: {text}" for location in locations.values() for text in location.nccl]
+    return [*filter(None, texts), *list_collectives(locations)]
 
 
 def list_locations(locations: Mapping[str, Location], *, most: int) -> list[str]:
@@ -152,68 +155,45 @@ def list_locations(locations: Mapping[str, Location], *, most: int) -> list[str]
 def describe_group(location: Location, names: Sequence[str], *, is_last: bool) -> str:
     """Describes where the processes of a group are. is_last: without names, unless it is only one."""
     is_one = len(names) == 1
+    who = ", ".join(names) if is_one or (len(names) <= MOST_LOCATIONS and not is_last) else f"{len(names)} others"
     verb = ("waits" if is_one else "wait") if location.waits else ("is" if is_one else "are")
-    return f"{_join_names(names, 'others', is_last=is_last)} {verb} at {location.text}"
+    return f"{who} {verb} at {location.text}"
 
 
-def describe_kv_store(locations: Mapping[str, Location]) -> str:
-    """Describes for which workers a synchronous kv-store waits: while others wait, they have not pushed. "" for none.
+def _name(names: Sequence[str], noun: str) -> str:
+    return ", ".join(names) if len(names) <= MOST_LOCATIONS else f"{len(names)} {noun}"
 
-    locations: of the workers.
-    """
+
+def _describe_kv_store(locations: Mapping[str, Location]) -> str:
+    """For which workers a synchronous kv-store waits: while others wait, they have not pushed. "" for none."""
     late = [name for name, location in locations.items() if location.text and not location.waits]
     if not late or not any(location.waits for location in locations.values()):
         return ""
-    return f"the kv-store waits for what {_join_names(late, 'workers')} {'pushes' if len(late) == 1 else 'push'}"
+    return f"the kv-store waits for what {_name(late, 'workers')} {'pushes' if len(late) == 1 else 'push'}"
 
 
 def describe_unseen(locations: Mapping[str, Location]) -> str:
     """Describes of which processes no location is known, and why; "" for none. Programs without Python do not count."""
     unseen = [name for name, location in locations.items() if location.why and location.why != NOT_PYTHON]
-    if not unseen:
-        return ""
-    return f"no stack of {_join_names(unseen, 'processes')}: {locations[unseen[0]].why}"
-
-
-def list_nccl(locations: Iterable[Location]) -> list[str]:
-    """What NCCL says, one line each."""
-    return [f"NCCL: {text}" for location in locations for text in location.nccl]
+    return f"no stack of {_name(unseen, 'processes')}: {locations[unseen[0]].why}" if unseen else ""
 
 
 def list_collectives(locations: Mapping[str, Location]) -> list[str]:
-    """Describes for each process group in which collective processes are, and which ones have not entered it."""
+    """For each process group of PyTorch, the first collective that is not finished, and who is in it or before it."""
     recorded = {name: location.collectives for name, location in locations.items() if location.collectives is not None}
     groups = sorted({one.group for collectives in recorded.values() for one in collectives})
-    return [line for group in groups if (line := _describe_collective(group, recorded))]
+    return [text for group in groups if (text := _describe_collective(group, recorded))]
 
 
 def _describe_collective(group: str, recorded: Mapping[str, Sequence[Collective]]) -> str:
-    """The first collective of a group that is not finished; "" for none. Those that have finished it are not named."""
+    """Returns "" if all are finished. A process that has finished the first one is not named."""
     known = {name: one for name, collectives in recorded.items() for one in collectives if one.group == group}
     if group.endswith(WORLD):
-        known = {name: known.get(name, Collective(group=group, entered=0)) for name in recorded}
+        known |= {name: Collective(group=group, entered=0) for name in recorded if name not in known}
     number = min((one.number for one in known.values() if one.call), default=0)
-    if not number:
-        return ""
-    found: dict[str, list[str]] = {}
-    for name, one in known.items():
-        if one.entered < number:
-            found.setdefault("", []).append(name)
-        elif one.number == number:
-            found.setdefault(one.call, []).append(name)
-    parts: list[str] = []
-    for call, names in sorted(found.items(), key=lambda item: (bool(item[0]), len(item[1]))):
-        who = _join_names(names, "others" if parts else "processes", is_last=len(parts) == len(found) - 1 > 0)
-        is_one = len(names) == 1
-        at = f"{'is' if is_one else 'are'} in {call}" if call else f"{'has' if is_one else 'have'} not entered it"
-        parts.append(f"{who} {at}")
-    return f"collective {number} of group {group}: {'; '.join(parts)}"
-
-
-def _join_names(names: Sequence[str], noun: str, *, is_last: bool = False) -> str:
-    """The names of processes; how many they are if they are many, or the last group of several."""
-    is_short = len(names) == 1 or (len(names) <= MOST_LOCATIONS and not is_last)
-    return ", ".join(names) if is_short else f"{len(names)} {noun}"
+    at = {name: Location(text=one.call, waits=True) for name, one in known.items() if one.call and one.number == number}
+    at |= {name: Location(text="an earlier one") for name, one in known.items() if one.entered < number}
+    return f"collective {number} of group {group}: {'; '.join(list_locations(at, most=MOST_LOCATIONS))}" if at else ""
 
 
 def list_stacks(locations: Mapping[str, Location]) -> tuple[str, ...]:

@@ -21,16 +21,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from foundation.durations import render_minutes
-from node.job.stacks import (
-    Location,
-    describe_kv_store,
-    describe_locations,
-    describe_unseen,
-    group_locations,
-    list_collectives,
-    list_nccl,
-    list_stacks,
-)
+from node.job.stacks import MOST_LOCATIONS, Location, group_locations, list_findings, list_stacks
 from node.protocol import Order, printable
 from node.supervisor.processes import JobProcess, Processes
 from node.tasks import Tasks
@@ -49,6 +40,7 @@ PACE = 3.0  # times the longest time without progress so far, until the user is 
 # An active process uses at least this, and more than its engine's idle_cpu_share.
 LEAST_CPU_S = 0.03
 LEAST_BYTES, LEAST_BYTES_PER_S = 4096, 1024
+RECORDER_CPU_S, RECORDER_BYTES = 3.0, 1 << 20  # what PyTorch uses at most to write its flight recorder
 # What a bar shows of how far it is. Its clocks, and a spinner, also change while nothing happens.
 BAR_COUNTS = re.compile(r"\d[\d.]*[kMGT]?/\d|\d[\d.]*%|\d+it \[")
 BAR_CLOCKS = re.compile(r"\d+:\d\d(?::\d\d)?|\d[\d.]*(?:ms|s|it/s|s/it)\b|[|/\\\u2800-\u28ff-]")
@@ -131,6 +123,7 @@ class Stalls:
         self._locations: dict[int, Location] = {}  # where workers without progress are, by their numbers
         self._seen: dict[int, Seen] = {}  # where silent workers are
         self._native_at: dict[int, float] = {}  # when their frames of C were last looked at
+        self._recorded_at = -1.0  # when their flight recorders were last read: once while there is no progress
         self._reach_until: float | None = None
         self._reached_at: float | None = None
         self._blocked = ""
@@ -171,6 +164,9 @@ class Stalls:
         if known is not None:
             at, cpu_s, size_bytes, stopped_before = known
             idle_share = self._processes.engine.idle_cpu_share
+            if use.recorded:  # so much is no progress
+                cpu_s = min(use.cpu_s, cpu_s + RECORDER_CPU_S)
+                size_bytes = min(use.bytes, size_bytes + RECORDER_BYTES)
             moves = is_active(now - at, 0.0, use.bytes - size_bytes, idle_share)
             seen = self._seen.get(process.number)
             spins = seen is not None and seen.waits and seen.stays and not self._has_servers
@@ -187,6 +183,9 @@ class Stalls:
         """Handles a host's report of where a worker is. One that waits there since before has made no progress."""
         number, now = process.number, time.monotonic()
         known = self._seen.get(number)
+        before = self._locations.get(number)
+        if before is not None and location.collectives is None:
+            location = replace(location, collectives=before.collectives)
         location = self._locations[number] = self.complete(process, location)
         first_at = known.first_at if known is not None and known.text == location.text else now
         seen = self._seen[number] = Seen(location.text, location.waits, first_at, now)
@@ -261,12 +260,14 @@ class Stalls:
         if any(process.role == "worker" for process in silent):  # other roles never print
             first = next(process for process in silent if process.role == "worker")
             hosts = tuple(host.ip for host in self._order.hosts)
+            asks_recorder = quiet_s >= 1.5 * self._every_s and self._recorded_at < self._progress_at
+            self._recorded_at = now if asks_recorder else self._recorded_at
             for process in silent:
                 process.agent.put(Inspect(process.number, hosts))
                 if process.role == "worker":
                     native = self._may_spin(process.number, now)
-                    nccl, recorder = process is first, quiet_s >= self._every_s
-                    process.agent.put(TakeStack(process.number, native=native, nccl=nccl, recorder=recorder))
+                    more = {"nccl": process is first, "recorder": asks_recorder}
+                    process.agent.put(TakeStack(process.number, native=native, **more))
         is_due = self._reach_until is None and (self._reached_at is None or now >= self._reached_at + REACH_AGAIN_S)
         if is_due and quiet_s >= patience_s("blocked", self._pace_s, self._limit_s):
             self._reach_until = now + REACH_S
@@ -364,12 +365,9 @@ class Stalls:
         elif kind is None:
             several = len({process.host for process in self._running()}) > 1
             parts.append(f"none of its processes is stopped{', and its nodes can reach each other' if several else ''}")
-        locations = self._find_locations()
         is_kv_store = self._has_servers and self._order.spec.is_synchronous
-        parts += [describe_locations(locations), describe_kv_store(locations) if is_kv_store else ""]
-        parts.append(describe_unseen(locations))
-        parts += [*list_nccl(locations.values()), *list_collectives(locations)]
-        return "; ".join(filter(None, parts))
+        parts += list_findings(self._find_locations(), most=MOST_LOCATIONS, is_kv_store=is_kv_store)
+        return "; ".join(parts)
 
     def _describe_stopped(self, process: JobProcess) -> str:
         """Describes which process of a role is stopped, and how to resume it."""

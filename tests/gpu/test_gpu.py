@@ -21,6 +21,7 @@ import pytest
 from bootstrap.environment.facts import parse_facts, render_facts_script
 from bootstrap.ssh.node_program import LOADER, read_program
 from foundation.decode import decode
+from node import job_folder
 from node.engines import ENGINES
 from node.health import Report, judge
 from node.job.stacks import list_collectives
@@ -240,8 +241,8 @@ def test_the_rank_that_has_not_entered_a_collective_is_named(
     assert [(one.entered, one.number, one.call) for (one,) in others] == [(2, 2, "all_reduce of 5x3")] * len(others)
     lines = list_collectives(locations)
     assert len(lines) == bool(others)
-    assert all(f"{list(locations)[-1]} has not entered it" in line for line in lines)
-    left = glob.glob(f"{os.path.dirname(agent.socket)}/recorder-*")
+    assert all(f"{list(locations)[-1]} is at an earlier one" in line for line in lines)
+    left = glob.glob(job_folder.path(agent.job, "notice", "*-recorder-*"))
     assert left
     agent.end()
     assert not any(map(os.path.exists, left))

@@ -21,7 +21,7 @@ LINES = {
 IN_ALL = ("thread", "lock", "sleep", "gil", "signal", "handler", "file", "skips")
 KINDS = [("mxnet", kind) for kind in IN_ALL] + [("torch", kind) for kind in ("process", *IN_ALL)]
 SILENCE_S = 60.0
-LATE = "worker 1 on node-0 has not entered it; 2 others are in all_reduce of 9"
+LATE = "worker 1 on node-0 is at an earlier one; 2 others wait at all_reduce of 9"
 
 
 @pytest.fixture(scope="module")

@@ -37,6 +37,19 @@ print(json.dumps({
 with open(os.environ["CLUSTER_OUTPUT_DIR"] + "/written", "w") as stream:
     stream.write(os.environ["CLUSTER_RANK"])
 """
+# As PyTorch's flight recorder does with NCCL, in a pipe and a file of the agent's folder.
+RECORDS = """
+import os, pickle, time
+entry = {"process_group": ("0", "default_pg"), "collective_seq_id": 7, "profiling_name": "nccl:gather"}
+pipe = os.environ["TORCH_NCCL_DEBUG_INFO_PIPE_FILE"] + "0.pipe"
+os.mkfifo(pipe)
+print("waits", flush=True)
+with open(pipe) as stream:
+    stream.read()
+with open(os.environ["TORCH_FR_DUMP_TEMP_FILE"] + "0", "wb") as stream:
+    pickle.dump({"entries": [entry | {"state": "started"}]}, stream)
+time.sleep(600)
+"""
 AUTH = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
 EPOCHS = ("--network", "mlp", "--num-epochs", "3")
 
@@ -133,8 +146,12 @@ def accuracy(message: str) -> float:
 
 
 def test_the_engine_of_a_process_is_killed(nodes: ContainerNodes, plain: str, record_property: Tell) -> None:
-    command = ("--", "sh", "-c", f"(env -i setsid {' '.join(STRANGER)} &); echo waits; sleep 600")
+    """Before, the stacks of its Python are shown, and what PyTorch would record."""
+    command = ("--", "sh", "-c", f'(env -i setsid {" ".join(STRANGER)} &); exec python3 -c "$0"', RECORDS)
     with nodes.configured(plain), running(nodes.project, "--launcher", "env", command=command, waiting=1) as job:
+        (stack,) = json.loads(nodes.project.run("stacks", "--json").stdout)
+        assert stack["location"].startswith("<string>:")
+        assert [(one["number"], one["call"]) for one in stack["collectives"]] == [(7, "gather")]
         head = job.hosts["node-0"]
         on_head = {pid: " ".join(command_line(pid)) for pid in all_pids() if namespace_of(pid) == head.namespace}
         job.kill(min(pid for pid, line in on_head.items() if re.match("(\\S*/)?podman ", line) and job.id in line))

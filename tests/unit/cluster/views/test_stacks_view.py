@@ -9,7 +9,7 @@ from node.train_settings import TrainSettings
 
 LOADS = Location(text="data.py:88 in load()", stack="load (data.py:88)")
 WAITS = Location(text="train.py:120 (all_reduce)", waits=True, stack="all_reduce (c10d.py:3)")
-IN_8 = Collective(group="0 (default_pg)", entered=8, number=8, call="all_reduce of 9")
+IN_8 = Collective(group="0 (default_pg)", entered=8, number=8, call="gather of 9")
 SERVES = Location(text="train.py:1 (KVStoreServer.run)", waits=True)
 SPEC = JobSpec(id="j", name="mine", workers=16, servers=2)
 RANKS = [Stack(role="worker", host=f"node-{rank // 2}", rank=rank, location=WAITS) for rank in range(16)]
@@ -28,16 +28,16 @@ def test_the_process_that_is_elsewhere_comes_first() -> None:
     ]
     asked = [replace(RANKS[0], location=replace(WAITS, nccl=("Missing data from 1 rank",))), *RANKS[1:]]
     assert render_stacks(asked, SPEC).split("\n")[-1] == "NCCL: Missing data from 1 rank"
-    assert render_rank(asked[0]).endswith("\n\nNCCL: Missing data from 1 rank")
+    assert render_rank(asked[0]).endswith("\nNCCL: Missing data from 1 rank")
     assert stack_documents(asked)[0]["nccl"] == ["Missing data from 1 rank"]
     group = Collective(group="0 (default_pg)", entered=7)
     recorded = [*asked[1:5], replace(RANKS[5], location=replace(LOADS, collectives=(group,)))]
     recorded += [replace(one, location=replace(WAITS, collectives=(IN_8,))) for one in RANKS[6:]]
     late = (
-        "collective 8 of group 0 (default_pg): worker 5 on node-2 has not entered it; 10 others are in all_reduce of 9"
+        "collective 8 of group 0 (default_pg): worker 5 on node-2 is at an earlier one; 10 others wait at gather of 9"
     )
     assert render_stacks(recorded, SPEC).split("\n")[-1] == late
-    assert render_rank(recorded[-1]).endswith(": worker 15 on node-7 is in all_reduce of 9")
+    assert render_rank(recorded[-1]).endswith(": worker 15 on node-7 waits at gather of 9")
     assert stack_documents(recorded)[4]["collectives"] == [
         {"group": "0 (default_pg)", "entered": 7, "number": 0, "call": ""}
     ]

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from node.agent import flight_recorder
-from node.agent.flight_recorder import Entry, find_collectives, parse, read, variables
+from node.agent.flight_recorder import Entry, Recorder, find_collectives, parse, remove
 from node.job.stacks import Collective, Location, list_collectives
 
 RECORDED = Path(__file__).parent / "recorded"
@@ -34,19 +34,21 @@ def test_the_rank_that_has_not_entered_a_collective_is_named() -> None:
         (IN_4,),
     ]
     locations = {f"worker {rank} on n": Location(collectives=one) for rank, one in enumerate(found)}
-    late = "collective 4 of group 0 (default_pg): worker 1 on n has not entered it; 2 others are in all_reduce of 5x3"
+    late = (
+        "collective 4 of group 0 (default_pg): worker 1 on n is at an earlier one; 2 others wait at all_reduce of 5x3"
+    )
     assert list_collectives({**locations, "worker 3 on n": Location()}) == [late]  # it has no recorder
     early = {**locations, "worker 1 on n": Location(collectives=())}  # nothing is recorded there yet
     assert list_collectives(early) == [late]
 
 
 def test_ranks_in_different_collectives_and_in_the_same() -> None:
-    other = Location(collectives=(Collective(group="0 (default_pg)", entered=5, number=4, call="broadcast of 7"),))
+    other = Location(collectives=(Collective(group="0 (default_pg)", entered=5, number=4, call="send of 7"),))
     same = {f"worker {rank} on n": Location(collectives=(IN_4,)) for rank in range(8)}
     assert list_collectives({**same, "worker 8 on n": other}) == [
-        "collective 4 of group 0 (default_pg): worker 8 on n is in broadcast of 7; 8 others are in all_reduce of 5x3"
+        "collective 4 of group 0 (default_pg): worker 8 on n waits at send of 7; 8 others wait at all_reduce of 5x3"
     ]
-    assert list_collectives(same) == ["collective 4 of group 0 (default_pg): 8 processes are in all_reduce of 5x3"]
+    assert list_collectives(same) == ["collective 4 of group 0 (default_pg): all 8 wait at all_reduce of 5x3"]
 
 
 def entry(number: int, state: str = "scheduled", **more: Any) -> Entry:
@@ -59,23 +61,33 @@ def test_the_first_collective_that_is_not_finished() -> None:
     assert find_collectives(calls) == (Collective(group="0", entered=3, number=2, call="_all_gather_base of 1, 2"),)
 
 
-def test_the_variables_unless_the_user_has_them() -> None:
-    stem = "/tmp/cluster-j-0/recorder-2-"
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of job j's pipes."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    folder = tmp_path / ".cluster/jobs/j/notice"
+    folder.mkdir(parents=True)
+    return folder
+
+
+def test_the_variables_unless_the_user_has_them(folder: Path) -> None:
+    stem = str(folder / "attempt-1-recorder-2-")
     wanted = {"TORCH_NCCL_DEBUG_INFO_PIPE_FILE": stem, "TORCH_FR_DUMP_TEMP_FILE": stem}
-    assert variables("/tmp/cluster-j-0", 2, {"A": "1"}) == wanted
-    assert variables("/tmp/cluster-j-0", 2, {"TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "mine"}) == {}
+    assert Recorder("j", 1, 2).variables({"A": "1"}) == wanted
+    assert Recorder("j", 1, 2).variables({"TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "mine"}) == {}
 
 
 def answer(folder: Path, *answers: bytes) -> threading.Thread:
     """Makes the pipe of process 2, rank 5, and writes these one after another once something comes out of it."""
-    os.mkfifo(folder / "recorder-2-5.pipe")
-    pipe = os.open(folder / "recorder-2-5.pipe", os.O_RDONLY | os.O_NONBLOCK)
+    path = folder / "attempt-1-recorder-2-5"
+    os.mkfifo(f"{path}.pipe")
+    pipe = os.open(f"{path}.pipe", os.O_RDONLY | os.O_NONBLOCK)
 
     def write() -> None:
         select.select([pipe], [], [], 30)
         os.close(pipe)
         for data in answers:
-            (folder / "recorder-2-5").write_bytes(data)
+            path.write_bytes(data)
 
     thread = threading.Thread(target=write)
     thread.start()
@@ -97,25 +109,26 @@ class Harmful:
     ],
 )
 def test_a_process_is_asked(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, answers: tuple[bytes, ...], found: object
+    monkeypatch: pytest.MonkeyPatch, folder: Path, answers: tuple[bytes, ...], found: object
 ) -> None:
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.chdir(folder)
     monkeypatch.setattr(flight_recorder, "TIMEOUT_S", 10.0 if found else 0.3)
-    (tmp_path / "recorder-2-5").write_bytes(recorded(2))  # of an earlier question
-    thread = answer(tmp_path, *answers)
-    assert asyncio.run(read(str(tmp_path), 2)) == found
+    (folder / "attempt-1-recorder-2-5").write_bytes(recorded(2))  # of an earlier question
+    thread = answer(folder, *answers)
+    recorder = Recorder("j", 1, 2)
+    assert (asyncio.run(recorder.read()), recorder.was_written(), recorder.was_written()) == (found, True, False)
     thread.join()
-    assert not (tmp_path / "harmed").exists()
+    remove("j")
+    assert list(folder.iterdir()) == []  # also nothing that the pickle would have made
 
 
-def test_a_pipe_that_nobody_reads_and_files_of_others(tmp_path: Path) -> None:
-    """The process has ended; or a program in a container has put something else in the pipe's place."""
-    assert asyncio.run(read(str(tmp_path), 2)) is None
-    os.mkfifo(tmp_path / "recorder-2-5.pipe")
-    assert asyncio.run(read(str(tmp_path), 2)) is None
-    (tmp_path / "victim").write_text("kept")
-    (tmp_path / "recorder-3-5.pipe").symlink_to(tmp_path / "victim")
-    assert asyncio.run(read(str(tmp_path), 3)) is None
-    (tmp_path / "recorder-4-5.pipe").write_text("kept")
-    assert asyncio.run(read(str(tmp_path), 4)) is None
-    assert [(tmp_path / name).read_text() for name in ("victim", "recorder-4-5.pipe")] == ["kept", "kept"]
+def test_a_pipe_that_nobody_reads_and_a_link(folder: Path) -> None:
+    """The process has ended; or a program in a container has put a link in the pipe's place."""
+    assert asyncio.run(Recorder("j", 1, 2).read()) is None
+    os.mkfifo(folder / "attempt-1-recorder-2-5.pipe")
+    assert asyncio.run(Recorder("j", 1, 2).read()) is None
+    (folder / "victim").write_text("kept")
+    (folder / "attempt-1-recorder-3-5.pipe").symlink_to(folder / "victim")
+    recorder = Recorder("j", 1, 3)
+    assert (asyncio.run(recorder.read()), recorder.was_written()) == (None, False)
+    assert (folder / "victim").read_text() == "kept"

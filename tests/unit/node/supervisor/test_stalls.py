@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from fake_timers import Timers, timers
 from job_channels import make_agents, make_order
-from node.job.stacks import Location, describe_locations
+from node.job.stacks import MOST_LOCATIONS, Collective, Location, list_locations
 from node.protocol import HostSettings, JobHost
 from node.supervisor import stalls
 from node.supervisor.processes import Processes
@@ -45,6 +45,10 @@ class HostsAgent:
             self._job.asked_nccl |= {process.name} if message.nccl else set()
             if process.name in self._job.locations:
                 location = location_of(self._job.locations[process.name])
+                if message.recorder and self._job.records is not None:
+                    location = replace(location, collectives=(self._job.records[process.rank],))
+                    use = self._job.uses[process.name]
+                    self._job.uses[process.name] = Used(use.p, use.cpu_s + 2, use.bytes + 400_000, (), recorded=True)
                 is_native = message.native and process.name in self._job.spins
                 self._job.stalls.on_location(process, replace(location, waits=True) if is_native else location)
         else:
@@ -70,6 +74,7 @@ class Job:
         self.spins: set[str] = set()  # the workers whose frames of C show that they wait
         self.kept: list[tuple[str, ...]] = []
         self.asked_nccl: set[str] = set()
+        self.records: list[Collective] | None = None  # what PyTorch's flight recorder of each worker says
         self.stalls = stalls.Stalls(order, self.processes, self.timers, self.report, self.end, keep=self.kept.append)
         others = [(role, host) for role in ("server", "worker") for host in ("node-1", "node-2")]
         for role, host in [("scheduler", "node-0"), *others]:
@@ -164,9 +169,26 @@ def test_workers_that_wait_at_different_lines_are_named_within_a_minute(job: Job
     ],
 )
 def test_workers_apart_from_most_others_come_first(locations: str, message: str) -> None:
-    assert (
-        describe_locations({f"w{rank}": Location(text=location) for rank, location in enumerate(locations)}) == message
-    )
+    found = {f"w{rank}": Location(text=location) for rank, location in enumerate(locations)}
+    assert "; ".join(list_locations(found, most=MOST_LOCATIONS)) == message
+
+
+def test_flight_recorders_are_read_once_and_are_no_progress(timers: Timers) -> None:
+    job = Job(timers, 2 * MIN, "torchrun", servers=0)
+    group = "0 (default_pg)"
+    job.records = [
+        Collective(group=group, entered=3, number=3, call="all_reduce of 9"),
+        Collective(group=group, entered=2),
+    ]
+    job.locations = {job.worker(0).name: "train.py:31 (all_reduce)", job.worker(1).name: "data.py:88"}
+    job.run(3 * MIN)
+    (_, told), *_ = job.told
+    late = "worker 1 on node-2 is at an earlier one; worker 0 on node-1 waits at all_reduce of 9"
+    line = f"collective 3 of group {group}: {late}"
+    assert told.endswith(line)
+    ((at, error),) = job.ended
+    assert at <= 2 * MIN + stalls.CHECK_EVERY_S
+    assert error.endswith(line)
 
 
 def test_a_worker_that_spins_in_a_function_of_c_makes_no_progress(timers: Timers) -> None:
