@@ -4,10 +4,12 @@ A thread here answers the pipe as a thread of NCCL's process group does; tests/g
 """
 
 import asyncio
+import base64
 import os
 import pickle
 import select
 import threading
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +19,12 @@ from node.agent import flight_recorder
 from node.agent.flight_recorder import Entry, Recorder, find_collectives, parse, remove
 from node.job.stacks import Collective, Location, list_collectives
 
-RECORDED = Path(__file__).parent / "recorded"
+RECORDED = tomllib.loads((Path(__file__).parent / "recorded/gloo.toml").read_text())
 IN_4 = Collective(group="0 (default_pg)", entered=4, number=4, call="all_reduce of 5x3")
 
 
 def recorded(rank: int) -> bytes:
-    return (RECORDED / f"gloo-{rank}.pickle").read_bytes()
+    return base64.b64decode(RECORDED[f"rank_{rank}"])
 
 
 def test_the_rank_that_has_not_entered_a_collective_is_named() -> None:
