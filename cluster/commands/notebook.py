@@ -1,7 +1,7 @@
 """`cluster notebook`: JupyterLab on a node, as a job beside the others, and its port on this machine."""
 
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import click
 from msgspec.structs import replace
@@ -59,14 +59,10 @@ def notebook(app: App, *, opens: bool, stops: bool, node: str | None) -> None:
 
 
 def _find(app: App, nodes: Nodes, node: str) -> JobRecord | None:
+    """The newest notebook that runs on a node, or None."""
     with open_head(app, nodes) as head:
-        return find_notebook(ask_head(head), node)
-
-
-def find_notebook(records: Iterable[JobRecord], node: str) -> JobRecord | None:
-    """The newest notebook that runs on a node, or None. Pure."""
-    found = (record for record in records if record.spec.beside and not record.has_ended)
-    return next((one for one in found if any(host.name == node and host.workers for host in one.nodes)), None)
+        found = (record for record in ask_head(head) if record.spec.beside and not record.has_ended)
+        return next((one for one in found if any(host.name == node and host.workers for host in one.nodes)), None)
 
 
 def start(app: App, nodes: Nodes, node: str) -> None:
