@@ -21,6 +21,32 @@ def ec2(phantom: RunningSandbox) -> Client:
     return client("ec2")
 
 
+# --- what goes with an instance, and what does not
+
+
+def test_security_group_in_use_cannot_be_deleted(ec2: Client) -> None:
+    group_id = ec2.create_security_group(GroupName="in-use", Description="for a test")["GroupId"]
+    # A rule that names its own group does not prevent the group's deletion.
+    ec2.authorize_security_group_ingress(
+        GroupId=group_id, IpPermissions=[{"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": group_id}]}]
+    )
+    other_id = ec2.create_security_group(GroupName="refers", Description="for a test")["GroupId"]
+    ec2.authorize_security_group_ingress(
+        GroupId=other_id, IpPermissions=[{"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": group_id}]}]
+    )
+    ids = ids_of(run(ec2, SecurityGroupIds=[group_id]))
+    with refused_as("DependencyViolation"):
+        ec2.delete_security_group(GroupId=group_id)
+    ec2.terminate_instances(InstanceIds=ids)
+    wait_for(ec2, "instance_terminated", ids)
+    with refused_as("DependencyViolation"):
+        ec2.delete_security_group(GroupId=group_id)
+    ec2.delete_security_group(GroupId=other_id)
+    ec2.delete_security_group(GroupId=group_id)
+    with refused_as("InvalidGroup.NotFound"):
+        ec2.delete_security_group(GroupId=group_id)
+
+
 # --- placement groups
 
 
