@@ -86,12 +86,13 @@ def describe_job(job: JobData) -> dict[str, Any]:
         _make_data(job),
         Section(title="What ran", facts=_describe_run(job)),
     )
+    result = job.history.result or job.record.result
     return {
         "title": f"{job.record.name} {job.state}: job {job.record.id}",
         "job": job,
-        "result": job.history.result or job.record.result,
+        "result": result,
         "warnings": [*job.record.warnings, *job.history.broken.values()],
-        "hints": list(dict.fromkeys(job.history.hints)),
+        "hints": [hint for hint in dict.fromkeys(job.history.hints) if hint[1] != result.cause],
         "tiles": _make_tiles(job, metrics),
         "sections": [section for section in sections if section is not None],
         "note": f"The curves are made of {job.history.examined:,} of {job.history.lines:,} lines of output.",

@@ -145,13 +145,20 @@ def test_of_equal_speeds_the_rank_that_waits_least_is_named() -> None:
 
 
 def test_a_failed_job_shows_its_error_and_the_hint() -> None:
+    """A hint that is the cause is shown once."""
     error = entry(1, p=1, line="ModuleNotFoundError: No module named 'gluonnlp'")
-    end = entry(2, result={"state": "failed", "exit_code": 1, "error": "worker 1 failed", "culprit": 1})
-    job = make_job(*begin(2), error, end, state="failed", exit_code=1, error="worker 1 failed")
-    page = Page(render_report([job]))
+    result = {"state": "failed", "exit_code": 1, "error": "worker 1 failed", "culprit": 1}
+
+    def render(**more: str) -> Page:
+        lines = (*begin(2), error, entry(2, result={**result, **more}))
+        return Page(render_report([make_job(*lines, state="failed", exit_code=1, error="worker 1 failed")]))
+
+    page = render()
     assert page.text["h3"] == ["The last lines of worker 1 node-1, which failed first"]
     assert "gluonnlp" in "".join(page.text["pre"])
-    assert any(text.startswith("Hint [worker 1 node-1]: ") for text in page.text["p"])
+    start = "Hint [worker 1 node-1]: "
+    hint = next(text.removeprefix(start) for text in page.text["p"] if text.startswith(start))
+    assert [text for text in render(cause=hint).text["p"] if hint in text] == [f"Cause: {hint}"]
 
 
 @pytest.mark.parametrize("value", ["nan", "1e+300"])
