@@ -195,7 +195,7 @@ def copy_results(app: App, record: JobRecord, found: JobResults, folder: Path) -
     if copies:
         total = sum(copy.listing.files[number].size_bytes for copy in copies for number in copy.names)
         with counting_bar(app, "copying", total, "bytes") as moved:
-            copy_all(copies, folder, on_all=on_all, moved=moved)
+            copy_all(copies, folder, moved=moved)
     files, unchanged = sum(copy.files for copy in copies), sum(copy.unchanged for copy in copies)
     size_bytes = sum(copy.size_bytes for copy in copies)
     if s3_names and found.s3_url is not None:

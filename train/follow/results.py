@@ -13,6 +13,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from bootstrap.ssh.connection import NodeConnection
+from bootstrap.ssh.connections import on_all
 from bootstrap.ssh.node_program import NodeProgram, runtime_command
 from foundation.decode import decode
 from foundation.errors import ClusterError
@@ -172,13 +173,12 @@ def copy_all(
     copies: Sequence[Copy],
     folder: Path,
     *,
-    on_all: Callable[[Sequence[Copy], Callable[[Copy], object]], object],
     moved: Callable[[int], None],
 ) -> None:
     """Copies the files that this machine does not have with the same size and time. Never writes outside of `folder`.
 
-    on_all: does the work for all nodes in parallel. moved: receives the number of bytes that have arrived. The result
-    is in each Copy, an error of its node included. Raises ClusterError if the folder cannot be written to.
+    moved: receives the number of bytes that have arrived. The result is in each Copy, an error of its node included.
+    Raises ClusterError if the folder cannot be written to.
     """
     planned = [folder / name for copy in copies for name in copy.names.values()]
     refuse_links(folder, planned)

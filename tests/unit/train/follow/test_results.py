@@ -10,7 +10,6 @@ from typing import Any, cast
 import pytest
 
 from bootstrap.ssh.connection import NodeConnection
-from bootstrap.ssh.connections import on_all
 from folders import write_files
 from foundation.errors import ClusterError
 from foundation.remote_command import RemoteCommand
@@ -67,7 +66,7 @@ def copy(found: Listing, target: Path) -> Copy:
     names, left = choose_files(found.files, where=found.name)
     made = Copy(listing=found, names=names, left=left)
     try:
-        copy_all([made], target, on_all=on_all, moved=lambda _: None)
+        copy_all([made], target, moved=lambda _: None)
     finally:
         found.close()
     return made
