@@ -9,19 +9,19 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from bootstrap.config import BootstrapConfig
-from bootstrap.environment.bundle import Bundle, fetch_bundle, fetch_python
-from bootstrap.environment.client import choose_client, make_client, name_client
+from bootstrap.environment.bundle import Bundle, fetch_bundle
+from bootstrap.environment.client import choose_client
 from bootstrap.environment.cuda import find_warnings
 from bootstrap.environment.facts import NodeFacts, find_gpus, gather_facts
 from bootstrap.environment.file_cache import BundleFile
 from bootstrap.environment.framework import FrameworkChoice, Torch, check_torch_wheel, choose_framework
 from bootstrap.environment.package_build import PackageBuilds
 from bootstrap.environment.requirements import Requirements
-from bootstrap.environment.steps import NodePlan, plan_node, plan_python, plan_setup, script_task, setup_digest
+from bootstrap.environment.steps import NodePlan, plan_node, plan_setup, script_task, setup_digest
 from bootstrap.environment.target import ChosenPython, WheelTarget, choose_python, choose_wheels
 from bootstrap.homes import Turns, find_homes_of
 from bootstrap.runtime.code import runtime_path
-from bootstrap.runtime.runtime import RuntimePlacing, fetch_wheels, python_place
+from bootstrap.runtime.runtime import RuntimePlacing
 from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.connections import Connections, on_all
 from bootstrap.ssh.host import Host
@@ -103,7 +103,7 @@ def bootstrap(
     homes = find_homes_of(hosts, connections, report)
     home_of = {host: name for name, home in homes.items() for host in home}
     turns = Turns(homes.values())
-    trees = () if project is None else (project,)
+    trees = [tree for tree in (project, client) if tree is not None]
     with (
         Distribution(report=report) as distribution,
         TreeArchives(trees, cache=cache) as archives,
@@ -167,25 +167,27 @@ class _Bootstrap(Struct, frozen=True, kw_only=True):
         bundle = self._find_bundle(facts, python, choice=choice, node=host.name)
         setup = setup_digest(self.config.setup)
         is_new = facts.runtimes != found.runtimes or bool(first)
+        client = self._find_client(facts, node=host.name) if host.is_head else None
         plan = plan_node(
             facts,
             bundle=bundle,
             python=python,
             setup=setup,
-            trees=() if self.project is None else (self.project,),
+            trees=[tree for tree in (self.project, self.client if client else None) if tree is not None],
             cluster=self.cluster,
             is_head=host.is_head,
             node=host.name,
+            client=client,
         )
-        client: tuple[str, ...] = ()
-        if host.is_head and self.client is not None:
-            plan, client = self._add_client(plan, facts, self.client, node=host.name)
         if plan:
             self._set_up(connection, facts, plan, what=SCRIPT, done="ready to train")
         else:
             self.report(Event(kind="same", what="nothing to change", where=host.name))
             self.distribution.offer(connection, SetUp(python=facts.python, files=(), holds=facts.files))
         home = f"{facts.home}/.cluster"
+        words: tuple[str, ...] = ()
+        if client is not None and self.client is not None:
+            words = (f"{home}/env/{client[0].digest}/bin/python", "-Es", f"{home}/tree/{self.client.digest}")
         return ReadyNode(
             host=host,
             connection=connection,
@@ -200,39 +202,20 @@ class _Bootstrap(Struct, frozen=True, kw_only=True):
             library=bundle.library,
             torch=bundle.torch,
             bundle=bundle,
-            client=client,
+            client=words,
         )
 
-    def _add_client(
-        self, plan: NodePlan, facts: NodeFacts, tree: Tree, *, node: str
-    ) -> tuple[NodePlan, tuple[str, ...]]:
-        """The head's plan with this project's own command, and the words that run it.
-
-        If the head cannot run the command, warns, and returns the plan unchanged and ().
-        """
-        packed = None
+    def _find_client(self, facts: NodeFacts, *, node: str) -> tuple[Bundle, ChosenPython] | None:
+        """The environment of this project's own command on the head; None if it is not sent, or not possible: warns."""
+        if self.client is None:
+            return None
         try:
             target, python = choose_client(facts)
-            wheels = fetch_wheels(target, cache=self.cache, report=self.report)
-            if target.managed_python:
-                packed = fetch_python(python.version, machine=facts.machine, cache=self.cache, report=self.report)
-            name = name_client(tree, wheels)
-            self.archives.keep(name)
-            if name not in facts.trees:
-                client = make_client(tree, wheels)
-                files, steps = plan_python(facts, packed, client, what="its cluster command's files", node=node)
-                plan = NodePlan(
-                    files=tuple(dict.fromkeys((*plan.files, *files))),
-                    steps=(*plan.steps, *steps),
-                    trees=(*plan.trees, client),
-                )
+            return fetch_bundle(target, cache=self.cache, report=self.report), python
         except ClusterError as error:
             what = f"it cannot replace lost nodes by itself, the next cluster command does: {error.message}"
             self.report(Event(kind="warn", what=what, where=node))
-            return plan, ()
-        home = f"{facts.home}/.cluster"
-        path = python.path or f"{home}/{python_place(packed, python.version)}"
-        return plan, (path, "-Es", f"{home}/tree/{name}")
+            return None
 
     def _find_bundle(self, facts: NodeFacts, python: ChosenPython, *, choice: FrameworkChoice, node: str) -> Bundle:
         """The files of the node's environment. Warns of missing drivers and libraries. Raises ClusterError."""

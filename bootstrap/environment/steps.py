@@ -263,23 +263,28 @@ def plan_node(
     cluster: str,
     is_head: bool,
     node: str,
+    client: tuple[Bundle, ChosenPython] | None = None,
 ) -> NodePlan:
     """The plan that makes a node ready to train. Pure.
 
-    setup: the digest of the set-up commands, which have run. Raises ClusterError if the node's disk is too small.
+    setup: the digest of the set-up commands, which have run. client: the environment of this project's own command.
+    Raises ClusterError if the node's disk is too small.
     """
-    is_new = bundle.digest not in facts.envs
     libraries = LIBRARIES[bundle.target.framework] if bundle.target.base is None else ()
     steps: list[Step] = [*_plan_packages(facts, libraries)]
-    files: list[BundleFile] = []
-    needed_bytes = 0.0
-    if is_new or facts.newest_env not in ("", bundle.digest):  # or cluster.toml is again as it was before
+    needed: list[BundleFile] = []
+    if client is not None and client[0].digest not in facts.envs:
+        needed += client[0].files
+        steps.append(MakeEnvironment(bundle=client[0], python=client[1].path, with_modules=False))
+    if bundle.digest not in facts.envs:
+        needed += bundle.files
+    if needed or facts.newest_env not in ("", bundle.digest):  # or cluster.toml is again as it was before
         steps.append(MakeEnvironment(bundle=bundle, python=python.path))
-    if is_new:
-        files = [file for file in bundle.files if file.sha256 not in facts.files]
-        shared = facts.files if facts.envs else facts.pythons_ready  # MakeEnvironment keeps what it has unpacked
-        unpacked = sum(file.unpacked_bytes for file in bundle.files if file.sha256 not in shared)
-        needed_bytes += (sum(file.size_bytes for file in files) + unpacked) * OVERHEAD
+    needed = list(dict.fromkeys(needed))
+    files = [file for file in needed if file.sha256 not in facts.files]
+    shared = facts.files if facts.envs else facts.pythons_ready  # MakeEnvironment keeps what it has unpacked
+    unpacked = sum(file.unpacked_bytes for file in needed if file.sha256 not in shared)
+    needed_bytes = (sum(file.size_bytes for file in files) + unpacked) * OVERHEAD
     check = plan_check(facts, bundle=bundle, setup=setup)
     if check is not None:
         steps.append(check)
@@ -292,9 +297,9 @@ def plan_node(
 
 
 def plan_python(
-    facts: NodeFacts, packed: BundleFile | None, tree: Tree, *, what: str, node: str
+    facts: NodeFacts, packed: BundleFile | None, tree: Tree, *, node: str
 ) -> tuple[tuple[BundleFile, ...], tuple[Step, ...]]:
-    """The files and the steps that a node needs before it gets a tree of our own programs. Pure.
+    """The files and the steps that a node needs before it gets the tree of our own programs. Pure.
 
     packed: the Python that this machine sends for it; None if the node has one. Raises ClusterError if the node's disk
     is too small.
@@ -303,7 +308,7 @@ def plan_python(
     needed_bytes: float = 2 * tree.size_bytes
     if packed is not None and is_new:
         needed_bytes += (packed.size_bytes + packed.unpacked_bytes) * OVERHEAD
-    _check_disk(facts, needed_bytes, what=what, node=node)
+    _check_disk(facts, needed_bytes, what="our own programs", node=node)
     if packed is None or not is_new:
         return (), ()
     return () if packed.sha256 in facts.files else (packed,), (UnpackPython(packed=packed),)

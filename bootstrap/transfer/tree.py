@@ -85,11 +85,10 @@ def file_of_bytes(path: str, data: bytes) -> TreeFile:
 def files_of_wheel(path: Path, site: str) -> list[TreeFile]:
     """The files of a wheel as an installer places them in a virtual environment.
 
-    site: the path of site-packages in the tree; "" for its top. Programs of the wheel go to bin/.
+    site: the path of site-packages in the tree. Programs of the wheel go to bin/.
     Raises OSError, BadZipFile.
     """
     found = []
-    before = f"{site}/" if site else ""
     with zipfile.ZipFile(path) as wheel:
         for entry in wheel.infolist():
             if entry.is_dir():
@@ -98,11 +97,11 @@ def files_of_wheel(path: Path, site: str) -> list[TreeFile]:
             top, _, rest = entry.filename.partition("/")
             kind, _, name = rest.partition("/")
             if not top.endswith(".data"):
-                found.append(replace(file_of_bytes(before + entry.filename, data), mode=PLAIN))
+                found.append(replace(file_of_bytes(f"{site}/{entry.filename}", data), mode=PLAIN))
             elif kind == "scripts":
                 found.append(replace(file_of_bytes(f"bin/{name}", data), mode=EXECUTABLE))
             elif kind in ("purelib", "platlib"):
-                found.append(replace(file_of_bytes(before + name, data), mode=PLAIN))
+                found.append(replace(file_of_bytes(f"{site}/{name}", data), mode=PLAIN))
     return found
 
 
@@ -126,11 +125,6 @@ class TreeArchives:
     def __exit__(self, *exc: object) -> None:
         if self._folder is not None:
             shutil.rmtree(self._folder)
-
-    def keep(self, digest: str) -> None:
-        """Notes one more tree that the nodes keep after this command."""
-        with self._lock:
-            self._keep = sorted({*self._keep, digest})
 
     def write(self, tree: Tree) -> tuple[BundleFile, dict[str, Any]]:
         """Writes the archive of a tree, once. Returns it, and the task for an agent. Raises ClusterError, OSError."""

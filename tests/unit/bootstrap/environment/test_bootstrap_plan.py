@@ -77,6 +77,15 @@ def test_plans_contain_only_missing_parts(
     assert bool(found) == bool(files or steps or trees)
 
 
+def test_the_heads_own_command_has_an_environment() -> None:
+    """That of the jobs stays the newest, which `exec` and `ssh` use."""
+    client = replace(BUNDLE, files=(PYTHON_FILE, *BUNDLE.files))
+    found = plan(DONE, client=(client, ChosenPython(version=(3, 11), path=None)))
+    assert [step.bundle for step in found.steps] == [client, BUNDLE]
+    assert found.files == client.files
+    assert not plan(replace(DONE, envs=DONE.envs | {client.digest}), client=(client, PYTHON))
+
+
 def test_libraries_are_checked_again_when_the_inputs_change() -> None:
     target = replace(BUNDLE.target, requirements=("mxnet-cu102==1.9.1",))
     bundle = replace(BUNDLE, target=target)

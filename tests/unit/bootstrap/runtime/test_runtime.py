@@ -26,7 +26,7 @@ def test_an_old_image_gets_a_python(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert (found.tree.digest, found.python) == (runtime_digest(), f"python/{packed.sha256}/bin/python3.11")
 
     def plan(facts: NodeFacts) -> object:
-        return plan_python(facts, found.packed, found.tree, what="our own programs", node="n")
+        return plan_python(facts, found.packed, found.tree, node="n")
 
     assert plan(facts) == ((packed,), (UnpackPython(packed=packed),))
     assert plan(replace(facts, files=frozenset([packed.sha256]))) == ((), (UnpackPython(packed=packed),))
