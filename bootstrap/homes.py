@@ -29,15 +29,15 @@ def find_homes_of(hosts: Sequence[Host], connections: Connections, report: Repor
     """Returns the ids of the hosts of each home folder; those of instances are their own. Raises ClusterError."""
     own = [host for host in hosts if host.spec]
     found = find_homes(on_all(own, connections.get))
-    homes = {name: tuple(own[at].instance_id for at in home) for name, home in found.items()}
+    homes = {name: tuple(connection.host.instance_id for connection in home) for name, home in found.items()}
     for first, *others in homes.values():
         if others:
             report(Event(kind="info", what=f"{', '.join(others)}: the home folder is that of {first}"))
     return homes | {host.instance_id: (host.instance_id,) for host in hosts if not host.spec}
 
 
-def find_homes(connections: Sequence[NodeConnection]) -> dict[str, list[int]]:
-    """Returns the hosts of each home folder by its name, as indexes of `connections`, in order.
+def find_homes(connections: Sequence[NodeConnection]) -> dict[str, list[NodeConnection]]:
+    """Returns the connections to the hosts of each home folder by its name, in order.
 
     The first host of a home folder writes a name for it there, which the others find. A host that cannot write, or is
     lost, has a home of its own: what follows reports it.
@@ -51,9 +51,9 @@ def find_homes(connections: Sequence[NodeConnection]) -> dict[str, list[int]]:
         except ConnectError:
             return name
 
-    homes: dict[str, list[int]] = {}
-    for index, name in enumerate(on_all(connections, find_name)):
-        homes.setdefault(name, []).append(index)
+    homes: dict[str, list[NodeConnection]] = {}
+    for name, connection in zip(on_all(connections, find_name), connections, strict=True):
+        homes.setdefault(name, []).append(connection)
     return homes
 
 

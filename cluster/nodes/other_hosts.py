@@ -109,9 +109,7 @@ def release(app: App) -> tuple[tuple[Resource, ...], tuple[Unseen, ...]]:
     """
     memory = memory_of(app)
     known = memory.read()
-    done: list[Resource] = []
-    failed: dict[str, ClusterError] = {}
-    homes: set[str] = set()
+    done: list[str] = []
 
     def end_jobs(entry: Remembered) -> NodeConnection:
         connection = stack.enter_context(closing(connect_to(find_host(entry.spec)[0])))
@@ -120,30 +118,27 @@ def release(app: App) -> tuple[tuple[Resource, ...], tuple[Unseen, ...]]:
             connection.run(words, check=False, timeout_s=SCRIPT_TIMEOUT_S)
         return connection
 
-    def clean(home: Sequence[int]) -> None:
-        for entry, connection in map(reached.__getitem__, home):
+    def clean(home: Sequence[NodeConnection]) -> None:
+        for connection in home:
             try:
                 script, what = render_release(known.mark), "the script that cleans up"
                 answer = connection.ask(script, {REMOVED, KEPT}, timeout_s=SCRIPT_TIMEOUT_S, what=what)
             except ClusterError as error:
-                failed[entry.spec] = error
+                failed[connection.host.spec] = error
                 continue
-            if entry.home:
-                homes.add(entry.home)
-            done.append(Resource(kind=KIND, resource_id=entry.spec))
+            done.append(connection.host.spec)
             kept = "removed its key; kept ~/.cluster, which another cluster uses"
             what = kept if answer == KEPT else "removed all files"
             app.report(Event(kind="done", what=what, where=connection.host.name))
 
     with ExitStack() as stack:
-        ended = [*zip(known.hosts, try_on_all(known.hosts, end_jobs), strict=True)]
-        failed |= {entry.spec: error for entry, error in ended if isinstance(error, ClusterError)}
-        reached = [(entry, one) for entry, one in ended if not isinstance(one, ClusterError)]
-        on_all([*find_homes([connection for _, connection in reached]).values()], clean)
-    done += [
-        Resource(kind=KIND, resource_id=one.spec) for one in known.hosts if one.spec in failed and one.home in homes
-    ]
-    cleaned = [resource.resource_id for resource in done]
-    memory.forget(cleaned)
-    left = (Unseen(kind=f"{KIND} {spec}", why=error.message) for spec, error in failed.items() if spec not in cleaned)
-    return tuple(done), tuple(left)
+        ended = try_on_all(known.hosts, end_jobs)
+        found = zip(known.hosts, ended, strict=True)
+        failed = {entry.spec: one for entry, one in found if isinstance(one, ClusterError)}
+        homes = find_homes([one for one in ended if not isinstance(one, ClusterError)])
+        on_all([*homes.values()], clean)
+    cleaned = {one.home for one in known.hosts if one.spec in done} - {""}
+    done += [one.spec for one in known.hosts if one.spec in failed and one.home in cleaned]
+    memory.forget(done)
+    left = (Unseen(kind=f"{KIND} {spec}", why=error.message) for spec, error in failed.items() if spec not in done)
+    return tuple(Resource(kind=KIND, resource_id=spec) for spec in done), tuple(left)
