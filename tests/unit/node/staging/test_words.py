@@ -3,7 +3,7 @@
 import pytest
 
 from node.staging.s3 import Entry
-from node.staging.words import find_urls, make_value, replace_urls
+from node.staging.words import find_urls, is_below, make_value, replace_urls
 
 
 @pytest.mark.parametrize(
@@ -23,6 +23,14 @@ def test_words_with_paths(word: str, urls: list[str], replaced: str) -> None:
     assert found == urls
     assert replace_urls([word], {url: "/n/" + url[5:] for url in found}) == (replaced,)
     assert replace_urls([word], {}) == (word,)
+
+
+@pytest.mark.parametrize("url", ["s3://b/d", "s3://b/d/", "s3://b/d/x"])
+def test_what_is_below_a_folder(url: str) -> None:
+    assert is_below(url, "s3://b/d/")
+    assert is_below(url, "s3://b/d")
+    assert not is_below(url, "s3://b/d-2")
+    assert not is_below(url.replace("/d", "/d-2"), "s3://b/d")
 
 
 @pytest.mark.parametrize(

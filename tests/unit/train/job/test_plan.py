@@ -8,7 +8,7 @@ import pytest
 
 from bootstrap.apply import ReadyNode
 from job_world import NO_ACCESS, OWN_SCRIPT, SCRIPT, cpus, gpus, plan, with_files
-from train.job.config import TrainConfig
+from train.job.config import DataConfig, TrainConfig
 from train.job.defaults import render_settings
 
 
@@ -34,6 +34,14 @@ def test_workers_servers_and_threads(
     assert list(order.hostfile) == [f"10.0.0.{4 + n}" for n in hostfile]
     assert sum(host.workers for host in order.hosts) == workers
     assert sum(host.servers for host in order.hosts) == servers
+
+
+def test_a_job_knows_its_places_in_s3() -> None:
+    data = DataConfig(url="s3://bucket/x/", results="s3://bucket/y")
+    wanted = {"CLUSTER_DATA_URL": "s3://bucket/x/", "CLUSTER_RESULTS_URL": "s3://bucket/y"}
+    wanted |= {"CLUSTER_OUTPUT_URL": "s3://bucket/y/j/", "CLUSTER_JOB_NAME": "train_mnist"}
+    assert plan(TrainConfig(), 2, data=data).order.env.items() >= wanted.items()
+    assert "CLUSTER_DATA_URL" not in plan(TrainConfig(), 2).order.env
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from train.job.reading import (
     plan_reading,
     plan_saved,
     plan_staged,
+    reading_environment,
     reading_warnings,
 )
 
@@ -134,6 +135,19 @@ def test_a_job_that_may_outlast_its_credentials_gets_a_warning(
     assert reading_warnings(staged, config, nodes_own) == []
 
 
+def test_the_variables_that_workers_get() -> None:
+    stage = plan_reading(DataConfig(mode="stage"), NO_ACCESS, library=READS)
+    data = DataConfig(mode="stage", cache_gib=20.0, cache_dir="/data/cache")
+    assert reading_environment(stage, data, dataclasses.replace(NO_ACCESS, of_nodes=True)) == {
+        "CLUSTER_DATA_MODE": "stage",
+        "CLUSTER_DATA_CACHE_GIB": "20.0",
+        "CLUSTER_DATA_CACHE_DIR": "/data/cache",
+        "CLUSTER_DATA_CREDENTIALS": "instance",
+    }
+    native = plan_reading(DataConfig(), NO_ACCESS, library=READS)
+    assert reading_environment(native, data, dataclasses.replace(NO_ACCESS, of_nodes=True)) == {}
+
+
 def test_a_plan_has_the_variables_and_warnings() -> None:
     data = DataConfig(url="s3://bucket/d/", mode="stage")
     made = plan(TrainConfig(args=("s3://bucket/d/x",)), 2, data=data)
@@ -160,6 +174,7 @@ def test_without_other_urls_a_job_may_use_what_data_names() -> None:
         (["s3://more/a/", "s3://more/a/b", "s3://more/a"], ["s3://more/a"]),  # a prefix of the others
         (["s3://more/run-$N/", "s3://$BUCKET/a", "s3://more/x*?"], ["s3://more/run-", "s3://more/x"]),
         (["s3://data/digits/train/", "s3://data/digits", "s3://results/models/old"], []),  # already in [data]
+        (["s3://data/digits-2/"], ["s3://data/digits-2/"]),
         (["s3://more.rec"], ["s3://more.rec/"]),
     ],
 )

@@ -126,6 +126,20 @@ def test_images_of_the_environment(options: ModuleType) -> None:
     assert (chosen.data_train, chosen.data_val, chosen.num_epochs, chosen.num_examples) == (None, None, 1, 0)
 
 
+def test_defaults_of_images(options: ModuleType) -> None:
+    chosen = parse_images(options, "--data-train", "a.rec")
+    assert (chosen.num_epochs, chosen.lr_step_epochs, chosen.num_examples) == (300, (200, 250), 50000)
+    assert parse_images(options, "--data-train", "a.rec", "--num-examples", "0").num_examples == 0
+    assert options.distortions(chosen) == {"rand_mirror": True}
+    settings = options.reader_settings(chosen)
+    assert settings["data_shape"] == (3, 28, 28)
+    assert (settings["mean_g"], settings["std_b"], settings["pad"], settings["fill_value"]) == (2.0, 1.0, 4, 127)
+    words = ("--random-mirror", "0", "--random-crop", "--max-random-h", "36", "--min-random-aspect-ratio", "0.75")
+    chosen = parse_images(options, "--data-train", "a.rec", *words)
+    found = options.distortions(chosen)
+    assert found == {"rand_crop": True, "random_h": 36, "min_aspect_ratio": 0.75}
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
