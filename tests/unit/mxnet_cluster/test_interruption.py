@@ -3,8 +3,6 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +12,6 @@ import pytest
 from mxnet_cluster import interruption
 from mxnet_cluster.interruption import Interruption
 from node.agent.notice import PROGRESS, SAVED, NoticeFile
-from project import REPOSITORY
 
 
 @pytest.fixture(autouse=True)
@@ -89,43 +86,3 @@ def test_the_supervisor_reads_what_is_noted(notice: Path, monkeypatch: pytest.Mo
     assert reader.read_new(SAVED) == {"epoch": 3, "batch": 0}
     assert json.loads(Path(f"{notice}.saved").read_text())["url"] == "s3://bucket/model"
     assert sorted(path.name for path in notice.parent.iterdir()) == ["attempt-1.progress", "attempt-1.saved"]
-
-
-# The loop of docs/how-to/survive-interruptions.md, with a sum as its model.
-PROGRAM = """
-import json, os, sys
-from mxnet_cluster.interruption import Interruption
-
-place, notice_at = sys.argv[1], int(sys.argv[2])
-interruption = Interruption()
-begin, model = 0, 0
-if os.environ.get("CLUSTER_RESUME") == "1":
-    begin, model = json.load(open(place))
-    print(f"Resumed from epoch 0 batch {begin}")
-for batch in range(begin, 10):
-    model += batch ** 2
-    done = batch + 1
-    interruption.note_progress(0, done, 10)
-    if done == notice_at:
-        open(os.environ["CLUSTER_NOTICE_FILE"], "w").close()
-    if interruption.has_notice():
-        with open(place + ".new", "w") as stream:
-            json.dump([done, model], stream)
-        os.replace(place + ".new", place)
-        interruption.note_saved(place, 0, done)
-        sys.exit(3)
-print("model", model)
-"""
-
-
-def test_the_loop_of_the_documentation(tmp_path: Path) -> None:
-    def run(attempt: int, notice_at: int, **more: str) -> subprocess.CompletedProcess[str]:
-        env = {"PYTHONPATH": str(REPOSITORY), "CLUSTER_NOTICE_FILE": str(tmp_path / f"attempt-{attempt}"), **more}
-        command = [sys.executable, "-c", PROGRAM, str(tmp_path / "model"), str(notice_at)]
-        return subprocess.run(command, env=env, check=False, capture_output=True, text=True)
-
-    first = run(1, 4)
-    assert first.returncode == 3, first.stderr
-    assert NoticeFile(str(tmp_path / "attempt-1")).read_new(SAVED) == {"epoch": 0, "batch": 4}
-    second = run(2, 99, CLUSTER_RESUME="1")
-    assert second.stdout.splitlines() == ["Resumed from epoch 0 batch 4", "model 285"]

@@ -9,12 +9,11 @@ import pytest
 from job_channels import make_order
 from node.engines import ENGINES
 from node.engines.engine import Head, HeadLaunch, HostLaunch, NewProcess, Rendezvous
-from node.protocol import HostSettings, JobHost
+from node.protocol import JobHost
 
 HEAD = Head("/jobs/j/hosts", mpi_ssh="/jobs/j/bin/mpi-ssh", role_words=("python", "role", "launched"), port=29500)
 HOSTS = tuple(JobHost(name=f"node-{index}", ip=f"10.0.0.{4 + index}") for index in range(3))
 HOSTFILE = ("10.0.0.4", "10.0.0.5", "10.0.0.5")
-PLACE = HostSettings(user="me", port=22, python="/e/bin/python", code_dir="/c", cwd="/p", command=("train",))
 TORCHRUN = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "10.0.0.4", "MASTER_PORT": "29500"}
 PS_LITE = {"DMLC_PS_ROOT_URI": "10.0.0.4", "DMLC_PS_ROOT_PORT": "9091"}
 
@@ -37,24 +36,6 @@ def test_processes_are_placed_on_the_hosts(
     assert Counter({f"{role} {host}": count for (role, host), count in found.items()}) == Counter(placed)
 
 
-@pytest.mark.parametrize(
-    ("launcher", "p3", "options"),
-    [
-        ("ssh", True, ["--launcher", "ssh", "-H", HEAD.hostfile, "--p3"]),
-        ("local", False, ["--launcher", "local"]),
-        ("mpi", True, ["--launcher", "mpi", "-H", HEAD.hostfile]),  # --p3 would count as the program's name
-    ],
-)
-def test_launch_py_gets_its_options(launcher: str, options: list[str], *, p3: bool) -> None:
-    order = make_order(launcher=launcher, hosts=HOSTS[:1], workers=3, servers=2, p3=p3)
-    (launch,) = ENGINES[launcher].plan_launches(order, HEAD)
-    assert isinstance(launch, HeadLaunch)
-    at = launch.words.index("launch")
-    words = [order.spec.python, "10.0.0.4", "-n", "3", "-s", "2", *options, *HEAD.role_words]
-    assert list(launch.words[at + 1 :]) == words
-    assert ("OMPI_MCA_plm_rsh_agent" in launch.env) == (launcher == "mpi")
-
-
 @pytest.mark.parametrize(("servers", "policy", "slots"), [(0, "slot", (1, 2)), (2, "node", (1, 1))])
 def test_mpirun_places_processes_as_planned(servers: int, policy: str, slots: tuple[int, int]) -> None:
     """Measured with Open MPI 4.1.8, which takes a host's cores for its slots if a hostfile names it only once."""
@@ -70,18 +51,6 @@ def order_of_three(launcher: str) -> Any:
     """An order for one process on node-1, which comes first, and two on node-2. The head, node-0, has none."""
     lines = ("10.0.0.5", "10.0.0.6:2222", "10.0.0.6:2222")
     return make_order(launcher=launcher, hosts=HOSTS, hostfile=lines, workers=3, kv_store="none")
-
-
-def test_a_torchrun_on_each_node_meets_at_the_first() -> None:
-    launches = ENGINES["torchrun"].plan_launches(order_of_three("torchrun"), HEAD)
-    hosts = [launch for launch in launches if isinstance(launch, HostLaunch)]
-    assert [(launch.role, launch.address) for launch in hosts] == [("launcher", "10.0.0.5"), ("launcher", "10.0.0.6")]
-    words = [" ".join(ENGINES["torchrun"].launcher_words(PLACE, launch.launched, ["shim"])) for launch in hosts]
-    common = "--max_restarts 0 --rdzv_backend static --master_addr 10.0.0.5 --master_port 29500 --no_python shim"
-    assert words == [
-        f"/e/bin/python -Es -m torch.distributed.run --nnodes 2 --node_rank 0 --nproc_per_node 1 {common}",
-        f"/e/bin/python -Es -m torch.distributed.run --nnodes 2 --node_rank 1 --nproc_per_node 2 {common}",
-    ]
 
 
 def test_without_a_launcher_each_process_knows_its_rank() -> None:

@@ -1,6 +1,5 @@
 """Names in S3, and which file goes where, without a network."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -115,10 +114,7 @@ def test_two_files_for_one_object_are_an_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("link", "link: a link to nothing"),
         ("loop", "loop: cannot be read: Too many levels of symbolic links"),
-        ("fifo", "fifo: not a regular file"),
-        ("bell\x07", "bell\x07: the name has a control character"),
         ("\udcff", "\udcff: the name is not UTF-8"),
         ("x" * 250, "the key has 1231 bytes, S3 allows 1024"),
     ],
@@ -127,10 +123,8 @@ def test_files_that_cannot_be_put(tmp_path: Path, name: str, message: str) -> No
     """They are named, and the others are copied."""
     make_tree(tmp_path, ("a.rec",))
     path = tmp_path / name
-    if name == "fifo":
-        os.mkfifo(path)
-    elif name in {"link", "loop"}:
-        path.symlink_to("nowhere" if name == "link" else "loop")
+    if name == "loop":
+        path.symlink_to("loop")
     else:
         path.touch()
     folder = "y" * 980 + "/" if name.startswith("x") else ""
