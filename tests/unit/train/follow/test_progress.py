@@ -161,26 +161,12 @@ def test_bars_are_reports(
     assert not found.is_passing  # the last state of a bar is printed
 
 
-def test_the_name_of_a_loss_of_one_kind() -> None:
-    found = parse_report("Epoch 3 train/box_loss: 0.5 val/box_loss: 0.25")
-    assert found is not None
-    assert found.metrics == {"box_loss": 0.5, "validation-box_loss": 0.25}
-
-
 def test_of_several_bars_only_named_ones_count_batches() -> None:
     """The second bar of transformers is that of the evaluation; that of an outer loop may count epochs."""
     bars = " 10%|#   | 50/500 [00:10<01:30,  5.0it/s]\n 50%|##  | 4/8 [00:01<00:01,  4.0it/s]"
     assert [found.batch for found in parse_bars(bars)] == [None, None]
     bars = " 33%|#   | 1/3 [00:10<01:30,  5.0it/s]\nEpoch 1:  50%|##  | 4/8 [00:01<00:01,  4.0it/s, loss=0.5]"
     assert [(found.epoch, found.batch) for found in parse_bars(bars)] == [(None, None), (1, 4)]
-
-
-def test_a_report_on_the_line_of_a_bar_counts() -> None:
-    """What print writes while tqdm draws its bar, which has not been drawn since."""
-    drawn = "epoch 1:   0%|          | 0/20 [00:00<?, ?it/s, loss=2.3375]"
-    found = parse_report(f"{drawn}epoch 1 step 5 loss 1.3545")
-    assert found == report(1, batch=5, loss=1.3545)
-    assert parse_report(f"{drawn}saved last.pt") == parse_report(drawn)
 
 
 @settings(max_examples=25)

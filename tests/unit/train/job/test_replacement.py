@@ -57,24 +57,6 @@ def test_what_is_no_instance_cannot_be_replaced(hosts: tuple[JobHost, ...], name
         find_lost(make_record(nodes=hosts), [name])
 
 
-@pytest.mark.parametrize(
-    ("changes", "gone", "is_orphan"),
-    [
-        ({}, {"i-0"}, True),
-        ({"state": "waiting"}, {"i-0", "i-1"}, True),
-        ({}, {"i-1"}, False),  # the head is alive and waits itself
-        ({"state": "done"}, {"i-0"}, False),
-        ({"on_node_loss": "fail"}, {"i-0"}, False),
-        ({"scheduler": "slurm"}, {"i-0"}, False),
-    ],
-)
-def test_a_job_is_orphaned_if_its_head_has_ended_before_it(
-    changes: dict[str, Any], gone: set[str], *, is_orphan: bool
-) -> None:
-    record = make_record(**changes)
-    assert find_orphans([record], gone) == ((record,) if is_orphan else ())
-
-
 QUEUED: dict[str, Any] = {"state": "queued", "attempts": (), "started_at": None}
 
 
