@@ -13,7 +13,7 @@ import os
 import pickle
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -46,12 +46,6 @@ class Entry(Struct):
     def is_finished(self) -> bool:
         """Of Gloo's, the state does not say."""
         return self.retired or self.state == "completed"
-
-
-class Dump(Struct):
-    """The part of PyTorch's file that is read. entries: the oldest one first."""
-
-    entries: list[Entry] = []
 
 
 class Unpickler(pickle.Unpickler):
@@ -112,7 +106,7 @@ def _ask(pipe: str) -> bool:
 
 
 def _open(path: str, flags: int) -> int:
-    """For open(): a program in a container may also put a link or another pipe there."""
+    """A program in a container may have put a link there, or another pipe."""
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
@@ -122,9 +116,8 @@ def _load(path: str) -> Sequence[Entry]:
 
 
 def parse(data: bytes) -> Sequence[Entry]:
-    """Reads PyTorch's file. Raises whatever a pickle may raise, and ValueError."""
-    found: Any = Unpickler(io.BytesIO(data)).load()
-    return convert(found, Dump).entries
+    """Reads PyTorch's file, the oldest entry first. Raises whatever a pickle may raise, KeyError and ValueError."""
+    return convert(Unpickler(io.BytesIO(data)).load()["entries"], list[Entry])
 
 
 def find_collectives(entries: Sequence[Entry]) -> tuple[Collective, ...]:

@@ -40,7 +40,7 @@ PACE = 3.0  # times the longest time without progress so far, until the user is 
 # An active process uses at least this, and more than its engine's idle_cpu_share.
 LEAST_CPU_S = 0.03
 LEAST_BYTES, LEAST_BYTES_PER_S = 4096, 1024
-RECORDER_CPU_S, RECORDER_BYTES = 3.0, 1 << 20  # what PyTorch uses at most to write its flight recorder
+RECORDER_CPU_S, RECORDER_BYTES = 3.0, 1 << 26  # what PyTorch uses at most to write its record: 1.2 s and 28 MB once
 # What a bar shows of how far it is. Its clocks, and a spinner, also change while nothing happens.
 BAR_COUNTS = re.compile(r"\d[\d.]*[kMGT]?/\d|\d[\d.]*%|\d+it \[")
 BAR_CLOCKS = re.compile(r"\d+:\d\d(?::\d\d)?|\d[\d.]*(?:ms|s|it/s|s/it)\b|[|/\\\u2800-\u28ff-]")
