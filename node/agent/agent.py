@@ -30,7 +30,7 @@ from msgspec.structs import replace
 
 from foundation.decode import decode
 from node import children, job_folder, wire
-from node.agent import clues, environment, flight_recorder, nccl_ras, stack, traffic, work_folder
+from node.agent import clues, environment, nccl_ras, stack, traffic, work_folder
 from node.agent.container import EnginesLast, Mount, find_mounts, remove_all, start_container
 from node.agent.data import JobData
 from node.agent.notice import PROGRESS, SAVED, NoticeFile, place_of
@@ -74,6 +74,7 @@ FLUSH_S = 30.0
 LONGEST_LINE = 1 << 20
 STACKS_AT_ONCE = 4
 TRACKED = 8  # what goes to other hosts counts less than files: trackers go on sending a few kB/s while a job hangs
+RECORDS = "records"
 FOLDER = "/tmp/cluster-"  # noqa: S108 - not in the home folder: network file systems may have no sockets
 
 
@@ -103,7 +104,6 @@ def end(job: str) -> int:
     left = asyncio.run(children.end_processes(lambda: process_tree.find(job), process_tree.our_programs_last))
     for folder in glob.glob(f"{FOLDER}{job}-*"):
         shutil.rmtree(folder, ignore_errors=True)  # of a killed agent
-    flight_recorder.remove(job)
     found = [*((pid, words) for pid, _, words in left), *asyncio.run(remove_all(job))]
     wire.write_all(1, wire.encode(Remains(left=found, boot=process_tree.boot())))
     return 0
@@ -112,12 +112,13 @@ def end(job: str) -> int:
 class Agent(asyncio.Protocol):
     """The agent of one job on this host, which speaks with the supervisor over stdin and stdout.
 
-    socket: the path to which shims connect.
+    socket: the path to which shims connect. records: the folder of flight_recorder.py.
     """
 
     def __init__(self, order: AgentOrder) -> None:
         self.order = order
-        self.socket = os.path.join(make_folder(order.spec.id, order.number), "socket")
+        folder = make_folder(order.spec.id, order.number)
+        self.socket, self.records = os.path.join(folder, "socket"), os.path.join(folder, RECORDS)
         self.has_room = asyncio.Event()  # for output
         self.has_room.set()
         self._loop = asyncio.get_running_loop()
@@ -300,7 +301,7 @@ class Agent(asyncio.Protocol):
         A process that needs another mount, such as Open MPI's folders, gets another container. Raises OSError.
         """
         own = os.path.dirname(self.socket)  # for the ranks that a launcher announces
-        mounts = [(own, own, True), *find_mounts(self.order, order, wanted, env)]
+        mounts = [(own, own, True), (self.records, self.records, False), *find_mounts(self.order, order, wanted, env)]
         key = tuple(mounts)
         if key not in self._containers:
             name = f"{process_tree.container_prefix(self.order.spec.id)}{os.getpid()}-{len(self._containers)}"
@@ -404,7 +405,6 @@ class Agent(asyncio.Protocol):
         await self.data.close()
         self._server.close()
         shutil.rmtree(os.path.dirname(self.socket), ignore_errors=True)
-        flight_recorder.remove(self.order.spec.id)
         files = await asyncio.to_thread(self._count_files)
         self.send(Closed((*((pid, words) for pid, _, words in left), *remaining), files))
         self._is_closed = True
@@ -446,11 +446,12 @@ class Agent(asyncio.Protocol):
 
 
 def make_folder(job: str, number: int) -> str:
-    """Makes the folder of an agent's socket, which is mounted in containers. Raises OSError if another user has it."""
+    """Makes the folder of an agent's socket and records, also for containers. Raises OSError if another user has it."""
     folder = f"{FOLDER}{job}-{number}"
     with contextlib.suppress(FileNotFoundError):
         shutil.rmtree(folder)  # of an agent that was killed
     os.mkdir(folder, mode=0o700)
+    os.mkdir(os.path.join(folder, RECORDS), mode=0o700)
     return folder
 
 

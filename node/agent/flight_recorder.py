@@ -19,7 +19,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from foundation.decode import convert
-from node.agent.notice import place_of
 from node.job.stacks import LONGEST_NAME, Collective
 from node.protocol import printable
 
@@ -28,7 +27,6 @@ OLD_FILE = "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"  # has the same effect
 TIMEOUT_S, CHECK_EVERY_S = 6.0, 0.1  # PyTorch looks at the pipe once a second, and 2000 calls take another
 MOST_BYTES = 1 << 26  # the 2000 collectives that PyTorch records have 0.4 MB
 MOST_GROUPS = 16
-MARK = "-recorder-"  # in the names of pipes and files, before the process's number and the rank
 
 
 class Entry(Struct):
@@ -57,10 +55,10 @@ class Unpickler(pickle.Unpickler):
 
 
 class Recorder:
-    """The flight recorder of process `number` of a job on this host."""
+    """The flight recorder of process `number` of a job on this host. folder: for its files, also in containers."""
 
-    def __init__(self, job: str, attempt: int, number: int) -> None:
-        self._stem = f"{place_of(job, attempt)}{MARK}{number}-"  # a folder that containers have, too; the rank follows
+    def __init__(self, folder: str, number: int) -> None:
+        self._stem = os.path.join(folder, f"{number}-")  # the rank follows
         self._writing, self._was_written = 0, False
 
     def variables(self, env: Mapping[str, str]) -> dict[str, str]:
@@ -74,7 +72,7 @@ class Recorder:
 
     async def read(self) -> tuple[Collective, ...] | None:
         """What is recorded, one for each process group; None if there is no pipe, or the process does not answer."""
-        pipe = next(iter(glob.glob(f"{glob.escape(self._stem)}*.pipe")), None)
+        pipe = next(iter(glob.glob(f"{self._stem}*.pipe")), None)
         if pipe is None or not _ask(pipe):
             return None
         self._writing, self._was_written = self._writing + 1, True
@@ -87,13 +85,6 @@ class Recorder:
             return None
         finally:
             self._writing -= 1
-
-
-def remove(job: str) -> None:
-    """Removes the pipes and files of a job's processes on this host."""
-    for path in glob.glob(f"{glob.escape(place_of(job, 0).rpartition('-')[0])}*{MARK}*"):
-        with contextlib.suppress(OSError):
-            os.unlink(path)
 
 
 def _ask(pipe: str) -> bool:

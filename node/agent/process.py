@@ -48,7 +48,7 @@ class JobProcess:
         self._end = asyncio.Event()
         self._child: subprocess.Popen[bytes] | None = None
         self._contained: Contained | None = None
-        self.recorder = Recorder(self._job, host.order.attempt, start.p)
+        self.recorder = Recorder(host.records, start.p)
         self._has_started = False
         self.left: list[process_tree.Process] = []
         self.exit_code: int | None = None

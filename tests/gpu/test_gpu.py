@@ -21,7 +21,6 @@ import pytest
 from bootstrap.environment.facts import parse_facts, render_facts_script
 from bootstrap.ssh.node_program import LOADER, read_program
 from foundation.decode import decode
-from node import job_folder
 from node.engines import ENGINES
 from node.health import Report, judge
 from node.job.stacks import list_collectives
@@ -242,7 +241,7 @@ def test_the_rank_that_has_not_entered_a_collective_is_named(
     lines = list_collectives(locations)
     assert len(lines) == bool(others)
     assert all(f"{list(locations)[-1]} is at an earlier one" in line for line in lines)
-    left = glob.glob(job_folder.path(agent.job, "notice", "*-recorder-*"))
+    left = glob.glob(f"{os.path.dirname(agent.socket)}/records/*")
     assert left
     agent.end()
     assert not any(map(os.path.exists, left))

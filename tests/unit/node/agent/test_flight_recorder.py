@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from node.agent import flight_recorder
-from node.agent.flight_recorder import Entry, Recorder, find_collectives, parse, remove
+from node.agent.flight_recorder import Entry, Recorder, find_collectives, parse
 from node.job.stacks import Collective, Location, list_collectives
 
 RECORDED = tomllib.loads((Path(__file__).parent / "recorded/gloo.toml").read_text())
@@ -63,25 +63,16 @@ def test_the_first_collective_that_is_not_finished() -> None:
     assert find_collectives(calls) == (Collective(group="0", entered=3, number=2, call="_all_gather_base of 1, 2"),)
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of job j's pipes."""
-    monkeypatch.setenv("HOME", str(tmp_path))
-    folder = tmp_path / ".cluster/jobs/j/notice"
-    folder.mkdir(parents=True)
-    return folder
-
-
-def test_the_variables_unless_the_user_has_them(folder: Path) -> None:
-    stem = str(folder / "attempt-1-recorder-2-")
+def test_the_variables_unless_the_user_has_them(tmp_path: Path) -> None:
+    stem = str(tmp_path / "2-")
     wanted = {"TORCH_NCCL_DEBUG_INFO_PIPE_FILE": stem, "TORCH_FR_DUMP_TEMP_FILE": stem}
-    assert Recorder("j", 1, 2).variables({"A": "1"}) == wanted
-    assert Recorder("j", 1, 2).variables({"TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "mine"}) == {}
+    assert Recorder(str(tmp_path), 2).variables({"A": "1"}) == wanted
+    assert Recorder(str(tmp_path), 2).variables({"TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "mine"}) == {}
 
 
-def answer(folder: Path, *answers: bytes) -> threading.Thread:
+def answer(tmp_path: Path, *answers: bytes) -> threading.Thread:
     """Makes the pipe of process 2, rank 5, and writes these one after another once something comes out of it."""
-    path = folder / "attempt-1-recorder-2-5"
+    path = tmp_path / "2-5"
     os.mkfifo(f"{path}.pipe")
     pipe = os.open(f"{path}.pipe", os.O_RDONLY | os.O_NONBLOCK)
 
@@ -111,26 +102,25 @@ class Harmful:
     ],
 )
 def test_a_process_is_asked(
-    monkeypatch: pytest.MonkeyPatch, folder: Path, answers: tuple[bytes, ...], found: object
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, answers: tuple[bytes, ...], found: object
 ) -> None:
-    monkeypatch.chdir(folder)
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(flight_recorder, "TIMEOUT_S", 10.0 if found else 0.3)
-    (folder / "attempt-1-recorder-2-5").write_bytes(recorded(2))  # of an earlier question
-    thread = answer(folder, *answers)
-    recorder = Recorder("j", 1, 2)
+    (tmp_path / "2-5").write_bytes(recorded(2))  # of an earlier question
+    thread = answer(tmp_path, *answers)
+    recorder = Recorder(str(tmp_path), 2)
     assert (asyncio.run(recorder.read()), recorder.was_written(), recorder.was_written()) == (found, True, False)
     thread.join()
-    remove("j")
-    assert list(folder.iterdir()) == []  # also nothing that the pickle would have made
+    assert not (tmp_path / "harmed").exists()
 
 
-def test_a_pipe_that_nobody_reads_and_a_link(folder: Path) -> None:
+def test_a_pipe_that_nobody_reads_and_a_link(tmp_path: Path) -> None:
     """The process has ended; or a program in a container has put a link in the pipe's place."""
-    assert asyncio.run(Recorder("j", 1, 2).read()) is None
-    os.mkfifo(folder / "attempt-1-recorder-2-5.pipe")
-    assert asyncio.run(Recorder("j", 1, 2).read()) is None
-    (folder / "victim").write_text("kept")
-    (folder / "attempt-1-recorder-3-5.pipe").symlink_to(folder / "victim")
-    recorder = Recorder("j", 1, 3)
+    assert asyncio.run(Recorder(str(tmp_path), 2).read()) is None
+    os.mkfifo(tmp_path / "2-5.pipe")
+    assert asyncio.run(Recorder(str(tmp_path), 2).read()) is None
+    (tmp_path / "victim").write_text("kept")
+    (tmp_path / "3-5.pipe").symlink_to(tmp_path / "victim")
+    recorder = Recorder(str(tmp_path), 3)
     assert (asyncio.run(recorder.read()), recorder.was_written()) == (None, False)
-    assert (folder / "victim").read_text() == "kept"
+    assert (tmp_path / "victim").read_text() == "kept"
