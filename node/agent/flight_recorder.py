@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from foundation.decode import convert
 from node.job.stacks import LONGEST_NAME, Collective
-from node.protocol import printable
+from node.protocol import Count, printable
 
 PIPE, FILE = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "TORCH_FR_DUMP_TEMP_FILE"
 OLD_FILE = "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"  # has the same effect
@@ -33,7 +33,7 @@ class Entry(Struct):
     """What PyTorch has recorded of a collective. process_group: its name, and what it is for."""
 
     process_group: tuple[str, str]
-    collective_seq_id: int
+    collective_seq_id: Count
     profiling_name: str
     state: str
     input_sizes: list[list[int]] = []
@@ -81,7 +81,7 @@ class Recorder:
             while time.monotonic() < until:
                 await asyncio.sleep(CHECK_EVERY_S)
                 with contextlib.suppress(Exception):  # it is not there yet, or not whole; a pickle may raise anything
-                    return find_collectives(await asyncio.to_thread(_load, pipe.removesuffix(".pipe")))
+                    return find_collectives(await asyncio.to_thread(load, pipe.removesuffix(".pipe")))
             return None
         finally:
             self._writing -= 1
@@ -101,14 +101,11 @@ def _open(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
-def _load(path: str) -> Sequence[Entry]:
+def load(path: str) -> list[Entry]:
+    """Reads PyTorch's file, the oldest entry first. Raises OSError, ValueError, KeyError, and what a pickle raises."""
     with open(path, "rb", opener=_open) as stream:
-        return parse(stream.read(MOST_BYTES))
-
-
-def parse(data: bytes) -> Sequence[Entry]:
-    """Reads PyTorch's file, the oldest entry first. Raises whatever a pickle may raise, KeyError and ValueError."""
-    return convert(Unpickler(io.BytesIO(data)).load()["entries"], list[Entry])
+        found = Unpickler(io.BytesIO(stream.read(MOST_BYTES))).load()
+    return convert(found["entries"], list[Entry])
 
 
 def find_collectives(entries: Sequence[Entry]) -> tuple[Collective, ...]:

@@ -180,20 +180,22 @@ def describe_unseen(locations: Mapping[str, Location]) -> str:
 
 def list_collectives(locations: Mapping[str, Location]) -> list[str]:
     """For each process group of PyTorch, the first collective that is not finished, and who is in it or before it."""
-    recorded = {name: location.collectives for name, location in locations.items() if location.collectives is not None}
-    groups = sorted({one.group for collectives in recorded.values() for one in collectives})
+    recorded = {name: location.collectives for name, location in locations.items()}
+    groups = sorted({one.group for collectives in recorded.values() for one in collectives or ()})
     return [text for group in groups if (text := _describe_collective(group, recorded))]
 
 
-def _describe_collective(group: str, recorded: Mapping[str, Sequence[Collective]]) -> str:
+def _describe_collective(group: str, recorded: Mapping[str, Sequence[Collective] | None]) -> str:
     """Returns "" if all are finished. A process that has finished the first one is not named."""
-    known = {name: one for name, collectives in recorded.items() for one in collectives if one.group == group}
-    if group.endswith(WORLD):
-        known |= {name: Collective(group=group, entered=0) for name in recorded if name not in known}
+    known = {name: one for name, found in recorded.items() for one in found or () if one.group == group}
+    others = {name: found for name, found in recorded.items() if name not in known and group.endswith(WORLD)}
     number = min((one.number for one in known.values() if one.call), default=0)
+    if not number:
+        return ""
     at = {name: Location(text=one.call, waits=True) for name, one in known.items() if one.call and one.number == number}
     at |= {name: Location(text="an earlier one") for name, one in known.items() if one.entered < number}
-    return f"collective {number} of group {group}: {'; '.join(list_locations(at, most=MOST_LOCATIONS))}" if at else ""
+    at |= {name: Location(text=f"an {'unknown' if found is None else 'earlier'} one") for name, found in others.items()}
+    return f"collective {number} of group {group}: {'; '.join(list_locations(at, most=MOST_LOCATIONS))}"
 
 
 def list_stacks(locations: Mapping[str, Location]) -> tuple[str, ...]:
