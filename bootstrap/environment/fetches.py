@@ -1,5 +1,6 @@
 """Fetches files from their URLs to this machine."""
 
+import errno
 import http.client
 import time
 from collections.abc import Callable, Sequence
@@ -55,15 +56,16 @@ def bring_here(file: BundleFile, *, advance: Advance = lambda _: None) -> None:
         return
     remove_unheld(file.path.parent.glob(f"{UNFINISHED}*"))  # a killed command may have left gigabytes
     problems: dict[str, Exception] = {}
-    for url in file.urls:
-        for number in range(TRIES):
-            time.sleep(FIRST_PAUSE_S * 2 ** (number - 1) if number else 0)
-            try:
-                _bring(file, url, advance)
-            except _BROKEN as error:
-                problems[url] = error
-            else:
-                return
+    for number, url in ((number, url) for number in range(TRIES) for url in file.urls):
+        time.sleep(FIRST_PAUSE_S * 2 ** (number - 1) if number else 0)
+        try:
+            _bring(file, url, advance)
+        except _BROKEN as error:
+            if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):
+                raise ClusterError(f"{file.path.parent}: {error}", hint="free some space there") from error
+            problems[url] = error
+        else:
+            return
     why = "\n  ".join(f"{url}: {error}" for url, error in problems.items())
     raise ClusterError(
         f"{file.name} could not be fetched: {why or 'it is no longer on this machine, and has no URL'}",

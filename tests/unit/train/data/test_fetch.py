@@ -1,5 +1,6 @@
 """Downloads from good and bad servers, and the folder of the dataset."""
 
+import errno
 import hashlib
 import random
 from dataclasses import dataclass, field
@@ -66,7 +67,7 @@ def test_the_next_mirror_is_asked(mirrors: Mirrors, tmp_path: Path, first: bytes
     assert load(tmp_path) == len(CONTENT)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
     assert (tmp_path / "file").read_bytes() == CONTENT
-    assert mirrors.asked == [*[A] * fetches.TRIES, B]
+    assert mirrors.asked == [A, B]
 
 
 def test_the_error_of_each_mirror_is_shown(mirrors: Mirrors, tmp_path: Path) -> None:
@@ -75,6 +76,14 @@ def test_the_error_of_each_mirror_is_shown(mirrors: Mirrors, tmp_path: Path) -> 
         load(tmp_path)
     assert f"{A}: no 0\n" in caught.value.message
     assert f"{B}: no 1" in caught.value.message
+
+
+def test_a_full_disk_is_no_fault_of_a_mirror(mirrors: Mirrors, tmp_path: Path) -> None:
+    mirrors.answers[A] = OSError(errno.ENOSPC, "No space left on device")
+    with pytest.raises(ClusterError, match=f"^{tmp_path}: .*No space left") as caught:
+        load(tmp_path)
+    assert caught.value.hint == "free some space there"
+    assert mirrors.asked == [A]
 
 
 def test_a_file_that_is_there_is_not_downloaded(mirrors: Mirrors, tmp_path: Path) -> None:
