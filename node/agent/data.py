@@ -74,6 +74,7 @@ class JobData:
         try:
             (await asyncio.to_thread(self._open_outputs, env, _soon(message))).begin()
         except OSError as error:  # no credentials
+            self.is_left = True
             message(f"$CLUSTER_OUTPUT_DIR is not copied to [data] results: {error}")
 
     def _open_outputs(self, env: Mapping[str, str], message: Message) -> "Outputs":
