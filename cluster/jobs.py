@@ -22,6 +22,7 @@ from node.protocol import JobResult, Left, LogWanted, Process, Unhealthy
 from provision.model import count
 from train.follow.head import SILENCE_S, Head, HeadGoneError
 from train.follow.records import (
+    RUNNING,
     DamagedRecordError,
     JobRecord,
     choose_job,
@@ -270,13 +271,15 @@ def _ask(app: App, nodes: Nodes) -> HeadJob:
         line = head.ask("list")
         records, unhealthy = _read_list(head, line) if line else ((), {})
     running = find_running(records)
+    others = [record for record in records if record is not running]
     return HeadJob(
         set_up=bool(line),
         unhealthy=unhealthy,
         record=running,
         beside=any(record.spec.beside and not record.has_ended for record in records),
         last=next((record for record in records if record.has_ended), None),
-        queued=sum(record.state in ("queued", "pending") for record in records if record is not running),
+        queued=sum(record.state in ("queued", "pending") for record in others),
+        others=sum(record.state in RUNNING - {"pending"} and not record.spec.beside for record in others),
         with_files=tuple(record for record in records if record.files),
     )
 
@@ -319,7 +322,7 @@ def render_interruption(job: HeadJob, *, now: datetime) -> str | None:
     if job.record is None:
         return queued
     took = "" if job.record.started_at is None else f", which has run for {render_took(job.record, now=now)}"
-    interrupted = f"this would interrupt job {job.record.id} ({job.record.name}){took}"
+    interrupted = f"this would interrupt job {job.record.id} ({job.record.name}){took}{job.render_others()}"
     return f"{interrupted}; {queued}" if queued else interrupted
 
 

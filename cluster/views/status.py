@@ -16,7 +16,7 @@ from node.protocol import Unhealthy, shorten
 from provision.cost.bill import ClusterBill
 from provision.lease.lease_plan import describe_lease
 from provision.lease.terms import Lease
-from provision.model import ClusterState, Instance, Node, UntrustedInstance
+from provision.model import ClusterState, Instance, Node, UntrustedInstance, count
 from provision.resources.shared_volume import SharedVolume
 from provision.status import (
     SWITCHED_OFF,
@@ -36,19 +36,24 @@ INSTANCE_FIELDS = "instance_id state instance_type market zone private_ip public
 class HeadJob(Struct, frozen=True, kw_only=True):
     """The running job, as the head reports it. why: the reason why the head could not be asked.
 
-    queued: how many jobs wait. last: the newest job that has ended. with_files: those with new files on the nodes, the
-    newest first. set_up: whether the head can run jobs at all. beside: whether jobs run that take no turn, notebooks.
+    queued: how many jobs wait. others: how many more run, on nodes of a batch scheduler. last: the newest job that has
+    ended. with_files: those with new files on the nodes, the newest first. set_up: whether the head can run jobs at all. beside: whether jobs run that take no turn, notebooks.
     unhealthy: the nodes that were unhealthy at their last check, by name.
     """
 
     record: JobRecord | None = None
     last: JobRecord | None = None
     queued: int = 0
+    others: int = 0
     with_files: tuple[JobRecord, ...] = ()
     set_up: bool = True
     beside: bool = False
     why: str | None = None
     unhealthy: Mapping[str, Unhealthy] = field(default_factory=dict)
+
+    def render_others(self) -> str:
+        """Renders the other jobs that run, for after the running one; "" for none."""
+        return f", and {count(self.others, 'other job')}" if self.others else ""
 
     def find_unhealthy(self, ids: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
         """Returns why nodes are unhealthy, without healthy ones and those that were replaced. ids: by their names."""
@@ -312,7 +317,7 @@ def _render_job(job: HeadJob, *, now: datetime) -> str:
         took = f" for {', '.join(job.record.waiting_for)}, which cluster up replaces unless the head does"
     stall = f"\n       {job.record.stall.text}" if job.record.stall else ""
     return (
-        f"{job.record.id} ({job.record.name}) {job.record.state}{took}{queued}; "
+        f"{job.record.id} ({job.record.name}) {job.record.state}{took}{job.render_others()}{queued}; "
         f"cluster logs -f {job.record.id} follows it{stall}{warned}"
     )
 

@@ -89,6 +89,7 @@ RUNS = HeadJob(record=make_running(1))
         ("aws", HeadJob(why="node-0 did not answer"), True),
         ("sandbox", None, False),
         ("sandbox", RUNS, True),
+        ("sandbox", HeadJob(record=make_running(1), others=2), True),
         ("sandbox", HeadJob(why="node-0 did not answer"), False),
     ],
 )
@@ -100,7 +101,8 @@ def test_the_user_is_asked_before_nodes_end(
     with pytest.raises(UsageError, match="without a terminal, this needs --yes") if asks else nullcontext():
         require_ending(app, "Delete all of this?", lambda: job)
     output = capsys.readouterr().err
-    assert ("this would interrupt job 20261121-000000-abc (train_mnist)" in output) is (job is RUNS)
+    assert ("this would interrupt job 20261121-000000-abc (train_mnist)" in output) is (job is not None and job.record is not None)
+    assert (", and 2 other jobs" in output) is (job is not None and job.others == 2)
 
 
 def test_without_its_head_a_job_is_ended_on_all_nodes(
