@@ -74,7 +74,7 @@ FLUSH_S = 30.0
 LONGEST_LINE = 1 << 20
 STACKS_AT_ONCE = 4
 TRACKED = 8  # what goes to other hosts counts less than files: trackers go on sending a few kB/s while a job hangs
-RECORDS = "records"
+PIPES = "pipes"
 FOLDER = "/tmp/cluster-"  # noqa: S108 - not in the home folder: network file systems may have no sockets
 
 
@@ -112,13 +112,13 @@ def end(job: str) -> int:
 class Agent(asyncio.Protocol):
     """The agent of one job on this host, which speaks with the supervisor over stdin and stdout.
 
-    socket: the path to which shims connect. records: the folder of flight_recorder.py.
+    socket: the path to which shims connect. pipes: the folder of those of flight_recorder.py.
     """
 
     def __init__(self, order: AgentOrder) -> None:
         self.order = order
         folder = make_folder(order.spec.id, order.number)
-        self.socket, self.records = os.path.join(folder, "socket"), os.path.join(folder, RECORDS)
+        self.socket, self.pipes = os.path.join(folder, "socket"), os.path.join(folder, PIPES)
         self.has_room = asyncio.Event()  # for output
         self.has_room.set()
         self._loop = asyncio.get_running_loop()
@@ -301,7 +301,7 @@ class Agent(asyncio.Protocol):
         A process that needs another mount, such as Open MPI's folders, gets another container. Raises OSError.
         """
         own = os.path.dirname(self.socket)  # for the ranks that a launcher announces
-        mounts = [(own, own, True), (self.records, self.records, False), *find_mounts(self.order, order, wanted, env)]
+        mounts = [(own, own, True), (self.pipes, self.pipes, False), *find_mounts(self.order, order, wanted, env)]
         key = tuple(mounts)
         if key not in self._containers:
             name = f"{process_tree.container_prefix(self.order.spec.id)}{os.getpid()}-{len(self._containers)}"
@@ -446,12 +446,12 @@ class Agent(asyncio.Protocol):
 
 
 def make_folder(job: str, number: int) -> str:
-    """Makes the folder of an agent's socket and records, also for containers. Raises OSError if another user has it."""
+    """Makes the folder of an agent's socket and pipes, also for containers. Raises OSError if another user has it."""
     folder = f"{FOLDER}{job}-{number}"
     with contextlib.suppress(FileNotFoundError):
         shutil.rmtree(folder)  # of an agent that was killed
     os.mkdir(folder, mode=0o700)
-    os.mkdir(os.path.join(folder, RECORDS), mode=0o700)
+    os.mkdir(os.path.join(folder, PIPES), mode=0o700)
     return folder
 
 

@@ -55,15 +55,19 @@ class Unpickler(pickle.Unpickler):
 
 
 class Recorder:
-    """The flight recorder of process `number` of a job on this host. folder: for its files, also in containers."""
+    """The flight recorder of a process of a job on this host, also in a container.
 
-    def __init__(self, folder: str, number: int) -> None:
-        self._stem = os.path.join(folder, f"{number}-")  # the rank follows
+    pipe, record: the paths of its pipe and its file, as far as the rank. The file is read and removed; one that it
+    writes by itself, after a timeout of NCCL, is the user's.
+    """
+
+    def __init__(self, pipe: str, record: str) -> None:
+        self._pipe, self._record = pipe, record
         self._writing, self._was_written = 0, False
 
     def variables(self, env: Mapping[str, str]) -> dict[str, str]:
         """The variables with which it writes where this class reads, unless `env` has some of them."""
-        return {} if any(name in env for name in (PIPE, FILE, OLD_FILE)) else dict.fromkeys((PIPE, FILE), self._stem)
+        return {} if any(name in env for name in (PIPE, FILE, OLD_FILE)) else {PIPE: self._pipe, FILE: self._record}
 
     def was_written(self) -> bool:
         """Whether it has, or may have, written its file since the last call: that is no progress."""
@@ -72,8 +76,9 @@ class Recorder:
 
     async def read(self) -> tuple[Collective, ...] | None:
         """What is recorded, one for each process group; None if there is no pipe, or the process does not answer."""
-        pipe = next(iter(glob.glob(f"{self._stem}*.pipe")), None)
-        if pipe is None or not _ask(pipe):
+        pipe = next(iter(glob.glob(f"{self._pipe}*.pipe")), "")
+        record = self._record + pipe.removeprefix(self._pipe).removesuffix(".pipe")
+        if not pipe or not _ask(pipe, record):
             return None
         self._writing, self._was_written = self._writing + 1, True
         until = time.monotonic() + TIMEOUT_S
@@ -81,16 +86,22 @@ class Recorder:
             while time.monotonic() < until:
                 await asyncio.sleep(CHECK_EVERY_S)
                 with contextlib.suppress(Exception):  # it is not there yet, or not whole; a pickle may raise anything
-                    return find_collectives(await asyncio.to_thread(load, pipe.removesuffix(".pipe")))
+                    return find_collectives(await asyncio.to_thread(load, record))
             return None
         finally:
             self._writing -= 1
+            if not self._writing:
+                _remove(record)
 
 
-def _ask(pipe: str) -> bool:
+def _remove(path: str) -> None:
+    with contextlib.suppress(OSError):
+        os.unlink(path)
+
+
+def _ask(pipe: str, record: str) -> bool:
     """Has the file written anew. Returns whether somebody reads the pipe."""
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(pipe.removesuffix(".pipe"))
+    _remove(record)
     with contextlib.suppress(OSError), open(pipe, "wb", buffering=0, opener=_open) as stream:
         return bool(stream.write(b"\n"))
     return False

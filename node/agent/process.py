@@ -14,6 +14,7 @@ from node import children, wire
 from node.agent import environment
 from node.agent.container import Contained
 from node.agent.flight_recorder import Recorder
+from node.agent.notice import place_of
 from node.agent.output import Item, OutputLines
 from node.agent.volumes import AFTER_FAILURE_S, LIMIT_S, find_dead
 from node.engines import ENGINES
@@ -48,7 +49,8 @@ class JobProcess:
         self._end = asyncio.Event()
         self._child: subprocess.Popen[bytes] | None = None
         self._contained: Contained | None = None
-        self.recorder = Recorder(host.records, start.p)
+        record = f"{place_of(self._job, host.order.attempt)}-record-{start.p}-"
+        self.recorder = Recorder(f"{host.pipes}/{start.p}-", record)
         self._has_started = False
         self.left: list[process_tree.Process] = []
         self.exit_code: int | None = None

@@ -241,7 +241,7 @@ def test_the_rank_that_has_not_entered_a_collective_is_named(
     lines = list_collectives(locations)
     assert len(lines) == bool(others)
     assert all(f"{list(locations)[-1]} is at an earlier one" in line for line in lines)
-    left = glob.glob(f"{os.path.dirname(agent.socket)}/records/*")
+    left = glob.glob(f"{os.path.dirname(agent.socket)}/pipes/*")
     assert left
     agent.end()
     assert not any(map(os.path.exists, left))

@@ -37,7 +37,7 @@ print(json.dumps({
 with open(os.environ["CLUSTER_OUTPUT_DIR"] + "/written", "w") as stream:
     stream.write(os.environ["CLUSTER_RANK"])
 """
-# As PyTorch's flight recorder does with NCCL, in a pipe and a file of the agent's folder.
+# As PyTorch's flight recorder does with NCCL, in a pipe of the agent's folder and a file of the job's.
 RECORDS = """
 import os, pickle, time
 entry = {"process_group": ("0", "default_pg"), "collective_seq_id": 7, "profiling_name": "nccl:gather"}

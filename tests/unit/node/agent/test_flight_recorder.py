@@ -28,9 +28,11 @@ def recorded(rank: int) -> bytes:
     return base64.b64decode(RECORDED[f"rank_{rank}"])
 
 
-def test_the_rank_that_has_not_entered_a_collective_is_named() -> None:
+def test_the_rank_that_has_not_entered_a_collective_is_named(tmp_path: Path) -> None:
     """All three have reduced 5 x 3 numbers three times; ranks 0 and 1 have a process group, too."""
-    found = [find_collectives(load(f"{RECORDED}/gloo-{rank}.pickle")) for rank in range(3)]
+    for rank in range(3):
+        (tmp_path / f"{rank}").write_bytes(recorded(rank))
+    found = [find_collectives(load(f"{tmp_path}/{rank}")) for rank in range(3)]
     assert found == [
         (IN_4, Collective(group="1", entered=1)),
         (Collective(group="0 (default_pg)", entered=3), Collective(group="1", entered=1)),
@@ -66,18 +68,21 @@ def test_the_first_collective_that_is_not_finished() -> None:
     assert find_collectives(calls) == (Collective(group="0", entered=3, number=2, call="_all_gather_base of 1, 2"),)
 
 
+def make(tmp_path: Path, number: int) -> Recorder:
+    return Recorder(f"{tmp_path}/{number}-", f"{tmp_path}/r-{number}-")
+
+
 def test_the_variables_unless_the_user_has_them(tmp_path: Path) -> None:
-    stem = str(tmp_path / "2-")
-    wanted = {"TORCH_NCCL_DEBUG_INFO_PIPE_FILE": stem, "TORCH_FR_DUMP_TEMP_FILE": stem}
-    assert Recorder(str(tmp_path), 2).variables({"A": "1"}) == wanted
-    assert Recorder(str(tmp_path), 2).variables({"TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "mine"}) == {}
+    wanted = {"TORCH_NCCL_DEBUG_INFO_PIPE_FILE": f"{tmp_path}/2-", "TORCH_FR_DUMP_TEMP_FILE": f"{tmp_path}/r-2-"}
+    assert make(tmp_path, 2).variables({"A": "1"}) == wanted
+    assert make(tmp_path, 2).variables({"TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "mine"}) == {}
 
 
 def answer(tmp_path: Path, *answers: bytes) -> threading.Thread:
     """Makes the pipe of process 2, rank 5, and writes these one after another once something comes out of it."""
-    path = tmp_path / "2-5"
-    os.mkfifo(f"{path}.pipe")
-    pipe = os.open(f"{path}.pipe", os.O_RDONLY | os.O_NONBLOCK)
+    path = tmp_path / "r-2-5"
+    os.mkfifo(tmp_path / "2-5.pipe")
+    pipe = os.open(tmp_path / "2-5.pipe", os.O_RDONLY | os.O_NONBLOCK)
 
     def write() -> None:
         select.select([pipe], [], [], 30)
@@ -110,21 +115,21 @@ def test_a_process_is_asked(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(flight_recorder, "TIMEOUT_S", 10.0 if found else 0.3)
-    (tmp_path / "2-5").write_bytes(recorded(2))  # of an earlier question
+    (tmp_path / "r-2-5").write_bytes(recorded(2))  # of an earlier question
     thread = answer(tmp_path, *answers)
-    recorder = Recorder(str(tmp_path), 2)
+    recorder = make(tmp_path, 2)
     assert (asyncio.run(recorder.read()), recorder.was_written(), recorder.was_written()) == (found, True, False)
     thread.join()
-    assert not (tmp_path / "harmed").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["2-5.pipe"]  # also nothing that the pickle would have made
 
 
 def test_a_pipe_that_nobody_reads_and_a_link(tmp_path: Path) -> None:
     """The process has ended; or a program in a container has put a link in the pipe's place."""
-    assert asyncio.run(Recorder(str(tmp_path), 2).read()) is None
+    assert asyncio.run(make(tmp_path, 2).read()) is None
     os.mkfifo(tmp_path / "2-5.pipe")
-    assert asyncio.run(Recorder(str(tmp_path), 2).read()) is None
+    assert asyncio.run(make(tmp_path, 2).read()) is None
     (tmp_path / "victim").write_text("kept")
     (tmp_path / "3-5.pipe").symlink_to(tmp_path / "victim")
-    recorder = Recorder(str(tmp_path), 3)
+    recorder = make(tmp_path, 3)
     assert (asyncio.run(recorder.read()), recorder.was_written()) == (None, False)
     assert (tmp_path / "victim").read_text() == "kept"
