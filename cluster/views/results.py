@@ -45,7 +45,8 @@ def describe_files(job: JobSpec, files: Sequence[NewFiles], *, hosts: Sequence[J
         on = f"on {', '.join(nodes) if len(nodes) <= MOST_HOSTS else count(len(nodes), 'node')}"
         what = render_new_files(files) or (f"no new files {on}" if has_ended else on)
         parts.append(f"{what}, below {_find_folder(job.id, job.cwd)}")
-    known = "results" if parts or prefix or not has_ended else "results, if any,"
+    is_known = prefix or not has_ended or any("output/" in one.folders for one in files)
+    known = "results" if is_known else "results, if any,"
     return "; ".join([*parts, *([f"{known} in {results}"] if results else [])])
 
 

@@ -57,7 +57,7 @@ def test_each_jobs_files_are_its_own_and_are_copied_from_everywhere(nodes: Proje
         nodes.run("data", "put", "model", f"s3://cluster-results/jobs/{second}/model")
         both = nodes.run("results")
     assert printed.count("['b']") == 2
-    into = f"; results in s3://cluster-results/jobs/{second}/; to copy them:\n    cluster results {second}\n"
+    into = f"; results, if any, in s3://cluster-results/jobs/{second}/; to copy them:\n    cluster results {second}\n"
     assert output.endswith(into)
     assert "node-0 and node-1 both have out/b" in both.stderr
     copied = files_in(nodes.directory / "results" / second)
@@ -66,7 +66,7 @@ def test_each_jobs_files_are_its_own_and_are_copied_from_everywhere(nodes: Proje
     assert done.stderr == "copied 1 file (6 bytes) from node-1 to there\n"
     assert files_in(nodes.directory / "there") == {"out/a": "node-1"}
     where = f"1 new file in out/ on node-0, 1 new file in out/ on node-1, {below}/{second}"
-    assert f"files of {second}: {where}; results in s3://" in nodes.run("jobs").stdout
+    assert f"files of {second}: {where}; results, if any, in s3://" in nodes.run("jobs").stdout
 
     # The curves of a page have what each rank printed, and its path is printed. Two jobs have one page.
     numbers = json.loads(nodes.run("report", "--json").stdout)[0]["curves"]

@@ -87,8 +87,8 @@ BELOW = f"below /home/me/.cluster/jobs/{JOB}"
         ({"output_url": f"s3://b/{JOB}/"}, f"results, if any, in s3://b/{JOB}/; cluster results {JOB} copies them"),
         ({"state": "running", "ended_at": None}, f"on node-0, node-1, {BELOW}"),
         (
-            {"files": [{"host": "node-1", "count": 3, "folders": ["out/"]}], "output_url": f"s3://b/{JOB}/"},
-            f"3 new files in out/ on node-1, {BELOW}; results in s3://b/{JOB}/; cluster results {JOB} copies them",
+            {"files": [{"host": "node-1", "count": 3, "folders": ["output/"]}], "output_url": f"s3://b/{JOB}/"},
+            f"3 new files in output/ on node-1, {BELOW}; results in s3://b/{JOB}/; cluster results {JOB} copies them",
         ),
         (  # its bucket does not exist
             {"files": [{"host": "node-1", "count": 1, "is_left": True}], "output_url": f"s3://b/{JOB}/"},
