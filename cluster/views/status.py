@@ -37,8 +37,9 @@ class HeadJob(Struct, frozen=True, kw_only=True):
     """The running job, as the head reports it. why: the reason why the head could not be asked.
 
     queued: how many jobs wait. others: how many more run, on nodes of a batch scheduler. last: the newest job that has
-    ended. with_files: those with new files on the nodes, the newest first. set_up: whether the head can run jobs at all. beside: whether jobs run that take no turn, notebooks.
-    unhealthy: the nodes that were unhealthy at their last check, by name.
+    ended. with_files: those with new files on the nodes, the newest first. set_up: whether the head can run jobs at
+    all. beside: whether jobs run that take no turn, notebooks. unhealthy: the nodes that were unhealthy at their last
+    check, by name.
     """
 
     record: JobRecord | None = None

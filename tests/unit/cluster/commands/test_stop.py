@@ -101,7 +101,8 @@ def test_the_user_is_asked_before_nodes_end(
     with pytest.raises(UsageError, match="without a terminal, this needs --yes") if asks else nullcontext():
         require_ending(app, "Delete all of this?", lambda: job)
     output = capsys.readouterr().err
-    assert ("this would interrupt job 20261121-000000-abc (train_mnist)" in output) is (job is not None and job.record is not None)
+    interrupts = job is not None and job.record is not None
+    assert ("this would interrupt job 20261121-000000-abc (train_mnist)" in output) is interrupts
     assert (", and 2 other jobs" in output) is (job is not None and job.others == 2)
 
 
