@@ -1,4 +1,4 @@
-"""The command lines of docker and podman. Pure, except `find`.
+"""The command lines of docker and podman. Pure.
 
 A container shares the node's network and processes, and its /dev/shm if no other size is set. So a job's processes
 reach each other, share GPU memory, and are found and signalled as without a container. They have the node user's id:
@@ -7,7 +7,6 @@ the files that they write belong to that user, and they are not root on the node
 
 import os
 import re
-import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -25,7 +24,6 @@ PYTHONS_FOLDER = os.path.join(".cluster", "python")
 MOUNT_FOLDERS = ("data", "env", "jobs", "tree")
 """The folders of ~/.cluster whose folders and files are mounted in containers."""
 SEARCH_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
-ANSWER_TIMEOUT_S = 30
 AUTH_FILE = "REGISTRY_AUTH_FILE"  # podman does not run without the file that it names
 # Variables that change how the engine itself works. The engine gets the node's values; the container's values are words
 # of the command line. All other variables, and those that are named like secrets, such as LD_SDK_KEY, go through the
@@ -56,52 +54,6 @@ def environment(base: Mapping[str, str]) -> dict[str, str]:
     env = {name: base[name] for name in kept if name in base}
     env["PATH"] = SEARCH_PATH
     return env
-
-
-def find(wanted: str, base: Mapping[str, str]) -> tuple[list[str] | None, list[str]]:
-    """Finds the first engine that works. wanted: "auto", "docker" or "podman".
-
-    Returns the first words of its commands, or None, and the errors of those that do not work:
-    ["docker: cannot connect ...", ...].
-    """
-    messages: list[str] = []
-    for words in ([DOCKER], DOCKER_AS_ROOT, [PODMAN]):
-        name = words[-1]
-        if wanted not in ("auto", name) or (words == DOCKER_AS_ROOT and "docker: not installed" in messages):
-            continue
-        refusal = _try(words, base)
-        if refusal is None:
-            return words, messages
-        messages.append(f"{' '.join(words)}: {refusal}")
-    return None, messages
-
-
-def _try(words: list[str], base: Mapping[str, str]) -> str | None:
-    """Why an engine does not work; None if it does."""
-    try:
-        # podman-docker installs podman under docker's name.
-        if words[-1] == DOCKER and "podman" in _ask([*words, "--version"], base)[1].lower():
-            return "is podman"
-        # `info` takes longer with podman, and succeeds without a daemon with older versions of docker.
-        code, message = _ask([*words, "ps", "--quiet"], base)
-    except FileNotFoundError:
-        return "not installed"
-    except subprocess.TimeoutExpired:
-        return f"does not answer within {ANSWER_TIMEOUT_S} s"
-    except OSError as error:
-        return str(error)
-    if code == 0:
-        return None
-    return message.splitlines()[-1].strip() if message else f"exit code {code}"
-
-
-def _ask(words: list[str], base: Mapping[str, str]) -> tuple[int, str]:
-    """Runs a command of an engine. Returns its exit code, and its stderr, or else its stdout."""
-    env, limit_s = environment(base), ANSWER_TIMEOUT_S
-    done = subprocess.run(
-        words, check=False, env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=limit_s, errors="replace"
-    )
-    return done.returncode, done.stderr.strip() or done.stdout.strip()
 
 
 def run_words(

@@ -37,7 +37,7 @@ from node.setup import process_tree, setup_env
 from node.setup.containers import engine
 from node.setup.messages import serve
 
-TRY_TIMEOUT_S = 120
+ANSWER_TIMEOUT_S, TRY_TIMEOUT_S = 30, 120
 LONGEST_MESSAGE = 4000
 READ_BYTES = 1 << 20
 MEMORY = "/dev/shm"  # noqa: S108 - only asked for its size
@@ -69,14 +69,39 @@ class Node:
         return answer or {"done": True}
 
     def do_find(self, wanted: str) -> Message:
-        """Finds the engine."""
+        """Finds the first engine that works. wanted: "auto", "docker" or "podman"."""
         # Otherwise engines would create the folders for mounts, in the containers' home folder, as another user.
         inside = [os.path.join(engine.HOME_FOLDER, ".cluster", name) for name in engine.MOUNT_FOLDERS]
         for name in (engine.PYTHONS_FOLDER, *inside):
             os.makedirs(os.path.join(os.path.expanduser("~"), name), 0o700, exist_ok=True)
-        found, message = engine.find(wanted, os.environ)
-        self._engine = found or []
-        return {"engine": found, "reasons": message}
+        self._engine, reasons = [], list[str]()
+        for words in ([engine.DOCKER], engine.DOCKER_AS_ROOT, [engine.PODMAN]):
+            is_missing = words == engine.DOCKER_AS_ROOT and "docker: not installed" in reasons
+            if wanted not in ("auto", words[-1]) or is_missing:
+                continue
+            refusal = self._try(words)
+            if refusal is None:
+                self._engine = words
+                break
+            reasons.append(f"{' '.join(words)}: {refusal}")
+        return {"engine": self._engine or None, "reasons": reasons}
+
+    def _try(self, words: list[str]) -> str | None:
+        """Why an engine does not work; None if it does."""
+        try:
+            _, out, err = self._call([*words, "--version"], timeout_s=ANSWER_TIMEOUT_S)
+            if words[-1] == engine.DOCKER and b"podman" in (out + err).lower():
+                return "is podman"  # podman-docker installs it under docker's name
+            # `info` takes longer with podman, and succeeds without a daemon with older versions of docker.
+            code, out, err = self._call([*words, "ps", "--quiet"], timeout_s=ANSWER_TIMEOUT_S)
+        except FileNotFoundError:
+            return "not installed"
+        except subprocess.TimeoutExpired:
+            return f"does not answer within {ANSWER_TIMEOUT_S} s"
+        except OSError as error:
+            return str(error)
+        lines = (err.strip() or out.strip()).decode("utf-8", "replace").splitlines() or [f"exit code {code}"]
+        return None if code == 0 else lines[-1].strip()
 
     def do_inspect(self, reference: str) -> Message:
         """Describes an image, if the node has it."""

@@ -1,12 +1,11 @@
 """The command lines of docker and podman."""
 
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from node.setup.containers import engine
+from node.setup.containers import engine, prepare
 from node_facts import make_programs
 
 ORDER: dict[str, Any] = {
@@ -92,6 +91,7 @@ def test_credentials_are_named_by_their_path() -> None:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(engine, "SEARCH_PATH", f"{tmp_path}")
     monkeypatch.setenv("PATH", f"{tmp_path}")
+    monkeypatch.setenv("HOME", f"{tmp_path}/home")
     return tmp_path
 
 
@@ -111,10 +111,10 @@ DOWN = "echo Cannot connect to the Docker daemon >&2; exit 1"
 )
 def test_the_first_engine_that_works(wanted: str, have: dict[str, str], found: list[str] | None, folder: Path) -> None:
     make_programs(folder, **have)
-    assert engine.find(wanted, os.environ)[0] == found
+    assert prepare.Node().do_find(wanted)["engine"] == found
 
 
 def test_docker_with_sudo_if_only_root_may_use_it(folder: Path) -> None:
     docker = '[ -n "$AS_ROOT" ] || { echo permission denied >&2; exit 1; }'
     make_programs(folder, docker=docker, sudo='shift 2; export AS_ROOT=1; exec "$@"')
-    assert engine.find("auto", os.environ)[0] == engine.DOCKER_AS_ROOT
+    assert prepare.Node().do_find("auto")["engine"] == engine.DOCKER_AS_ROOT
