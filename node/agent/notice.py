@@ -103,7 +103,8 @@ class NoticeFile:
             pass
         for pid, began, _ in processes:
             if process_tree.start_time(pid) == began and process_tree.has_handler(pid, signal.SIGUSR1):
-                process_tree.send(pid, signal.SIGUSR1)
+                with contextlib.suppress(OSError):  # it has just ended
+                    os.kill(pid, signal.SIGUSR1)
 
     def read_new(self, suffix: str) -> dict[str, int] | None:
         """Returns the numbers that the program has written to one of its files since the last call, or None."""

@@ -180,14 +180,6 @@ def has_handler(pid: int, number: int) -> bool:
     return False
 
 
-def send(pid: int, number: int) -> None:
-    """Sends a signal to a process of this user, if it still runs."""
-    try:
-        os.kill(pid, number)
-    except OSError:
-        pass
-
-
 def start_time(pid: int) -> int | None:
     """The start time of a process, in clock ticks since boot; None if it is gone or dead."""
     fields = stat(pid)

@@ -143,7 +143,7 @@ class Outputs:
     def _is_part(self, entry: work_folder.Entry) -> bool:
         """Whether the process that wrote a file was killed meanwhile, or may have been."""
         try:
-            file = find_file(entry.path)
+            file, _ = find_file_and_version(entry.path)
         except FileNotFoundError:
             return False
         is_appended = self._open.get(file)
@@ -225,13 +225,8 @@ def find_version(path: str) -> Version | None:
     return None
 
 
-def find_file(path: str) -> File:
-    """Returns what identifies a file on this host. Raises FileNotFoundError."""
-    return find_file_and_version(path)[0]
-
-
 def find_file_and_version(path: str) -> tuple[File, Version]:
-    """Returns both for a file, at one moment. Raises FileNotFoundError."""
+    """Returns what identifies a file on this host, and its version, at one moment. Raises FileNotFoundError."""
     status = os.stat(path)
     return (status.st_dev, status.st_ino), (status.st_size, status.st_mtime_ns)
 
@@ -244,6 +239,6 @@ def find_written() -> dict[File, bool]:
             line = next(line for line in Path(path).read_text().splitlines() if line.startswith("flags:"))
             flags = int(line.split()[1], 8)
             if flags & WRITES:
-                file = find_file(path.replace("/fdinfo/", "/fd/"))
+                file, _ = find_file_and_version(path.replace("/fdinfo/", "/fd/"))
                 found[file] = bool(flags & os.O_APPEND) and found.get(file, True)
     return found

@@ -33,9 +33,9 @@ class Replacement:
 
     async def wait(self) -> None:
         """Has the nodes replaced, or tells the user what will replace them. Returns once none is missing."""
-        names = ", ".join(self._waiting_for)
-        if self._order.replace_command and self._head not in self._waiting_for:
-            self._message(f"waiting for {names}: the head replaces {'it' if self._is_one else 'them'}")
+        if self._order.replace_command and self._job.head not in self._waiting_for:
+            names, them = self._name_missing()
+            self._message(f"waiting for {names}: the head replaces {them}")
             self._job.tasks.begin(self._run_command())
         else:
             self._report_missing()
@@ -46,22 +46,16 @@ class Replacement:
                 self._child.terminate()
 
     def _report_missing(self) -> None:
-        names = ", ".join(self._waiting_for)
-        them = "it" if self._is_one else "them"
+        names, them = self._name_missing()
         self._message(f"waiting for {names}: `cluster up` replaces {them}, or the `cluster train` that is attached")
 
-    @property
-    def _head(self) -> str:
-        return self._order.hosts[0].name
-
-    @property
-    def _is_one(self) -> bool:
-        return len(self._waiting_for) == 1
+    def _name_missing(self) -> tuple[str, str]:
+        return ", ".join(self._waiting_for), "it" if len(self._waiting_for) == 1 else "them"
 
     def take(self, hosts: tuple[JobHost, ...]) -> Reply:
         """Uses new hosts for nodes that the job waits for. An empty list means that a client begins to replace them."""
-        if self._head in self._waiting_for:  # nobody ends it while the job's record is copied to S3
-            end = f"the job waits for the end of its head, {self._head}"
+        if self._job.head in self._waiting_for:  # nobody ends it while the job's record is copied to S3
+            end = f"the job waits for the end of its head, {self._job.head}"
             return Reply(error=f"{end}; then cluster up continues it on a new one (cluster stop ends the job)")
         refusal = restarts.find_refused(hosts, self._waiting_for, [host.name for host in self._order.hosts[1:]])
         if refusal is not None:
