@@ -71,8 +71,8 @@ def watch(child: "subprocess.Popen[bytes]") -> "asyncio.Future[int]":
     return ended
 
 
-async def run(words: Sequence[str], timeout_s: float, *, given: bytes = b"", **options: Any) -> Ended:
-    """Runs a command, for a limited time. given: its input, less than a pipe holds. options: those of Popen.
+async def run(words: Sequence[str], timeout_s: float | None, *, given: bytes = b"", **options: Any) -> Ended:
+    """Runs a command, for a limited time, if any. given: its input, less than a pipe holds. options: those of Popen.
 
     Raises OSError.
     """

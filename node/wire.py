@@ -21,8 +21,7 @@ class RoleOrder(Struct, kw_only=True):
     """What one process of a job runs.
 
     address: the host's address, or None. launched: the variables by which the engine identifies the process. commands:
-    run one after another, in `folder`. setup: the digest of the commands whose exports it gets. container: where they
-    run; None for the host itself. volumes: folders where volumes are mounted, which must work. python: that of the
+    run one after another, in `folder`. container: where they run; None for the host itself. python: that of the
     training environment.
     """
 
@@ -33,9 +32,7 @@ class RoleOrder(Struct, kw_only=True):
     commands: tuple[tuple[str, ...], ...]
     folder: str
     env: dict[str, str]
-    setup: str | None = None
     container: Container | None = None
-    volumes: tuple[str, ...] = ()
 
 
 # -- from the supervisor to an agent -----------------------------------------------------------------------------------
@@ -45,9 +42,9 @@ class AgentOrder(Struct, kw_only=True):
     """The first line for an agent: the part of a job that all of its processes on the host share.
 
     number: the index of the host, which names the agent's files. cwd, tree: the job's working folder on the host, and
-    the files that are copied there, or None. volumes: folders where volumes are mounted, to watch. attempt: the number
-    of the job's attempt, from 1. metadata: the address of EC2's metadata service, to ask it for spot notices; None: do
-    not. authorities: see Order. patience_s: how long the supervisor may be silent; None: it runs on this host.
+    the files that are copied there, or None. volumes: folders where volumes are mounted, which must work. attempt: the
+    number of the job's attempt, from 1. metadata: the address of EC2's metadata service, to ask it for spot notices;
+    None: do not. authorities: see Order. patience_s: how long the supervisor may be silent; None: it runs on this host.
     """
 
     spec: JobSpec
@@ -80,7 +77,6 @@ class Refuse(Struct, tag=True):
 class Reach(Struct, tag=True):
     """Try these TCP ports, and answer with Blocked."""
 
-    p: int
     addresses: tuple[tuple[str, int], ...]
 
 
@@ -120,7 +116,12 @@ class End(Struct, tag=True):
 
 
 class Ping(Struct, tag=True):
-    """Sent by both sides every few seconds: silence, or the end of the stream, means that the other side is lost."""
+    """Sent by both sides every few seconds: silence, or the end of the stream, means that the other side is lost.
+
+    is_copying: the host still copies the job's files.
+    """
+
+    is_copying: bool = False
 
 
 ToAgent = Start | Refuse | Reach | Inspect | TakeStack | SaveCheckpoint | End | Ping
@@ -219,9 +220,8 @@ class Placed(Struct, tag=True):
 
 
 class Blocked(Struct, tag=True):
-    """The ports that process `p` cannot reach, such as "10.0.0.5:34567"."""
+    """The ports that the host cannot reach, such as "10.0.0.5:34567"."""
 
-    p: int
     addresses: tuple[str, ...]
 
 
@@ -251,10 +251,6 @@ class Sampled(Struct, tag=True):
     sample: Sample
 
 
-class Copying(Struct, tag=True):
-    """The host still copies the job's files."""
-
-
 class Closed(Struct, tag=True):
     """All processes have ended, except those in `left`. files: the job's new files on the host."""
 
@@ -278,7 +274,6 @@ FromAgent = (
     | Notice
     | Reported
     | Sampled
-    | Copying
     | Closed
     | Ping
 )

@@ -20,7 +20,6 @@ import os
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Collection, Mapping
@@ -48,7 +47,6 @@ from node.wire import (
     Blocked,
     Booted,
     Closed,
-    Copying,
     End,
     Inspect,
     Ping,
@@ -227,7 +225,7 @@ class Agent(asyncio.Protocol):
             self._report_files()
             if not self._output.get_write_buffer_size():
                 is_placing = self._placing.locked() and not self._is_ending
-                self.send(Copying() if self.data.is_finishing or is_placing else Ping())
+                self.send(Ping(is_copying=self.data.is_finishing or is_placing))
             patience_s = self.order.patience_s
             if patience_s is not None and time.monotonic() > self._received_at + patience_s:
                 self._lose()  # the supervisor should notice first
@@ -305,22 +303,10 @@ class Agent(asyncio.Protocol):
         key = tuple(mounts)
         if key not in self._containers:
             name = f"{process_tree.container_prefix(self.order.spec.id)}{os.getpid()}-{len(self._containers)}"
-            child = start_container(self.order.spec.id, wanted, name, mounts)
-            opening = self._finish_opening(child, children.watch(child), wanted.engine[-1])
+            opening = start_container(self.order.spec.id, wanted, name, mounts)
             self._containers[key] = (name, asyncio.ensure_future(opening))
         name, opened = self._containers[key]
         return name, await asyncio.shield(opened)
-
-    async def _finish_opening(
-        self, child: "subprocess.Popen[bytes]", exited: "asyncio.Future[int]", engine: str
-    ) -> str | None:
-        assert child.stdout is not None
-        reader, _ = await children.open_output(child.stdout)
-        output = await reader.read()
-        if await exited == 0:
-            return None
-        last = output.decode("utf-8", "replace").strip().rpartition("\n")[2]
-        return f"{os.path.basename(engine)} could not start the job's container: {last}"
 
     async def _describe_use(self, process: JobProcess, hosts: Collection[str]) -> None:
         pids = [pid for pid, _, _ in process.find()]
@@ -340,7 +326,7 @@ class Agent(asyncio.Protocol):
 
     async def _reach(self, message: Reach) -> None:
         found = await asyncio.to_thread(environment.find_unreachable, message.addresses)
-        self.send(Blocked(message.p, tuple(found)))
+        self.send(Blocked(tuple(found)))
 
     # -- notices -------------------------------------------------------------------------------------------------
 
@@ -364,10 +350,8 @@ class Agent(asyncio.Protocol):
             return
         saved = self._notice_file.read_new(SAVED)
         progress = self._notice_file.read_new(PROGRESS)  # not older than the checkpoint
-        if progress:
-            self.send(Reported(progress=progress))
-        if saved is not None:
-            self.send(Reported(saved=saved))
+        if progress or saved is not None:
+            self.send(Reported(progress or None, saved))
 
     # -- end -----------------------------------------------------------------------------------------------------
 
@@ -386,7 +370,7 @@ class Agent(asyncio.Protocol):
             process.end()
         await asyncio.gather(*(process.has_ended.wait() for process in self._processes.values()))
         if self.data.begin_to_finish():
-            self.send(Copying())  # the end of containers takes longer than the supervisor waits
+            self.send(Ping(is_copying=True))  # the end of containers takes longer than the supervisor waits
         if self._finding is not None:
             await asyncio.wait([self._finding])
         if self._containers:  # their first programs

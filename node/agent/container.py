@@ -148,8 +148,8 @@ class EnginesLast:
         return engines if time.monotonic() < self._alone_since + ENGINE_ENDS_S else ()
 
 
-def start_container(job: str, container: Container, name: str, mounts: Sequence[Mount]) -> "subprocess.Popen[bytes]":
-    """Starts the engine's client that makes a container; it ends once the container has started. Raises OSError."""
+async def start_container(job: str, container: Container, name: str, mounts: Sequence[Mount]) -> str | None:
+    """Makes a container, and starts it. Returns why it does not run, or None. Raises OSError."""
     note_engine(job, container.engine)
     given = {
         "name": name,
@@ -165,7 +165,13 @@ def start_container(job: str, container: Container, name: str, mounts: Sequence[
     words, passed = engine.run_words(
         container.engine, given, {process_tree.JOB_VARIABLE: job}, os.getuid(), os.getgid()
     )
-    return process_tree.start(words, {**passed, **engine.environment(os.environ)}, "/")
+    env = {**passed, **engine.environment(os.environ)}
+    die = process_tree.die_with_parent
+    ended = await run(words, None, env=env, start_new_session=True, preexec_fn=die)
+    if ended.code == 0:
+        return None
+    last = (ended.stderr or ended.stdout).decode("utf-8", "replace").strip().rpartition("\n")[2]
+    return f"{os.path.basename(container.engine[-1])} could not start the job's container: {last}"
 
 
 class Contained:

@@ -39,7 +39,9 @@ def _merge(shared: AgentOrder, order: RoleOrder) -> dict[str, str]:
     interface = find_interface(order.address) if order.address else None
     process = NewProcess(order.role, order.launched, own, order.address, interface, train.p3)
     own.update(engine.environment(process))
-    own["CLUSTER_HOST"] = shared.host
+    own |= {"CLUSTER_HOST": shared.host, "CLUSTER_ATTEMPT": str(shared.attempt)}
+    if shared.attempt > 1:
+        own["CLUSTER_RESUME"] = "1"
     output_url = own.get("CLUSTER_OUTPUT_URL", "")
     if output_url.startswith("/"):  # on a volume
         os.makedirs(output_url, exist_ok=True)
@@ -58,9 +60,9 @@ def _merge(shared: AgentOrder, order: RoleOrder) -> dict[str, str]:
             **container.adapt_mpi(order.container, own),
             **found,
         }
-    if order.setup is None:
+    if shared.spec.setup is None:
         return {**base, **own}
-    changes = setup_env.read(order.setup)
+    changes = setup_env.read(shared.spec.setup)
     own_path = own.get("PATH", base.get("PATH", ""))
     path = setup_env.merge({"PATH": own_path}, changes)["PATH"]
     # The job's own Python comes first, whatever the commands loaded.

@@ -40,6 +40,7 @@ class JobProcess:
         self.number, self.order, self._host = start.p, start.order, host
         self._keep = start.keep
         self._job, self._train = host.order.spec.id, host.order.spec.train
+        self._volumes = host.order.volumes if start.order.role in ("worker", "setup") else ()
         self._mark = f"{self._job}/{start.p}"
         self._engine = ENGINES[self._train.launcher]
         self._env: dict[str, str] = {}
@@ -64,7 +65,7 @@ class JobProcess:
         """Runs the commands one after another, and reports the end."""
         code, number = await self._run_all()
         if code != 0 and not self._end.is_set() and self._why is None:
-            dead = await find_dead(self.order.volumes, AFTER_FAILURE_S)
+            dead = await find_dead(self._volumes, AFTER_FAILURE_S)
             self._why = dead.text if dead is not None else None
         if self._why is not None:
             self.message(self._why)
@@ -126,7 +127,7 @@ class JobProcess:
         if blocked:
             return blocked
         limit_s = min(LIMIT_S, self._train.silence_timeout_s / 2)
-        dead = await find_dead(order.volumes, limit_s)
+        dead = await find_dead(self._volumes, limit_s)
         return dead.text if dead is not None else None
 
     async def _run_one(self, command: Sequence[str]) -> tuple[int, int | None]:

@@ -16,7 +16,7 @@ from node.protocol import JobHost, Order
 from node.setup import process_tree
 from node.ssh import SSH_FAILED, ssh_command, words_on
 from node.tasks import Tasks
-from node.wire import AgentOrder, Closed, Clues, FromAgent, Ping
+from node.wire import AgentOrder, Blocked, Booted, Closed, Clues, FromAgent, Ping
 
 PING_EVERY_S = 2.0
 OUTPUT_BYTES = 4000
@@ -33,6 +33,7 @@ class HostAgent:
         self.received_at: float | None = None  # when it last sent a message, by the monotonic clock
         self.copying_at: float | None = None  # when it last reported that it copies the job's files
         self.boot: str | None = None  # process_tree.boot of the host
+        self.blocked: tuple[str, ...] = ()  # ports that it cannot reach
         self.clues = Clues()  # to the first failure there
         self.closed: Closed | None = None  # its last message, once it has ended all processes
         self.is_open = True
@@ -56,6 +57,21 @@ class HostAgent:
         """Sends a message."""
         if self.is_open and self._input is not None and not self._input.is_closing():
             self._input.write(wire.encode(message))
+
+    def note(self, message: Any) -> None:
+        """Keeps what a message reports of the host."""
+        self.received_at = time.monotonic()
+        if isinstance(message, Ping) and message.is_copying:
+            self.copying_at = self.received_at
+        elif isinstance(message, Booted):
+            self.boot = message.boot
+        elif isinstance(message, Blocked):
+            self.blocked = message.addresses
+        elif isinstance(message, Clues):
+            self.clues = message
+        elif isinstance(message, Closed):
+            self.closed = message
+            self.is_done.set()
 
     async def explain_end(self, listening: "asyncio.Task[None]") -> str:
         """Returns why the connection has ended, once its program reports it. listening: reads its output."""
@@ -115,12 +131,7 @@ class Agents:
                     message: Any = decode(line, FromAgent)  # type: ignore[arg-type] # a union
                 except ValueError:  # from a login shell, or a damaged node
                     continue
-                agent.received_at = time.monotonic()
-                if isinstance(message, Clues):
-                    agent.clues = message
-                elif isinstance(message, Closed):
-                    agent.closed = message
-                    agent.is_done.set()
+                agent.note(message)
                 self._tasks.call(partial(self._on_message, agent, message))
         agent.is_open = False
         agent.is_done.set()

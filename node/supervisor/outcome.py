@@ -74,10 +74,6 @@ class Outcome:
         """Ends the job before its own end."""
         self.decide(AttemptEnd("stopped", STOPPED, why, "stopped"))
 
-    def interrupt(self, hosts: tuple[str, ...], error: str) -> None:
-        """Ends the attempt because these nodes will end."""
-        self.decide(AttemptEnd("failed", 1, error, "notice", lost=hosts))
-
     def lose(self, host: str, why: str) -> None:
         """Ends the attempt because a node is lost, even if an error of its processes was noticed first."""
         self.lost_hosts[host] = f"it {why}"

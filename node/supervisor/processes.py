@@ -45,7 +45,7 @@ class JobProcess:
 
     title: its name in messages, without rank and host. agent: that of its host. at: the index of its running command.
     was_ended: whether the agent has ended it. why: the agent's own error. last_line: of its output, without blank ones.
-    bound: ps-lite's address and port. blocked: ports that it cannot reach. is_contained: it runs in a container.
+    bound: ps-lite's address and port. is_contained: it runs in a container.
     """
 
     def __init__(self, number: int, role: str, host: str, agent: HostAgent, *, title: str = "") -> None:
@@ -64,7 +64,6 @@ class JobProcess:
         self.last_line = ""
         self.last_lines: deque[str] = deque(maxlen=MOST_LINES)
         self.bound: tuple[str, int] | None = None
-        self.blocked: tuple[str, ...] = ()
         self.is_contained = False
 
     @property
@@ -236,7 +235,7 @@ class Processes:
 
     def _order_of_launcher(self, words: tuple[str, ...], env: dict[str, str]) -> RoleOrder:
         spec = self.order.spec
-        return RoleOrder(role="launcher", commands=(words,), folder=job_folder.path(spec.id), env=env, setup=spec.setup)
+        return RoleOrder(role="launcher", commands=(words,), folder=job_folder.path(spec.id), env=env)
 
     def order_of(self, process: JobProcess, launched: dict[str, str]) -> RoleOrder:
         """Returns the order of a process. The scheduler and launchers get no secrets."""
@@ -270,9 +269,7 @@ class Processes:
             commands=commands,
             folder=os.path.join(settings.cwd, order.train.subfolder) if order.train.subfolder else settings.cwd,
             env=env,
-            setup=order.spec.setup,
             container=container,
-            volumes=order.volumes if process.role in ("worker", "setup") else (),
         )
 
     def _container_of(self, process: JobProcess) -> Container | None:
@@ -360,10 +357,10 @@ class Processes:
         return known is None or known.own_host is None
 
     def have_them_reach(self, running: Iterable[JobProcess]) -> None:
-        """Has one process on each host try the ports of all others."""
-        for process in {process.host: process for process in running}.values():
-            process.blocked = ()
-            process.agent.put(Reach(process.number, self.addresses_of_others(process.host)))
+        """Has the hosts of these processes try the ports of all others."""
+        for host, agent in {process.host: process.agent for process in running}.items():
+            agent.blocked = ()
+            agent.put(Reach(self.addresses_of_others(host)))
 
     def addresses_of_others(self, host: str) -> tuple[tuple[str, int], ...]:
         """Returns the (address, port) pairs of all other hosts with processes, for a host to try."""
@@ -378,12 +375,12 @@ class Processes:
         return found + [(name, (self._by_name[name].ip, SSH_PORT)) for name in rest if self.is_node(name)]
 
     def describe_unreachable(self) -> str:
-        """Describes which hosts cannot reach which others, as the processes have reported; "" if all can."""
+        """Describes which hosts cannot reach which others, as their agents have reported; "" if all can."""
         hosts = {f"{address}:{port}": (name, address, port) for name, (address, port) in self._addresses()}
         ports: dict[tuple[str, str, str], set[int]] = {}
-        for process in self.all:
-            for name, address, port in (hosts[one] for one in process.blocked if one in hosts):
-                ports.setdefault((process.host, name, address), set()).add(port)
+        for source, agent in self._agents.items():
+            for name, address, port in (hosts[one] for one in agent.blocked if one in hosts):
+                ports.setdefault((source, name, address), set()).add(port)
         found = []
         for (source, target, address), blocked in sorted(ports.items()):
             listed = "port{} {}".format("s" * (len(blocked) > 1), ", ".join(str(port) for port in sorted(blocked)))

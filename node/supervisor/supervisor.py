@@ -24,7 +24,7 @@ from node.engines.scheduler import Scheduler
 from node.engines.schedulers import SCHEDULERS
 from node.job.cost import find_cost
 from node.job.samples import SampleFile
-from node.protocol import AllocationRequest, JobState, Left, NewFiles, Order, Record, Stall, printable
+from node.protocol import AllocationRequest, JobState, Left, Order, Record, Stall, printable
 from node.supervisor import job_log, launching, publish, recovery, unhealthy_nodes
 from node.supervisor.allocation import Allocation, Client
 from node.supervisor.attempts import restarts
@@ -62,17 +62,10 @@ class Supervisor:
         self.state: JobState | None = None
         self.is_stopped = False  # the job was stopped by a request
         self.is_leaving = False  # this host shuts down, and another head continues the job
-        self.files: dict[str, NewFiles] = {}  # by the host's name
         self.unhealthy: dict[str, list[str]] = {}  # nodes of the current attempt, once it has failed, and the reasons
         self.ended = list(order.attempts)  # the attempts before the current one
-        # The time for which they have run.
-        self.ran_s = sum((one.ended_at or one.started_at) - one.started_at for one in self.ended)
         self.done: dict[str, int] | None = None  # the last batch that they have finished
-        self.attempt = self.make_attempt(len(self.ended) + 1, order.first_process)
-
-    def make_attempt(self, number: int, first_process: int = 0) -> RunningAttempt:
-        """Creates an attempt on the hosts of the job's order, which does not start yet."""
-        return RunningAttempt(number, restarts.next_order(self.order, number), self, first_process)
+        self.attempt = RunningAttempt(len(self.ended) + 1, self, order.first_process)
 
     async def open(self) -> None:
         """Opens the socket. Raises OSError."""
@@ -225,7 +218,7 @@ class Supervisor:
         self.allocation = Allocation(Client(scheduler, order.spec.setup), self.message)
         hosts = await self.allocation.wait(request, order.hosts, note)
         assign_hosts(order, hosts)
-        self.attempt.use(order)
+        self.attempt.processes.use(hosts)
         self.record.nodes = order.hosts
         self.message(f"{', '.join(host.name for host in hosts)} assigned")
         self.set_state("starting")
@@ -243,13 +236,13 @@ class Supervisor:
         attempt, order = self.attempt, self.order
         self.record.held_at = self.record.held_at or time.time()
         launching.take_credentials(order)
-        attempt.order.secrets = order.secrets
         if self.copying is None:
             self.start_copying()
         else:  # in the last copy, the job is queued or waits
             self.save()
             self.copying.hurry()
-        duration_s = None if not order.train.max_duration_s else max(1.0, order.train.max_duration_s - self.ran_s)
+        ran_s = sum((one.ended_at or one.started_at) - one.started_at for one in self.ended)
+        duration_s = None if not order.train.max_duration_s else max(1.0, order.train.max_duration_s - ran_s)
         await attempt.start(duration_s)
         self.save_soon()
 
@@ -276,7 +269,7 @@ class Supervisor:
         if follows == "end":
             return False
         self.note_ended(attempt)
-        self.attempt = self.make_attempt(attempt.number + 1, attempt.processes.first + len(attempt.processes.all))
+        self.attempt = RunningAttempt(attempt.number + 1, self, attempt.processes.first + len(attempt.processes.all))
         self.message(f"attempt {attempt.number} has ended: {ending.error}")
         if follows == "wait":
             self.record.waiting_for = replaced
@@ -288,7 +281,6 @@ class Supervisor:
         """Adds an attempt that has ended to the record, before the next one."""
         self.ended.append(attempt.record())
         self.done = attempt.done or attempt.resumed or self.done
-        self.ran_s += (attempt.ended_at or 0.0) - (attempt.started_at or 0.0)
         self.record.stall, self.record.stacks = None, ()
 
     async def start_again(self) -> None:
@@ -317,7 +309,7 @@ class Supervisor:
         finally:
             self.replacement = None
         self.record.nodes = self.order.hosts
-        self.attempt.use(self.order)
+        self.attempt.processes.use(self.order.hosts)
 
     async def answer(self, message: Any) -> bytes | None:
         """Carries out a client's request. Returns the answer; b"" for none; None to refuse it."""
@@ -390,15 +382,7 @@ class Supervisor:
             self.record.attempts = (*self.ended, attempt.record())
         else:
             self.record.attempts = tuple(self.ended)
-        self.record.files = self.find_files()
         self.record.cost_usd = find_cost(self.record, time.time())
-
-    def find_files(self) -> tuple[NewFiles, ...]:
-        """Returns the job's new files, as the hosts' agents have counted them at their end."""
-        for name, agent in self.attempt.agents.by_host.items():
-            if agent.closed is not None and agent.closed.files is not None:
-                self.files[name] = agent.closed.files
-        return tuple(self.files[host] for host in sorted(self.files))
 
     def note_lost_batches(self, attempt: RunningAttempt) -> None:
         """Completes the record of the previous attempt, once it is known where this one resumes."""
@@ -412,6 +396,8 @@ class Supervisor:
         """Ends all processes of the current attempt on all hosts. Returns those that do not end."""
         self.set_state("ending")
         left = await self.attempt.end()
+        files = {one.host: one for one in (*self.record.files, *self.attempt.find_files())}
+        self.record.files = tuple(files[host] for host in sorted(files))
         for host, why in self.attempt.describe_lost().items():
             text = f"job {self.job} ({self.order.spec.name}) has lost {host}: {why}"
             self.notifier.send("node-lost", text, node=host)
@@ -458,7 +444,7 @@ class Supervisor:
         launching.clean_up(self.job)
         self.log.make_room()
         self.log.put(state=state)
-        self.log.put(result=result, files=self.find_files())
+        self.log.put(result=result, files=record.files)
         self.report_end()
         self.write_all()
         self.log.close()

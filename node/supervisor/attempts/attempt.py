@@ -13,7 +13,7 @@ from node import protocol
 from node.causes.cause import LONGEST, find_cause
 from node.engines.engine import HostLaunch
 from node.job.cost import cost_of
-from node.protocol import Left, Order
+from node.protocol import Left
 from node.setup import process_tree
 from node.supervisor import launching, remains
 from node.supervisor.agents import Agents, HostAgent, wait_for
@@ -28,15 +28,13 @@ from node.tasks import Tasks
 from node.wire import (
     Announced,
     Bar,
-    Blocked,
-    Booted,
-    Copying,
     End,
     Exited,
     Joined,
     Launch,
     Notice,
     Output,
+    Ping,
     Placed,
     Refuse,
     Reported,
@@ -54,16 +52,17 @@ if TYPE_CHECKING:
 AGENTS_END_S = 5.0
 LAST_OUTPUT_S = 2.0  # from the end of a job's processes on a host to the end of the connection
 STOP_COPY_S = 15.0  # of the job's files to S3: less than `cluster stop` waits
-ProcessReport = Started | Bar | Joined | Exited | Used | Placed | Blocked
+ProcessReport = Started | Bar | Joined | Exited | Used | Placed
 
 
 class RunningAttempt:
-    """An attempt. number: 1 for the first. order: the attempt's own, with its hosts. started_at: None before `start`.
+    """An attempt, on the hosts of the job's order. number: 1 for the first. started_at: None before `start`.
 
     is_over: whether no more of its processes may start.
     """
 
-    def __init__(self, number: int, order: Order, job: "Supervisor", first_process: int = 0) -> None:
+    def __init__(self, number: int, job: "Supervisor", first_process: int = 0) -> None:
+        order = job.order
         self.number, self.order, self._job = number, order, job
         tasks = self._tasks = Tasks(asyncio.get_running_loop(), job.fail)
         self.agents = Agents(self.on_message, self.lose, job.fail)
@@ -74,19 +73,13 @@ class RunningAttempt:
             order, self.processes, tasks, job.report_stall, self.outcome.end_stalled, keep=job.keep_stacks
         )
         self.stacks = StackRequests(self.processes)
-        self.interruption = Interruption(order, hosts, tasks, job.message, self.outcome.interrupt)
+        self.interruption = Interruption(order, hosts, tasks, job.message, self.outcome.decide)
         self.started_at: float | None = None
         self.ended_at: float | None = None
         self.lost: tuple[str, ...] = ()
         self.unhealthy: tuple[str, ...] = ()  # those that can be replaced
         self.resumed: dict[str, int] | None = None  # the batch from which it resumes
         self.is_running = self.is_over = False
-
-    def use(self, order: Order) -> None:
-        """Runs on the hosts of the job's order, which have changed."""
-        ours = restarts.next_order(order, self.number)
-        self.order.hosts, self.order.hostfile = ours.hosts, ours.hostfile
-        self.processes.use(ours.hosts)
 
     @property
     def done(self) -> dict[str, int] | None:
@@ -138,10 +131,7 @@ class RunningAttempt:
             self.announce(agent, message)
         elif isinstance(message, ProcessReport):
             self.on_report(message)
-        elif isinstance(message, Booted):
-            agent.boot = message.boot
-        elif isinstance(message, Copying):
-            agent.copying_at = time.monotonic()
+        elif isinstance(message, Ping) and message.is_copying:
             self.outcome.note_copying()
         elif isinstance(message, VolumeDead):
             self.outcome.fail(f"{agent.host.name}: {message.text}")
@@ -177,11 +167,6 @@ class RunningAttempt:
         for row in self._job.clients.end_bar(process.number):
             self._job.log.put_line(process.number, row)
         self._job.log.end_output(process.number, process.last_lines)
-
-    def end_outputs(self) -> None:
-        """Writes the end of the output of all processes."""
-        for process in self.processes.all:
-            self.end_output(process)
 
     def on_worker(self, process: JobProcess, text: str) -> None:
         """Handles a line of a worker's output."""
@@ -244,10 +229,8 @@ class RunningAttempt:
             self.note_exit(process, message)
         elif isinstance(message, Used):
             self.stalls.on_use(process, message)
-        elif isinstance(message, Placed):
-            self.on_location(process, message)
         else:
-            process.blocked = message.addresses
+            self.on_location(process, message)
 
     def on_location(self, process: JobProcess, message: Placed) -> None:
         """Handles a report about where a process is."""
@@ -351,7 +334,8 @@ class RunningAttempt:
                 left.setdefault(agent.host.name, []).extend(agent.closed.left)
         last = [one for one in awaited if not one.is_done.is_set() and one.host.name not in left]
         await wait_for([asyncio.ensure_future(one.is_done.wait()) for one in last], LAST_OUTPUT_S)
-        self.end_outputs()
+        for process in self.processes.all:
+            self.end_output(process)
         await self.agents.end()
         for process in self.processes.all:  # for the launchers that wait for them
             process.has_ended.set()
@@ -360,6 +344,11 @@ class RunningAttempt:
         self.lost = restarts.find_lost(self.ending, suspects, left, rebooted)
         self.ended_at = time.time()
         return left
+
+    def find_files(self) -> list[protocol.NewFiles]:
+        """Returns the job's new files on each host, as its agent has counted them at its end."""
+        closed = (agent.closed for agent in self.agents.by_host.values() if agent.closed is not None)
+        return [one.files for one in closed if one.files is not None]
 
     def find_cause(self, culprit: JobProcess) -> str | None:
         """Returns why its first process failed, if that is known."""

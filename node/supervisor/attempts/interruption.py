@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 
 from node.protocol import Order
 from node.supervisor.agents import HostAgent
+from node.supervisor.attempts.restarts import AttemptEnd
 from node.tasks import Tasks
 from node.wire import Notice, SaveCheckpoint
 
@@ -22,7 +23,7 @@ def grace_s(order: Order, notice: Notice, now: float) -> float:
 
 
 class Interruption:
-    """The notices of one attempt. interrupt(hosts, error): ends the attempt, because these nodes will end."""
+    """The notices of one attempt. decide(ending): ends the attempt."""
 
     def __init__(
         self,
@@ -30,10 +31,10 @@ class Interruption:
         agents: Mapping[str, HostAgent],
         tasks: Tasks,
         message: Callable[[str], None],
-        interrupt: Callable[[tuple[str, ...], str], None],
+        decide: Callable[[AttemptEnd], None],
     ) -> None:
         self._order, self._agents, self._tasks = order, agents, tasks
-        self._message, self._interrupt = message, interrupt
+        self._message, self._decide = message, decide
         self._notices: dict[str, Notice] = {}
         self._has_ended = False
         self.progress: dict[str, int] | None = None  # the last finished batch of the foremost worker
@@ -54,18 +55,14 @@ class Interruption:
         at = "soon" if notice.at is None else time.strftime("at %H:%M:%S UTC", time.gmtime(notice.at))
         self._message(f"spot notice: EC2 will {notice.action} {host} {at}")
         if is_first:
-            self.notify_all()
+            for one in self._agents.values():  # their processes save a checkpoint
+                one.put(SaveCheckpoint())
         if self._order.train.on_node_loss == "fail":
             return  # the job may end before the node does
         seconds = grace_s(self._order, notice, time.time())
         if is_first:
             self._message(f"waiting up to {seconds:.0f} s for a checkpoint")
         self._tasks.later(seconds, self._give_up)  # the node that ends first counts
-
-    def notify_all(self) -> None:
-        """Tells the job's processes to save a checkpoint."""
-        for agent in self._agents.values():
-            agent.put(SaveCheckpoint())
 
     def note_saved(self, who: str, saved: "dict[str, int]") -> None:
         """Handles a report of a saved checkpoint, which has no effect without a notice. who: the process's name."""
@@ -92,5 +89,5 @@ class Interruption:
 
     def _end(self) -> None:
         self._has_ended = True
-        names = list(self._notices)
-        self._interrupt(tuple(names), f"{' and '.join(names)}: interrupted by EC2 (spot notice)")
+        error = f"{' and '.join(self.hosts)}: interrupted by EC2 (spot notice)"
+        self._decide(AttemptEnd("failed", 1, error, "notice", lost=self.hosts))

@@ -1,4 +1,4 @@
-"""Decides what follows an attempt of a job, and creates the order of the next one. Pure.
+"""Decides what follows an attempt of a job, and replaces hosts in its order. Pure.
 
 A lost node is not a failure of the job: with on_node_loss = "requeue", the next attempt starts once the node has been
 replaced, at most `restarts` times; so it does after a hang with on_stall = "requeue". A job that fails by itself starts
@@ -14,7 +14,6 @@ from msgspec.structs import replace
 
 from node.protocol import LOSSES, Attempt, EndReason, JobHost, JobState, Left, Order
 
-ATTEMPT, RESUME = "CLUSTER_ATTEMPT", "CLUSTER_RESUME"
 MOST_BATCHES = 1 << 31  # protocol.Count
 # The lines that this project's scripts print when they resume, as with CLUSTER_RESUME=1, and without a checkpoint.
 RESUMED = re.compile(r"Resumed from epoch (\d{1,9}) batch (\d{1,9})")
@@ -90,14 +89,6 @@ def explain_end(lost: Sequence[str], before: Iterable[Attempt]) -> str:
     restarts = sum(attempt.reason in LOSSES for attempt in before)
     after = f", after {restarts} restart{'s' * (restarts > 1)}" if restarts else ""
     return f"{', '.join(lost)} lost{after}"
-
-
-def next_order(order: Order, number: int) -> Order:
-    """Returns the order of an attempt: a copy of the job's order, with the variables of that attempt."""
-    env = {**order.env, ATTEMPT: str(number)}
-    if number == 1:
-        return replace(order, env=env)
-    return replace(order, env={**env, RESUME: "1"})
 
 
 def find_refused(hosts: Sequence[JobHost], waiting_for: Collection[str], present: Collection[str] = ()) -> str | None:

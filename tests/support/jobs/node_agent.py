@@ -60,7 +60,7 @@ class NodeAgent:
         """Returns the next message except a ping; None at the end."""
         for line in self._lines:
             message: Any = decode(line, FromAgent)  # type: ignore[arg-type] # a union
-            if not isinstance(message, Ping):
+            if message != Ping():
                 self.messages.append(message)
                 return message
         return None

@@ -13,7 +13,7 @@ from node.engines import ENGINES
 from node.programs import shim_words
 from node.setup import process_tree
 from node.staging.outputs import GIVE_UP_S
-from node.wire import Announced, Booted, Closed, Copying, End, Exited, Started
+from node.wire import Announced, Booted, Closed, End, Exited, Ping, Started
 from node_agent import NodeAgent, end_from_outside, home, run_agent
 from waits import until
 
@@ -156,7 +156,7 @@ def test_a_job_that_is_stopped_while_it_copies_its_files_gives_up_soon() -> None
         agent.start("/bin/sh", "-c", "echo model >$CLUSTER_OUTPUT_DIR/model", env=env)
         agent.read_until(Exited)
         agent.send(End())
-        agent.read_until(Copying)
+        assert agent.read_until(Ping).is_copying
         agent.send(End(0.2))
         began = time.monotonic()
         files = agent.read_until(Closed).files

@@ -41,10 +41,9 @@ def test_the_heads_programs_keep_a_logins_proxies(monkeypatch: pytest.MonkeyPatc
 
 
 def test_mpiruns_daemon_gets_no_secret() -> None:
-    """It gets what set-up commands have exported, such as the module with Open MPI."""
-    known = make_processes(launcher="mpi", python="/e/bin/python", secrets={"S": "hush"}, env={"A": "b"}, setup="d")
+    known = make_processes(launcher="mpi", python="/e/bin/python", secrets={"S": "hush"}, env={"A": "b"})
     order = known.order_of_program("orted x")
-    assert (order.commands, order.setup) == ((("/bin/sh", "-c", "orted x"),), "d")
+    assert order.commands == (("/bin/sh", "-c", "orted x"),)
     assert order.env == {"PATH": "/e/bin:/usr/local/bin:/usr/bin:/bin"}
 
 

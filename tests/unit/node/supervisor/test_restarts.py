@@ -98,15 +98,6 @@ def test_which_nodes_are_lost(ending: AttemptEnd, suspects: Any, left: Any, rebo
     assert restarts.find_lost(ending, suspects, left, rebooted) == lost
 
 
-def test_later_attempts_resume() -> None:
-    given = order(command=("python", "/code/train_mnist.py"), env={"A": "1"})
-    first, second = restarts.next_order(given, 1), restarts.next_order(given, 2)
-    assert first.env == {"A": "1", "CLUSTER_ATTEMPT": "1"}
-    assert second.env == {"A": "1", "CLUSTER_ATTEMPT": "2", "CLUSTER_RESUME": "1"}
-    assert given.env == {"A": "1"}
-    assert second.spec == given.spec
-
-
 @pytest.mark.parametrize(
     ("names", "waiting_for", "refused"),
     [
@@ -154,7 +145,7 @@ def test_a_later_notice_does_not_extend_the_time_for_a_checkpoint(timers: Timers
     """The first node ends as announced: until then, its files must have been copied."""
     ended: list[Any] = []
     given = order(checkpoint_grace=600)
-    notices = Interruption(given, {}, timers, lambda _: None, lambda hosts, _: ended.append(hosts))
+    notices = Interruption(given, {}, timers, lambda _: None, lambda ending: ended.append(ending.lost))
     for name, in_s in (("node-0", 120), ("node-1", 119)):
         agent: Any = SimpleNamespace(host=JobHost(name=name))
         notices.note_notice(agent, Notice(action="terminate", at=time.time() + in_s))

@@ -31,17 +31,22 @@ class HostsAgent:
     """A connection to the agent of a host, which answers at once."""
 
     is_open = True
+    blocked: tuple[str, ...] = ()
 
     def __init__(self, job: "Job", host: str) -> None:
         self._job, self._host = job, host
 
     def put(self, message: Inspect | TakeStack | Reach) -> None:
+        if isinstance(message, Reach):
+            lost = {ADDRESSES[name] for name in self._job.lost.get(self._host, ())}
+            self.blocked = tuple(f"{ip}:{port}" for ip, port in message.addresses if ip in lost)
+            return
         process: Any = self._job.processes.by_number(message.p)
         assert process.host == self._host
         if isinstance(message, Inspect):
             self._job.looks += 1
             self._job.stalls.on_use(process, self._job.uses[process.name])
-        elif isinstance(message, TakeStack):
+        else:
             self._job.asked_nccl |= {process.name} if message.nccl else set()
             if process.name in self._job.locations:
                 location = location_of(self._job.locations[process.name])
@@ -51,9 +56,6 @@ class HostsAgent:
                     self._job.uses[process.name] = Used(use.p, use.cpu_s + 2, use.bytes + 400_000, (), recorded=True)
                 is_native = message.native and process.name in self._job.spins
                 self._job.stalls.on_location(process, replace(location, waits=True) if is_native else location)
-        else:
-            lost = {ADDRESSES[name] for name in self._job.lost.get(self._host, ())}
-            process.blocked = tuple(f"{ip}:{port}" for ip, port in message.addresses if ip in lost)
 
 
 class Job:
