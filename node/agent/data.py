@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import shlex
+import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,7 @@ class JobData:
 
     def __init__(self, job: str, tasks: Tasks) -> None:
         self._job, self._tasks = job, tasks
-        self._is_stopped = False
+        self._stopped = threading.Event()
         self._data: LocalData | None = None
         self._outputs: Outputs | None = None
         self._beginning: asyncio.Task[None] | None = None  # to copy outputs
@@ -51,9 +52,7 @@ class JobData:
 
         def bring() -> None:
             outputs = self._open_outputs(env, soon)
-            data = self._data = local_data.LocalData(env, soon)
-            if self._is_stopped:
-                data.stop()
+            data = self._data = local_data.LocalData(env, soon, self._stopped)
             saved = outputs.find_saved()
             self.paths = {**data.bring(shlex.split(env.get(STAGED, "")), saved), **outputs.paths}
             outputs.note_saved(saved)
@@ -98,9 +97,7 @@ class JobData:
 
     def stop(self) -> None:
         """Ends `bring` soon."""
-        self._is_stopped = True
-        if self._data is not None:
-            self._data.stop()
+        self._stopped.set()
 
     def begin_to_finish(self) -> bool:
         """Notes that the job's processes have ended. Returns whether there are outputs to copy."""

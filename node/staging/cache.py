@@ -48,7 +48,7 @@ class Cache:
         self.most_bytes = most_bytes
         for name in ("objects", "incoming", "users"):
             _make_own(self.path(name))
-        self._user = self.path("users", f"{os.getpid()}-{_random_digits()}")
+        self._user = self.path("users", f"{os.getpid()}-{random.getrandbits(32):08x}")
         with self.locked():
             os.mkdir(self._user, 0o700)
             self._user_lock = os.open(self._user, os.O_RDONLY)
@@ -222,10 +222,6 @@ def _size(entry: "os.DirEntry[str]") -> int:
     with contextlib.suppress(FileNotFoundError):
         return entry.stat().st_size
     return 0
-
-
-def _random_digits() -> str:
-    return f"{random.getrandbits(32):08x}"
 
 
 def _read(path: str) -> str:

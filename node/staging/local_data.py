@@ -34,10 +34,13 @@ class Stopped(Exception):
 class LocalData:
     """The data of one job on this node. env: that of its processes. message: shows a line to the user.
 
+    stopped: once set, `bring` ends soon.
     folder: $CLUSTER_DATA_DIR, that of [data] url; None until data has been brought.
     """
 
-    def __init__(self, env: Mapping[str, str], message: Callable[[str], None]) -> None:
+    def __init__(
+        self, env: Mapping[str, str], message: Callable[[str], None], stopped: threading.Event | None = None
+    ) -> None:
         self._store = s3.Store(env)
         self._host = env.get("CLUSTER_HOST", "data")
         self._url = env.get("CLUSTER_DATA_URL", "")
@@ -48,14 +51,10 @@ class LocalData:
         self._output = env["CLUSTER_OUTPUT_DIR"]
         self._shares_disk = os.stat(self._output).st_dev == os.stat(folder).st_dev
         self.folder: str | None = None
-        self._stopped = threading.Event()
+        self._stopped = stopped or threading.Event()
         self._received_bytes = 0
         self._unverified: list[str] = []
         self._lock = threading.Lock()
-
-    def stop(self) -> None:
-        """Ends `bring` soon."""
-        self._stopped.set()
 
     def close(self) -> None:
         """Removes the job's folder; the objects stay for later jobs."""

@@ -247,10 +247,10 @@ def test_progress_is_shown(proxy: str, faults: RangeFaults, disk: Path, monkeypa
 
 
 def test_a_job_that_ends_stops_the_copy(proxy: str, disk: Path) -> None:
-    with closing(LocalData(make_env(proxy, disk), print)) as data:
-        data.stop()
-        with pytest.raises(Stopped):
-            data.bring(["s3://data/large"])
+    stopped = threading.Event()
+    stopped.set()
+    with closing(LocalData(make_env(proxy, disk), print, stopped)) as data, pytest.raises(Stopped):
+        data.bring(["s3://data/large"])
 
 
 def test_a_kill_at_any_moment_does_no_harm(proxy: str, faults: RangeFaults, disk: Path) -> None:
