@@ -10,6 +10,7 @@ runs in a child process with a time limit. Keys and passwords stay in /run, in m
 """
 
 import asyncio
+import contextlib
 import fcntl
 import glob
 import json
@@ -109,7 +110,9 @@ def find_user() -> pwd.struct_passwd:
 
 def read_notes() -> dict[str, Any]:
     """The mounts that this program has made since the last boot: {mount: entry}."""
-    found: dict[str, Any] = json.loads(_read(NOTES) or "{}")
+    found: dict[str, Any] = {}
+    with contextlib.suppress(FileNotFoundError), open(NOTES) as stream:
+        found = json.load(stream)
     return found
 
 
@@ -211,15 +214,6 @@ def stop_serving() -> None:
     if os.path.exists(NFS_EXPORTS):
         os.unlink(NFS_EXPORTS)
         call(["exportfs", "-ra"])
-
-
-def _read(path: str) -> str:
-    """The content of a file; "" if it cannot be read."""
-    try:
-        with open(path) as stream:
-            return stream.read()
-    except OSError:
-        return ""
 
 
 # -- mounting ----------------------------------------------------------------------------------------------------------
