@@ -4,7 +4,7 @@ import asyncio
 import os
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -110,7 +110,7 @@ class Agents:
             is_here = host == order.hosts[0]
             child = process_tree.start(
                 command(order, host),
-                environment(order),
+                {**os.environ, process_tree.JOB_VARIABLE: order.spec.id},
                 "/",
                 stdin=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -191,8 +191,3 @@ def command(order: Order, host: JobHost) -> list[str]:
     remote = run_program("env", f"{process_tree.JOB_VARIABLE}={order.spec.id}", *words)
     # ssh waits longer than the supervisor, which reports a silent host better.
     return ssh_command(host, remote, patience=max(3, int(order.train.silence_timeout_s / 2) + 2))
-
-
-def environment(order: Order) -> Mapping[str, str]:
-    """Returns the environment of the agent on the head, and of ssh: this login's."""
-    return {**os.environ, process_tree.JOB_VARIABLE: order.spec.id}

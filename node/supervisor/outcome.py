@@ -3,11 +3,10 @@
 import asyncio
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from foundation.durations import render_duration
 from node.causes.cause import is_of_peer
-from node.protocol import Order
 from node.supervisor.agents import HostAgent
 from node.supervisor.attempts.restarts import AttemptEnd
 from node.supervisor.processes import JobProcess, Processes
@@ -33,17 +32,15 @@ class Outcome:
 
     def __init__(
         self,
-        order: Order,
         processes: Processes,
-        agents: Mapping[str, HostAgent],
         tasks: Tasks,
         *,
         message: Callable[[str], None],
         warn: Callable[[str, str | None], None],
     ) -> None:
-        self._order, self._processes, self._agents = order, processes, agents
+        self._order, self._processes = processes.order, processes
         self._tasks, self._message, self._warn = tasks, message, warn
-        self._failed: list[JobProcess] = []
+        self.failed: list[JobProcess] = []
         self.culprit: JobProcess | None = None  # the process whose failure has ended the attempt
         self.decided: AttemptEnd | None = None
         self.is_decided = asyncio.Event()
@@ -89,7 +86,7 @@ class Outcome:
 
     def _check_silence(self) -> None:
         silence_s = self._order.train.silence_timeout_s
-        for agent in self._agents.values():
+        for agent in self._processes.agents.values():
             if not agent.is_open:
                 continue
             if agent.received_at is None:  # ssh is still connecting, or Python starting
@@ -149,11 +146,6 @@ class Outcome:
         is_loss = self._order.train.on_stall == "requeue"
         self.decide(AttemptEnd("failed", OVERTIME, error, "stalled" if is_loss else "error"))
 
-    @property
-    def has_failed(self) -> bool:
-        """Whether one of the job's processes has failed."""
-        return bool(self._failed)
-
     # -- kv-store ------------------------------------------------------------------------------------------------
 
     def note_joined(self) -> None:
@@ -211,7 +203,7 @@ class Outcome:
         if process.failed and is_done:
             self._message(self._processes.describe_exit(process) + ", after all workers had finished")
         elif process.failed:
-            self._failed.append(process)
+            self.failed.append(process)
             have_ended = bool(workers) and all(one.exit_code is not None for one in workers)
             is_consequence = is_of_peer(process.last_lines) or (process.is_daemon and process.signal not in CRASHES)
             delay_s = 0.0 if have_ended else ENDED_GRACE_S if is_consequence else GATHER_S
@@ -265,7 +257,7 @@ class Outcome:
 
     def _fail_with_all(self) -> None:
         # A launcher fails because of its processes.
-        failed = [process for process in self._failed if process.role != "launcher"] or self._failed
+        failed = [process for process in self.failed if process.role != "launcher"] or self.failed
         # The other nodes' reports may be faster, and a process whose peer is gone is not the first.
         failed.sort(key=lambda process: (process.signal not in CRASHES, is_of_peer(process.last_lines)))
         if self.decided is None:

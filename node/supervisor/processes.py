@@ -111,7 +111,7 @@ class Processes:
     """
 
     def __init__(self, order: Order, agents: Mapping[str, HostAgent], first: int = 0) -> None:
-        self.order, self._agents, self.first = order, agents, first
+        self.order, self.agents, self.first = order, agents, first
         self.engine = ENGINES[order.train.launcher]
         self.all: list[JobProcess] = []
         self.use(order.hosts)
@@ -139,7 +139,7 @@ class Processes:
         """Adds a process and returns it. host: its address or name. title: as in JobProcess."""
         title = title or (self.engine.program if role == "launcher" else "")
         name = self._names.get(host, host)
-        process = JobProcess(self.first + len(self.all), role, name, self._agents[name], title=title)
+        process = JobProcess(self.first + len(self.all), role, name, self.agents[name], title=title)
         self.all.append(process)
         return process
 
@@ -378,7 +378,7 @@ class Processes:
         """Describes which hosts cannot reach which others, as their agents have reported; "" if all can."""
         hosts = {f"{address}:{port}": (name, address, port) for name, (address, port) in self._addresses()}
         ports: dict[tuple[str, str, str], set[int]] = {}
-        for source, agent in self._agents.items():
+        for source, agent in self.agents.items():
             for name, address, port in (hosts[one] for one in agent.blocked if one in hosts):
                 ports.setdefault((source, name, address), set()).add(port)
         found = []

@@ -11,7 +11,7 @@ import os
 import signal
 import time
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any, NoReturn
 
@@ -76,26 +76,20 @@ class Supervisor:
     async def run(self) -> None:
         """Runs the job to its end: one attempt after another."""
         self.tasks.begin(recovery.show_life(self.job))
-        await self.attend(self.begin)
+        await self.attend(self.begin())
         while True:
             left = await self.end()
             if not await self.continues(left):
                 break
-            await self.attend(self.start_again)
+            await self.attend(self.start_again())
         await self.conclude(left)
 
-    async def attend(self, start: Callable[[], Awaitable[None]]) -> None:
+    async def attend(self, start: Coroutine[Any, Any, None]) -> None:
         """Starts the current attempt, and waits until its end is decided. An error ends the job."""
-        outcome = self.attempt.outcome
-        starting = asyncio.ensure_future(start())
-        decided = asyncio.ensure_future(outcome.is_decided.wait())
-        await asyncio.wait([starting, decided], return_when=asyncio.FIRST_COMPLETED)
+        starting = self.tasks.begin(start)
+        await self.attempt.outcome.is_decided.wait()
         starting.cancel()
         await asyncio.wait([starting])
-        error = None if starting.cancelled() else starting.exception()
-        if error is not None:
-            self.fail(error)
-        await decided
 
     def fail(self, error: BaseException) -> None:
         """Ends the job because of an error."""

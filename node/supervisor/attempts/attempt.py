@@ -68,7 +68,7 @@ class RunningAttempt:
         self.agents = Agents(self.on_message, self.lose, job.fail)
         hosts = self.agents.by_host
         self.processes = Processes(order, hosts, first_process)
-        self.outcome = Outcome(order, self.processes, hosts, tasks, message=job.message, warn=job.warn)
+        self.outcome = Outcome(self.processes, tasks, message=job.message, warn=job.warn)
         self.stalls = Stalls(
             order, self.processes, tasks, job.report_stall, self.outcome.end_stalled, keep=job.keep_stacks
         )
@@ -147,7 +147,7 @@ class RunningAttempt:
         process = self.processes.by_number(message.p)
         if process is None:
             return
-        if process.role == "launcher" and (self.is_over or self.outcome.has_failed):
+        if process.role == "launcher" and (self.is_over or self.outcome.failed):
             return  # such as torchrun's own traceback: the user already sees the reason
         for text in message.lines:
             self._job.log.put_line(process.number, text)

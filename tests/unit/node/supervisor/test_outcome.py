@@ -29,7 +29,7 @@ class Job:
         order = make_order(**{"hosts": HOSTS, "workers": 2, "servers": 1, **more})
         self.agents = make_agents(order)
         self.processes = Processes(order, self.agents)
-        self.outcome = outcome.Outcome(order, self.processes, self.agents, self.timers, message=never, warn=never)
+        self.outcome = outcome.Outcome(self.processes, self.timers, message=never, warn=never)
         self.launcher = self._add("launcher", "node-0", 77)
         self.scheduler = self._add("scheduler", "node-0", 1)
         self.workers = [self._add("worker", host.name, 2) for host in HOSTS]
