@@ -1,6 +1,5 @@
 """A process's environment, output folder and open-file limit, and checks of the network."""
 
-import itertools
 import os
 import re
 import socket
@@ -91,10 +90,8 @@ def fill_in(words: Sequence[str], env: Mapping[str, str]) -> tuple[str, ...]:
 
 def find_unreachable(addresses: Sequence[tuple[str, int]]) -> list[str]:
     """Returns the ports that this host cannot reach, sorted, as ["10.0.0.5:34567", ...]. Tries all at once."""
-    fails = map_in_threads(
-        lambda address, _: try_port(*address, REACH_TIMEOUT_S) is not None, addresses, threads=len(addresses)
-    )
-    return sorted(f"{host}:{port}" for (host, port) in itertools.compress(addresses, fails))
+    errors = map_in_threads(lambda one, _: try_port(*one, REACH_TIMEOUT_S), addresses, threads=len(addresses))
+    return sorted(f"{host}:{port}" for (host, port), error in zip(addresses, errors, strict=True) if error is not None)
 
 
 def try_port(host: str, port: int, timeout_s: float = CONNECT_TIMEOUT_S) -> OSError | None:
