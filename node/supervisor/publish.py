@@ -17,7 +17,6 @@ from node import instance_credentials, job_folder
 
 if TYPE_CHECKING:
     from node.job.event_files import EventFiles
-    from node.staging import s3
 
 EVERY_S = 60.0
 REST = 10  # copying a large log takes at most one tenth of the time
@@ -107,7 +106,7 @@ class Copying:
             found = os.stat(path)
             version = (found.st_size, found.st_mtime_ns)
             if self._published.get(name) != version:
-                self._open().put_file(path, self._url + name)
+                self._put(path, self._url + name)
                 self._published[name] = version
         except Exception as error:  # noqa: BLE001 - all are reported; StoreError is the usual one
             kind = getattr(error, "code", None) or getattr(error, "errno", None) or type(error).__name__
@@ -115,13 +114,14 @@ class Copying:
             return False
         return True
 
-    def _open(self) -> "s3.Store | Folder":
-        """Opens the target of the copies. Raises OSError, ValueError."""
-        if self._url.startswith("/"):
-            return Folder()
+    def _put(self, path: str, url: str) -> None:
+        """Copies a file. Raises OSError, ValueError."""
+        if url.startswith("/"):
+            put_in_folder(path, url)
+            return
         from node.staging import s3  # noqa: PLC0415 - importing obstore takes 0.1 s of every command on the head
 
-        return s3.Store({**self._env, **self._secrets()})
+        s3.Store({**self._env, **self._secrets()}).put_file(path, url)
 
     def _report(self, kind: object, text: str) -> None:
         """Adds a message for the user, once for each kind of problem."""
@@ -130,14 +130,11 @@ class Copying:
             self._message(text)
 
 
-class Folder:
-    """A folder on a volume, with the same method as s3.Store."""
-
-    def put_file(self, path: str, url: str) -> None:
-        """Replaces a file atomically. Raises OSError."""
-        os.makedirs(os.path.dirname(url), exist_ok=True)
-        fresh = url + ".new"
-        job_folder.remove(fresh)
-        with open(path, "rb") as source, open(fresh, "xb") as target:  # "x": no link, which any node can make there
-            shutil.copyfileobj(source, target)
-        os.replace(fresh, url)
+def put_in_folder(path: str, there: str) -> None:
+    """Replaces a file on a volume atomically. Raises OSError."""
+    os.makedirs(os.path.dirname(there), exist_ok=True)
+    fresh = there + ".new"
+    job_folder.remove(fresh)
+    with open(path, "rb") as source, open(fresh, "xb") as target:  # "x": no link, which any node can make there
+        shutil.copyfileobj(source, target)
+    os.replace(fresh, there)

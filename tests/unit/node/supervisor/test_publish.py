@@ -113,6 +113,6 @@ def test_a_link_on_the_volume_is_not_followed(folder: Path, tmp_path: Path) -> N
     target.parent.mkdir()
     for _ in range(2):
         Path(f"{target}.new").symlink_to(profile)
-        publish.Folder().put_file(str(folder / "events"), str(target))
+        publish.put_in_folder(str(folder / "events"), str(target))
     assert (profile.read_text(), target.read_text()) == ("mine", (folder / "events").read_text())
     assert [path.name for path in target.parent.iterdir()] == ["events"]
