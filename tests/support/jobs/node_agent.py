@@ -8,6 +8,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -64,6 +65,11 @@ class NodeAgent:
                 self.messages.append(message)
                 return message
         return None
+
+    def has_ping(self) -> bool:
+        """Reads up to the next ping. Returns whether it is among five messages."""
+        found: Any = (decode(line, FromAgent) for line in islice(self._lines, 5))  # type: ignore[arg-type] # a union
+        return any(isinstance(message, Ping) for message in found)
 
     def read_until(self, kind: type[T], p: int | None = None) -> T:
         """Reads up to the next message of this kind, of process `p` if given, and returns it."""

@@ -80,3 +80,7 @@ def test_the_last_lines_of_roles_and_ranks(
 )
 def test_no_line_but_the_result(log: bytes, sent: bytes) -> None:
     assert tail(log, tail=0) == sent
+
+
+def test_a_damaged_line_is_a_line() -> None:
+    assert tail(b"damaged\n" + encode(RESULT), tail=1) == b"damaged\n" + encode(RESULT)

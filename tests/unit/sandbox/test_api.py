@@ -7,10 +7,28 @@ import pytest
 from moto.ec2.exceptions import EC2ClientError
 
 from ec2_sandbox.api import limits
+from ec2_sandbox.api.limits import find_quota
 from ec2_sandbox.api.prices import ON_DEMAND, spot_price
+from ec2_sandbox.config import Market
 from ec2_sandbox.faults import FaultBook
 
 NOW = dt.datetime(2026, 1, 10, 13, tzinfo=dt.UTC)
+
+
+@pytest.mark.parametrize(
+    ("instance_type", "market", "code"),
+    [
+        ("c5.xlarge", "on-demand", "L-1216C47A"),
+        ("im4gn.large", "on-demand", "L-1216C47A"),
+        ("g4dn.xlarge", "on-demand", "L-DB2E81BA"),
+        ("p4d.24xlarge", "on-demand", "L-417A185B"),
+        ("p5en.48xlarge", "spot", "L-7212CCBC"),
+        ("x2iedn.xlarge", "on-demand", None),
+    ],
+)
+def test_every_type_counts_against_its_quota(instance_type: str, market: Market, code: str | None) -> None:
+    quota = find_quota(instance_type, market)
+    assert (quota.code if quota else None) == code
 
 
 def test_spot_prices_are_steady_and_below_on_demand() -> None:

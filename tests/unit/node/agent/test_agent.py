@@ -5,16 +5,18 @@ import signal
 import socket
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
-from node import wire
+from node import job_folder, wire
 from node.engines import ENGINES
 from node.programs import shim_words
 from node.setup import process_tree
 from node.staging.outputs import GIVE_UP_S
 from node.wire import Announced, Booted, Closed, End, Exited, Ping, Started
 from node_agent import NodeAgent, end_from_outside, home, run_agent
+from train.job.job_plan import new_job_id
 from waits import until
 
 pytestmark = pytest.mark.usefixtures("home")
@@ -146,6 +148,18 @@ def test_a_killed_agent_takes_its_children_along() -> None:
         assert not is_gone(daemon)
         assert end_from_outside(agent.job) == []
         assert is_gone(daemon)
+
+
+def test_a_copy_of_the_jobs_files_does_not_delay_its_end() -> None:
+    """A stopped job needs none; `cluster stop` waits for 30 s."""
+    job = new_job_id()
+    os.makedirs(job_folder.path(job))
+    Path(job_folder.path(job, "placing-1")).touch()  # another host with this home folder makes the copy
+    with run_agent(job=job) as agent:
+        agent.start("true")
+        agent.read_until(Copying)
+        agent.send(End())
+        assert agent.has_ping()
 
 
 def test_a_job_that_is_stopped_while_it_copies_its_files_gives_up_soon() -> None:

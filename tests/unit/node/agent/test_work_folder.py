@@ -2,6 +2,7 @@
 
 import errno
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -60,6 +61,24 @@ def test_the_next_attempt_finds_what_the_job_wrote(tree: Path) -> None:
     assert ((work / "train.py").read_text(), new()) == ("changed", {"train.py": None, "checkpoint": None})
 
 
+def test_an_attempt_waits_for_the_copy_of_another_host(tree: Path) -> None:
+    """Hosts may share the home folder, and locks do not reach over NFS."""
+    claim = Path(job_folder.path("j", "placing-1"))
+    claim.parent.mkdir(parents=True)
+    claim.touch()
+    waiting = threading.Thread(target=place, args=(tree,))
+    waiting.start()
+    waiting.join(0.2)
+    assert waiting.is_alive()
+    claim.write_text("placed")
+    waiting.join(5)
+    assert not waiting.is_alive()
+    assert not Path(job_folder.path("j", "work")).exists()
+    claim.write_text("No space left on device")
+    with pytest.raises(OSError, match="another process of the job failed: No space left"):
+        place(tree)
+
+
 def test_a_full_disk_is_named_and_gets_its_space_back(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -89,6 +108,13 @@ def test_a_full_disk_is_named_and_gets_its_space_back(tree: Path, monkeypatch: p
 def test_what_a_job_has_created(tree: Path, write: Callable[[Path], object], found: dict[str, str | None]) -> None:
     write(place(tree))
     assert new() == found
+
+
+def test_a_replaced_node_has_what_earlier_attempts_have_saved(tree: Path) -> None:
+    """It comes from S3, with the objects' times."""
+    work_folder.place("j", job_folder.path("j", "work"), str(tree), attempt=2)
+    write(Path(job_folder.path("j", "output/s3/net")), mtime=1)
+    assert new() == {"output/s3/net": None}
 
 
 def test_files_of_jobs_before_in_the_users_own_folder_are_not_the_jobs(tree: Path, tmp_path: Path) -> None:

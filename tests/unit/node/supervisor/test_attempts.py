@@ -9,7 +9,10 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
+
+import pynvml
 
 from http_server import serve_metadata
 from job_host import LocalHead, job_host, job_id
@@ -168,3 +171,16 @@ def test_a_head_does_not_replace_itself(job_host: LocalHead) -> None:
         job_host.kill_supervisor()  # as by the end of the head
         assert job_host.ask("list")[0]["jobs"][0]["error"] == "node-0 was shut down"  # it has booted again
     assert "replaced" not in job_host.events()
+
+
+def test_a_new_node_is_not_called_unhealthy(job_host: LocalHead) -> None:
+    [site] = Path(job_host.python).parents[1].glob("lib/python*/site-packages")
+    (site / "pynvml.py").symlink_to(pynvml.__file__)  # for health_report.py
+    order = make_order(job_host, env={"FIRST": "exit 5"})
+    order["hosts"][0]["memory_mib"], order["hosts"][1]["memory_mib"] = 1, 1 << 30
+    submit(job_host, order)
+    record = wait_for_state(job_host, "waiting")
+    assert (record["waiting_for"], len(record["warnings"])) == (["node-1"], 1)
+    replace(job_host, NEW)
+    assert job_host.result()["state"] == "done"
+    assert job_host.record()["warnings"] == []

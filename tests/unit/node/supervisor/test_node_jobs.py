@@ -124,6 +124,22 @@ def test_a_running_job_is_read_and_ends_with_its_head(job_host: LocalHead) -> No
     assert not job_host.processes()
 
 
+def test_a_notebook_and_a_job_run_beside_each_other(job_host: LocalHead) -> None:
+    notebook = alone(job_host, "sleep 100", beside=True)
+    assert job_host.ask("submit", order=notebook) == [{"job": job_id(1), "state": "starting"}]
+    result, _ = job_host.run(alone(job_host, "true", job=job_id(2)))
+    assert result["state"] == "done"
+    job_host.ask("submit", order=alone(job_host, "sleep 100", job=job_id(3)))
+    (refused,) = job_host.ask("submit", order=alone(job_host, "true", job=job_id(4), beside=True))
+    assert refused["refused"]["spec"]["id"] == job_id(1)  # a node has one notebook
+    job_host.ask("stop", job_id(1))
+    result, _ = job_host.run(alone(job_host, "true", job=job_id(4), beside=True))
+    assert result["state"] == "done"
+    states = {job["spec"]["id"]: job["state"] for job in job_host.ask("list")[0]["jobs"]}
+    assert states[job_id(3)] in {"starting", "running"}
+    job_host.ask("stop", job_id(3))
+
+
 def test_a_supervisor_that_does_not_answer_is_killed(job_host: LocalHead) -> None:
     job_host.ask("submit", order=alone(job_host, "echo here; sleep 100"))
     job_host.wait_for('"line": "here"')

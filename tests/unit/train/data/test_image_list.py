@@ -84,3 +84,10 @@ def test_folders_that_cannot_be_listed(tmp_path: Path) -> None:
 def test_impossible_ratios(train: float, test: float) -> None:
     with pytest.raises(UsageError, match="--train-ratio"):
         divide((), train_ratio=train, test_ratio=test)
+
+
+def test_no_image_is_lost_to_rounding(photos: Path) -> None:
+    images = list_folder(photos).images
+    parts = divide(images, train_ratio=0.9, test_ratio=0.1)
+    assert sorted(parts) == ["train"]
+    assert parts["train"] == images

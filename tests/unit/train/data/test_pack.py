@@ -82,6 +82,16 @@ def test_parts_for_training_and_validation(run_here: Run, tmp_path: Path, photos
     assert any(path.read_bytes() in content for content in read_files(tmp_path / "out").values())
 
 
+def test_the_labels_of_other_shards_are_not_replaced(run_here: Run, tmp_path: Path, photos: Path) -> None:
+    words = ("pack", "photos", "out", "--pass-through", "--processes", "1")
+    run_here(*words)
+    (photos / "ant").mkdir()
+    photo(50, 40).save(photos / "ant" / "1.jpg")
+    with pytest.raises(UsageError, match=r"has shards already \(index/labels.txt\)"):
+        run_here(*words, "--train-ratio", "0.5")
+    assert read_files(tmp_path / "out")["index/labels.txt"] == b"0\tcat\n1\tdog\n"
+
+
 def test_unreadable_images_are_named(run_here: Run, tmp_path: Path, photos: Path) -> None:
     whole = (photos / "cat" / "1.jpg").read_bytes()
     (photos / "cat" / "1.jpg").write_bytes(whole[: len(whole) // 2])

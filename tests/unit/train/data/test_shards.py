@@ -1,5 +1,6 @@
 """split and info: no byte is lost, and errors name the file and the offset."""
 
+import io
 import json
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -10,10 +11,11 @@ from hypothesis import strategies as st
 
 from foundation.errors import ClusterError
 from foundation.progress import silent
-from mxnet_cluster.recordio import MAGIC, encode_record
-from mxnet_cluster.sources import Sources
+from mxnet_cluster.recordio import MAGIC, ImageRecord, encode_image, encode_record
+from mxnet_cluster.sources import Shard, Sources
 from photos import Run
 from record_files import image_record, write_uneven
+from train.data.info import describe_shards
 from train.data.shards import Destination, open_destination, split_shards
 
 
@@ -22,6 +24,15 @@ def joined(folder: Path) -> bytes:
 
 
 def nothing(_: int) -> None: ...
+
+
+class CountedFile(io.BytesIO):
+    read_bytes = 0
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        data = super().read(size)
+        self.read_bytes += len(data)
+        return data
 
 
 def opened(folder: str, *, replace: bool = False) -> AbstractContextManager[Destination]:
@@ -48,6 +59,13 @@ def test_records_keep_their_bytes_and_their_order(run_here: Run, tmp_path: Path,
         assert max(sizes) - min(sizes) <= 2 * 31_000
     else:
         assert max(sizes) <= 40_000
+
+
+def test_files_globs_and_their_order(run_here: Run, tmp_path: Path) -> None:
+    paths = write_uneven(tmp_path / "data")
+    (tmp_path / "data" / "notes.txt").write_text("not records")
+    run_here("split", str(paths[2]), "data/*0.rec", "out", "--shards", "2")
+    assert joined(tmp_path / "out") == paths[2].read_bytes() + paths[0].read_bytes()
 
 
 PIECES = st.lists(st.sampled_from([MAGIC, MAGIC[:3], b"", b"a", b"defg" * 5]), max_size=5).map(b"".join)
@@ -106,3 +124,30 @@ def test_info(run_here: Run, tmp_path: Path) -> None:
     assert "worker 1  " in text
     (tmp_path / "empty.rec").touch()
     assert "empty.rec: 0 records, 0 bytes" in run_here("info", "empty.rec", "--workers", "2")
+
+
+def test_info_tells_labels_apart(run_here: Run, tmp_path: Path) -> None:
+    labels = (2.0, 0.1, 1234567.0, 1234568.0, 1e6, 0.12345678, 0.12345679)
+    records = [encode_record(encode_image(ImageRecord(labels=(one,), record_id=0, image=b""))) for one in labels]
+    (tmp_path / "a.rec").write_bytes(b"".join(records))
+    found = json.loads(run_here("info", "a.rec", "--json"))["labels"]["first"]
+    assert found == dict.fromkeys(["0.1", "0.12345678", "0.12345679", "2", "1e+06", "1234567", "1234568"], 1)
+
+
+@pytest.mark.parametrize(("labels", "reads_less"), [(3, True), (2000, False)])
+def test_info_reads_the_labels_alone(monkeypatch: pytest.MonkeyPatch, *, labels: int, reads_less: bool) -> None:
+    """If they are not longer than usual."""
+    image = ImageRecord(labels=tuple(map(float, range(labels))), record_id=0, image=bytes(1 << 20))
+    content = 2 * encode_record(encode_image(image))
+    files = []
+
+    def open_counted(*_: object) -> AbstractContextManager[CountedFile]:
+        files.append(CountedFile(content))
+        return files[-1]
+
+    monkeypatch.setattr(Sources, "open", open_counted)
+    shard = Shard(name="a.rec", size_bytes=len(content))
+    (found,) = describe_shards(Sources(), [shard], full=False, watch=nothing)
+    assert found.labels == {image.labels: 2}
+    assert found.record_sizes == [len(content) // 2] * 2
+    assert (sum(file.read_bytes for file in files) < 10_000) is reads_less

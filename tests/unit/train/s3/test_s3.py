@@ -175,6 +175,12 @@ def test_rm_deletes_a_folder_only_recursively(server: S3Server, url: str) -> Non
     assert set(server.read(BUCKET)) == {"a/b/c", "a.txt"}
 
 
+def test_rm_of_a_bucket_deletes_the_bucket(server: S3Server) -> None:
+    server.put(BUCKET, {"a/b/c": b"", "folder/": b""})
+    assert s3.rm([f"s3://{BUCKET}/"], region=REGION, recursive=True) == 2
+    assert server.client.list_buckets()["Buckets"] == []
+
+
 @pytest.mark.parametrize("key", ["/a", "in/../../a"])
 def test_any_key_can_be_fetched_and_deleted(server: S3Server, tmp_path: Path, key: str) -> None:
     server.put(BUCKET, {key: b"x", "a": b"another", "in/a": b"another"})
