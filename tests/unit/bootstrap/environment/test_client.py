@@ -9,6 +9,9 @@ from msgspec.structs import replace
 from bootstrap.environment.bundle import Bundle, find_records
 from bootstrap.environment.client import PACKAGES, choose_client
 from bootstrap.environment.facts import FoundFramework, FoundPython, NodeFacts
+from bootstrap.runtime.runtime import fetch_wheels
+from foundation.progress import silent
+from index_server import Index, make_wheel
 from node_facts import BUNDLE, FACTS, TARGET
 
 OLD = FoundPython(path="/usr/bin/python3", version=(3, 10))
@@ -36,6 +39,17 @@ def test_the_python(facts: NodeFacts, path: str | None, chosen: tuple[int, int])
     assert (python.path, python.version, target.python_version) == (path, chosen, chosen)
     assert target.managed_python is (path is None)
     assert target.requirements == tuple(f"{name}=={version(name)}" for name in PACKAGES)
+
+
+def test_its_wheels_fit_the_heads_system(tmp_path: Path, empty_index: Index) -> None:
+    """Also after another head with a newer system."""
+    make_wheel(empty_index.folder, f"uv-{version('uv')}-py3-none-any.whl", {})
+    for system in ("manylinux2014", "manylinux_2_34"):
+        make_wheel(empty_index.folder, f"some-1.0-py3-none-{system}_x86_64.whl", {"x": system.encode()})
+    for glibc, system in (((2, 36), "manylinux_2_34"), ((2, 26), "manylinux2014")):
+        target, _ = choose_client(replace(FACTS, glibc=glibc))
+        [wheel] = fetch_wheels(replace(target, requirements=("some==1.0",)), cache=tmp_path / "cache", report=silent)
+        assert wheel.name == f"some-1.0-py3-none-{system}_x86_64.whl"
 
 
 def test_a_packed_python_is_recorded_too() -> None:

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from agent_steps import LocalNode, Nodes
 from bootstrap.environment.file_cache import BundleFile, describe_file
-from bootstrap.transfer.distribute import Distribution
+from bootstrap.transfer.distribute import Distribution, Peer
 from bootstrap.transfer.sources import Sources
 from foundation.progress import Event, silent
 from index_server import Index, make_wheel, serve_index
@@ -99,3 +99,15 @@ def test_nodes_without_internet_get_wheels_from_this_machine(
     assert [event.kind for event in events] == ["info", "start", "done"]  # one step for all
     assert "timed out" in events[0].what
     assert len(index.asked_for("other-1.0-py3-none-any.whl")) == 1  # there was no useless second attempt
+
+
+def test_nodes_form_a_chain() -> None:
+    """Each asks the node that came before it, then earlier ones: this machine's uplink carries a file once."""
+    one, two, three = (Peer(address=f"10.0.0.{number}", port=1, files=frozenset("a")) for number in range(3))
+    distribution = Distribution(report=silent)
+    assert distribution.join(one, "a") == ()
+    assert distribution.join(two, "a") == (one,)
+    assert distribution.join(three, "ab") == (two, one)
+    distribution.lose(two)
+    assert distribution.join(replace(three, address="10.0.0.9"), "a") == (three, one)
+    assert distribution.join(replace(three, address="10.0.0.10"), "b") == ()

@@ -97,6 +97,19 @@ def messages_in(log: Any) -> list[str]:
     return [event["message"] for event in log if "message" in event]
 
 
+def test_a_waiting_job_keeps_its_place_and_gets_messages(job_host: LocalHead) -> None:
+    with noticed_once_here(job_host) as env:
+        submit(job_host, make_order(job_host, env=env | {"FIRST": "wait_for_notice; save"}))
+        wait_for_state(job_host, "waiting")
+        [refused] = job_host.ask("submit", order=make_order(job_host, job=job_id(2)))
+        assert (refused["refused"]["spec"]["id"], refused["refused"]["waiting_for"]) == (JOB, ["node-1"])
+        assert job_host.ask("message", JOB, "the lease ends in 10 minutes") == [{"job": JOB}]
+        job_host.ask("stop", JOB)
+    lines = messages_in([json.loads(line) for line in job_host.events().splitlines()])
+    assert "the lease ends in 10 minutes" in lines
+    assert any(line.endswith(" has saved a checkpoint of epoch 1, batch 4") for line in lines)
+
+
 def test_a_job_that_does_not_save_in_time_is_interrupted_anyway(job_host: LocalHead) -> None:
     with noticed_once_here(job_host) as env:
         submit(job_host, make_order(job_host, env=env | {"FIRST": "wait_for_notice"}, checkpoint_grace=1))

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from bootstrap.apply import ReadyNode
+from foundation.settings import check
 from job_world import NO_ACCESS, OWN_SCRIPT, SCRIPT, cpus, gpus, plan, with_files
 from train.job.config import DataConfig, TrainConfig
 from train.job.defaults import render_settings
@@ -81,6 +82,11 @@ def test_a_script_gets_the_kv_store_with_its_own_option(option: str, script: str
     assert job.order.spec.command[2:] == ("--lr", "1", *added)
     assert job.order.env["CLUSTER_KV_STORE"] == "dist_sync"
     assert job.order.spec.script_source == ("project" if script == OWN_SCRIPT else "shipped")
+
+
+def test_gradient_compression_is_passed_to_the_script() -> None:
+    job = plan(check(TrainConfig, {"gc_type": "2bit", "gc_threshold": 1}, source="cluster.toml"), 2)
+    assert job.order.spec.command[2:] == ("--kv-store", "dist_sync", "--gc-type", "2bit", "--gc-threshold", "1.0")
 
 
 def test_p3_leaves_updates_to_the_workers() -> None:

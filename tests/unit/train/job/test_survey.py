@@ -43,6 +43,11 @@ def test_what_is_below_a_url(clients: Clients, url: str, wanted: Data) -> None:
     assert find_data(clients, url) == wanted
 
 
+def test_the_buckets_region_is_found_from_any_region(clients: Clients) -> None:
+    found = find_data(make_clients("us-west-2"), "s3://bucket/x/")
+    assert (found.region, found.at_aws) == (REGION, True)
+
+
 @pytest.mark.parametrize(("call", "what"), [("list_objects_v2", "listed"), ("get_object", "read")])
 def test_a_refusal_of_s3(clients: Clients, call: str, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(**_: Any) -> None:
