@@ -142,17 +142,6 @@ def test_faults(sandbox: Sandbox) -> None:
         sandbox.faults.add(fault("freeze", instance="i-1"))
 
 
-def test_child_processes(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AWS_PROFILE", "another")
-    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
-    program = "import boto3; print(boto3.client('sts').get_caller_identity()['Arn'])"
-    done = subprocess.run(
-        (sys.executable, "-c", program), env=sandbox.environment, capture_output=True, text=True, check=False
-    )
-    assert done.stdout == "arn:aws:iam::123456789012:user/operator\n", done.stderr
-    assert sandbox.client("sts").get_caller_identity()["Arn"].endswith("operator")
-
-
 # -- the end ----------------------------------------------------------------------------------------------------------
 
 PROGRAM = """

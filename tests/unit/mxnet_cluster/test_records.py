@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from folders import write_files
 from foundation.errors import ClusterError, NotFoundError
 from http_server import Faults, cutting_proxy
 from mxnet_cluster import sources
@@ -95,6 +96,16 @@ def test_missing_files_are_named(server: S3Server, tmp_path: Path) -> None:
     for url in ("s3://bucket/a.rec", "s3://bucket/a/", "s3://no-bucket/a/", f"{tmp_path}/a.rec", f"{tmp_path}/"):
         with pytest.raises(NotFoundError, match=url.rpartition("/")[0]):
             list(iterate_records(url))
+
+
+def test_names_with_the_characters_of_globs(server: S3Server, tmp_path: Path) -> None:
+    record = encode_record(b"abcd")
+    server.put("bucket", {"d[1]/a[2].rec": record, "d1/a2.rec": record * 2})
+    write_files(tmp_path, {"d[1]/a[2].rec": record, "d1/a2.rec": record * 2})
+    for place in ("s3://bucket", str(tmp_path)):
+        for name in ("d[1]/a[2].rec", "d[1]/", "d[1]"):
+            assert list(iterate_records(f"{place}/{name}")) == [b"abcd"]
+        assert list(iterate_records(f"{place}/d[1-2]/*.rec")) == [b"abcd"] * 2
 
 
 def test_a_size_that_is_not_a_multiple_of_four(tmp_path: Path) -> None:

@@ -18,8 +18,6 @@ NOW = dt.datetime(2026, 1, 10, 13, tzinfo=dt.UTC)
 @pytest.mark.parametrize(
     ("instance_type", "market", "code"),
     [
-        ("c5.xlarge", "on-demand", "L-1216C47A"),
-        ("im4gn.large", "on-demand", "L-1216C47A"),
         ("g4dn.xlarge", "on-demand", "L-DB2E81BA"),
         ("p4d.24xlarge", "on-demand", "L-417A185B"),
         ("p5en.48xlarge", "spot", "L-7212CCBC"),

@@ -11,7 +11,7 @@ import pytest
 
 from ec2_client import Client, client, describe, ids_of, live, refused_as, run
 from iam_steps import make_profile
-from sandbox_steps import RunningSandbox, enter, start_sandbox, terminate_all, wait_for
+from sandbox_steps import RunningSandbox, enter, start_sandbox, wait_for
 
 pytestmark = pytest.mark.sandbox
 
@@ -130,11 +130,3 @@ def test_new_resources_are_not_found(own_project: Path, monkeypatch: pytest.Monk
             call()
     assert not describe(ec2)
     assert group_id not in {g["GroupId"] for g in ec2.describe_security_groups()["SecurityGroups"]}
-
-
-@pytest.mark.slow
-def test_a_thousand_instances(ec2: Client) -> None:
-    assert len(run(ec2, 1000, InstanceType="t3.micro")) == 1000
-    wait_for(ec2, "instance_running", [live(ec2)[0]["InstanceId"]])
-    terminate_all(ec2)
-    assert not live(ec2)

@@ -126,13 +126,6 @@ def test_packets_that_no_rule_allows_do_not_arrive(ec2: "EC2Client", hosts: tupl
     assert not one.reaches(other.public, expected=False)
 
 
-def test_a_rule_of_a_protocol_a_port_and_a_network(ec2: "EC2Client", hosts: tuple[Host, Host]) -> None:
-    one, other = hosts
-    allowed = rule("udp", (7000, 7000), cidr="0.0.0.0/0")
-    ec2.authorize_security_group_ingress(GroupId=other.group, IpPermissions=[allowed])
-    assert one.probe({"tcp": False, "udp": True}, other.private) == {"udp"}
-
-
 def test_a_group_as_source_means_its_members_private_addresses(ec2: "EC2Client", hosts: tuple[Host, Host]) -> None:
     one, other = hosts
     ec2.authorize_security_group_ingress(GroupId=other.group, IpPermissions=[rule(group=one.group)])

@@ -85,6 +85,12 @@ def test_file_round_trip(server: S3Server, tmp_path: Path, key: str) -> None:
     assert read(store, f"s3://results/{key}") == content
 
 
+def test_the_proxy_is_ignored(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.setenv("no_proxy", "")
+    store_at(server.url).put_file(__file__, "s3://results/a")
+
+
 def test_missing_objects(server: S3Server) -> None:
     store = store_at(server.url)
     gone = s3.Entry(url="s3://results/none", size_bytes=1, etag="")
@@ -95,6 +101,12 @@ def test_missing_objects(server: S3Server) -> None:
     with pytest.raises(s3.NotFound, match=r"NoSuchBucket.*cluster data ls"):
         list(store.list("s3://no-such-bucket/a"))
     assert list(store.list("s3://results/")) == []
+
+
+@pytest.mark.parametrize("url", ["s3://results", "s3://results/a//b", "s3://results/../b"])
+def test_urls_that_are_not_an_objects(url: str) -> None:
+    with pytest.raises(ValueError, match=url):
+        put(s3.Store(KEYS), b"", url)
 
 
 def test_uploads_have_a_sha256() -> None:

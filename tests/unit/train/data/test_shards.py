@@ -134,20 +134,11 @@ def test_info_tells_labels_apart(run_here: Run, tmp_path: Path) -> None:
     assert found == dict.fromkeys(["0.1", "0.12345678", "0.12345679", "2", "1e+06", "1234567", "1234568"], 1)
 
 
-@pytest.mark.parametrize(("labels", "reads_less"), [(3, True), (2000, False)])
-def test_info_reads_the_labels_alone(monkeypatch: pytest.MonkeyPatch, *, labels: int, reads_less: bool) -> None:
-    """If they are not longer than usual."""
-    image = ImageRecord(labels=tuple(map(float, range(labels))), record_id=0, image=bytes(1 << 20))
-    content = 2 * encode_record(encode_image(image))
-    files = []
-
-    def open_counted(*_: object) -> AbstractContextManager[CountedFile]:
-        files.append(CountedFile(content))
-        return files[-1]
-
-    monkeypatch.setattr(Sources, "open", open_counted)
-    shard = Shard(name="a.rec", size_bytes=len(content))
+def test_info_reads_the_labels_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    image = ImageRecord(labels=(1.0, 2.0), record_id=0, image=bytes(1 << 20))
+    file = CountedFile(2 * encode_record(encode_image(image)))
+    monkeypatch.setattr(Sources, "open", lambda *_: file)
+    shard = Shard(name="a.rec", size_bytes=len(file.getvalue()))
     (found,) = describe_shards(Sources(), [shard], full=False, watch=nothing)
     assert found.labels == {image.labels: 2}
-    assert found.record_sizes == [len(content) // 2] * 2
-    assert (sum(file.read_bytes for file in files) < 10_000) is reads_less
+    assert file.read_bytes < 10_000

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from foundation.durations import render_rounded
 from job_events import bar, line, result, speed, state
 from node.reports import Report, parse_bars, parse_report
 from train.follow.events import Event
@@ -169,6 +170,14 @@ def test_of_several_bars_only_named_ones_count_batches() -> None:
     assert [(found.epoch, found.batch) for found in parse_bars(bars)] == [(None, None), (1, 4)]
 
 
+def test_a_report_on_the_line_of_a_bar_counts() -> None:
+    """What print writes while tqdm draws its bar, which has not been drawn since."""
+    drawn = "epoch 1:   0%|          | 0/20 [00:00<?, ?it/s, loss=2.3375]"
+    found = parse_report(f"{drawn}epoch 1 step 5 loss 1.3545")
+    assert found == report(1, batch=5, loss=1.3545)
+    assert parse_report(f"{drawn}saved last.pt") == parse_report(drawn)
+
+
 @settings(max_examples=25)
 @given(st.text("aE[]().:%=|/-+0\u0661e\t\x1b \udc80", max_size=200))
 def test_any_line_can_be_parsed(text: str) -> None:
@@ -241,3 +250,11 @@ def test_another_attempt_has_workers_of_its_own() -> None:
 )
 def test_stragglers_are_clearly_slower_than_the_rest(speeds: dict[int, float], stragglers: set[int]) -> None:
     assert find_stragglers(speeds) == stragglers
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(-1, "0 s"), (59.4, "59 s"), (59.9, "1 min 0 s"), (123, "2 min 3 s"), (3600, "1 h 0 min"), (90061, "25 h 1 min")],
+)
+def test_durations(seconds: float, text: str) -> None:
+    assert render_rounded(seconds) == text

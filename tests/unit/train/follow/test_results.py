@@ -106,6 +106,14 @@ def test_no_link_below_the_target_is_followed(home: Path, target: Path, tmp_path
     assert not (tmp_path / "m").exists()
 
 
+def test_results_on_a_volume_without_the_jobs_log(tmp_path: Path, target: Path) -> None:
+    folder = tmp_path / "shared"
+    write_files(folder, dict.fromkeys(("record.json", "events", "samples", "model", "deep/events"), b""))
+    found = listing(tmp_path, words=("j", str(folder)))
+    assert sorted(file.name for file in found.files) == ["deep/events", "model"]
+    found.close()
+
+
 def lines(*files: Mapping[str, Any]) -> bytes:
     return b"".join(json.dumps(file).encode() + b"\n" for file in (*files, {"end": True}))
 
