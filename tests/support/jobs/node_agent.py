@@ -67,9 +67,9 @@ class NodeAgent:
         return None
 
     def has_ping(self) -> bool:
-        """Reads up to the next ping. Returns whether it is among five messages."""
+        """Reads up to the next ping of a host that copies no files. Returns whether it is among five messages."""
         found: Any = (decode(line, FromAgent) for line in islice(self._lines, 5))  # type: ignore[arg-type] # a union
-        return any(isinstance(message, Ping) for message in found)
+        return any(isinstance(message, Ping) and not message.is_copying for message in found)
 
     def read_until(self, kind: type[T], p: int | None = None) -> T:
         """Reads up to the next message of this kind, of process `p` if given, and returns it."""

@@ -157,7 +157,7 @@ def test_a_copy_of_the_jobs_files_does_not_delay_its_end() -> None:
     Path(job_folder.path(job, "placing-1")).touch()  # another host with this home folder makes the copy
     with run_agent(job=job) as agent:
         agent.start("true")
-        agent.read_until(Copying)
+        assert agent.read_until(Ping).is_copying
         agent.send(End())
         assert agent.has_ping()
 
