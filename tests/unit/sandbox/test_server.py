@@ -64,10 +64,9 @@ SCOPE = "AWS4-HMAC-SHA256 Credential=AKIA/20260101/eu-west-1/{}/aws4_request, Si
 def test_a_call_in_the_query_protocol() -> None:
     body = b"Action=RunInstances&ClientToken=a%2Fb&DryRun=true&ImageId=ami-1&UserData=x&Version=2016-11-15"
     environ = environ_of(body, CONTENT_TYPE="application/x-www-form-urlencoded", HTTP_AUTHORIZATION=SCOPE.format("ec2"))
-    assert describe_call(environ) == {
-        "service": "ec2", "region": "eu-west-1", "action": "RunInstances", "client_token": "a/b", "dry_run": True,
-        "resource": None, "parameters": {"ImageId": "ami-1"},
-    }  # fmt: skip
+    found = describe_call(environ)
+    assert (found["action"], found["client_token"], found["dry_run"]) == ("RunInstances", "a/b", True)
+    assert found["parameters"] == {"ImageId": "ami-1"}
     assert environ["wsgi.input"].read() == body
 
 

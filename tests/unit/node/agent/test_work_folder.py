@@ -107,7 +107,6 @@ def test_what_a_job_has_created(tree: Path, write: Callable[[Path], object], fou
 
 
 def test_a_replaced_node_has_what_earlier_attempts_have_saved(tree: Path) -> None:
-    """It comes from S3, with the objects' times."""
     work_folder.place("j", job_folder.path("j", "work"), str(tree), attempt=2)
     write(Path(job_folder.path("j", "output/s3/net")), mtime=1)
     assert new() == {"output/s3/net": None}

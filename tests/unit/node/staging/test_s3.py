@@ -85,12 +85,6 @@ def test_file_round_trip(server: S3Server, tmp_path: Path, key: str) -> None:
     assert read(store, f"s3://results/{key}") == content
 
 
-def test_the_proxy_is_ignored(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
-    monkeypatch.setenv("no_proxy", "")
-    store_at(server.url).put_file(__file__, "s3://results/a")
-
-
 def test_missing_objects(server: S3Server) -> None:
     store = store_at(server.url)
     gone = s3.Entry(url="s3://results/none", size_bytes=1, etag="")

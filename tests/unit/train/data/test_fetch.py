@@ -127,7 +127,6 @@ def test_a_second_fetch_downloads_nothing(mirrors: Mirrors, tmp_path: Path) -> N
 
 
 def test_two_fetches_take_turns(mirrors: Mirrors, tmp_path: Path) -> None:
-    """With --shards 4 in another terminal, both would have the files of both."""
     done: list[Written] = []
     made = fetched(DATASET, tmp_path / "out", shards=2, cache=tmp_path / "cache", report=silent, advance=print)
     with made as (work, _):

@@ -186,6 +186,18 @@ def test_invalid_durations(value: str | int) -> None:
         parse_duration(value)
 
 
+def test_an_invalid_value_names_its_source(given: Given) -> None:
+    with pytest.raises(ConfigError) as raised:
+        given("-n", "0", "--name", "my job", "--env", "A=\0", toml='kv_store = "dist"\nenv = {B = 1}\n')
+    assert [line.split(" = ")[0].partition(": must")[0] for line in raised.value.message.splitlines()] == [
+        "command line: train.name",
+        "cluster.toml: train.kv_store",
+        "command line: train.workers",
+        "cluster.toml: train.env.B",
+        "command line: train.env.A",
+    ]
+
+
 @pytest.mark.parametrize(
     ("words", "job", "command"),
     [

@@ -220,7 +220,6 @@ SCOPE = S3Scope(data_url="s3://a/b/", results_url="s3://c/", also_read=("s3://d/
     ("access", "scope", "message"),
     [
         (S3Access(env={}, secrets=SECRETS, left_s=129598), SCOPE, "for 36 h, to read s3://a/b/, s3://d/e and write"),
-        (S3Access(env={}, secrets=SECRETS), S3Scope(read_secretly=("s3://d/e",)), "to read the URLs in your variables"),
         (S3Access(env={}, secrets=SECRETS, left_s=3600, warning="x"), SCOPE, "credentials: yours for 1 h, not limited"),
     ],
 )
