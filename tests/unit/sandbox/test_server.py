@@ -61,15 +61,6 @@ def environ_of(body: bytes, **headers: str) -> dict[str, Any]:
 SCOPE = "AWS4-HMAC-SHA256 Credential=AKIA/20260101/eu-west-1/{}/aws4_request, SignedHeaders=host, Signature=00"
 
 
-def test_a_call_in_the_query_protocol() -> None:
-    body = b"Action=RunInstances&ClientToken=a%2Fb&DryRun=true&ImageId=ami-1&UserData=x&Version=2016-11-15"
-    environ = environ_of(body, CONTENT_TYPE="application/x-www-form-urlencoded", HTTP_AUTHORIZATION=SCOPE.format("ec2"))
-    found = describe_call(environ)
-    assert (found["action"], found["client_token"], found["dry_run"]) == ("RunInstances", "a/b", True)
-    assert found["parameters"] == {"ImageId": "ami-1"}
-    assert environ["wsgi.input"].read() == body
-
-
 def test_a_call_in_the_json_protocol_has_no_secrets() -> None:
     body = b'{"Name": "/x", "Value": "secret"}'
     environ = environ_of(body, HTTP_X_AMZ_TARGET="AmazonSSM.GetParameter", HTTP_AUTHORIZATION=SCOPE.format("ssm"))

@@ -9,7 +9,7 @@ import pytest
 
 from bootstrap.runtime.code import runtime_digest
 from bootstrap.ssh.node_program import AnswerError, runtime_command
-from foundation.errors import ConnectError
+from foundation.errors import ConnectError, NodeCommandError
 from job_channels import ALIVE, Channel, FakeHead, channel, make_order
 from train.follow.run import submit
 
@@ -21,6 +21,16 @@ def lines(made: Channel) -> list[bytes]:
 def test_lines_are_whole_and_without_a_login_shells_output() -> None:
     made = channel(b"Welcome!\n{not json}\n", b'{"a"', None, b":1}\nno json, but ", b'of the log\n{"b":2}\nrest')
     assert lines(made) == [b'{"a":1}', b"no json, but of the log", b'{"b":2}']
+
+
+def test_a_killed_program_counts_as_a_broken_connection() -> None:
+    with pytest.raises(ConnectError, match="node-0"):
+        lines(channel(b'{"a":1}\n', exit_code=137))
+
+
+def test_a_failure_of_the_head_shows_no_traceback() -> None:
+    with pytest.raises(NodeCommandError, match=r"exit code 1 from: jobs\.py\n  \| KeyError: 'state'$"):
+        lines(channel(exit_code=1, stderr=b"Traceback (most recent call last):\n  at x\nKeyError: 'state'\n"))
 
 
 def test_silence_counts_as_a_broken_connection(clock: None) -> None:
