@@ -25,7 +25,7 @@ def test_lines_are_whole_and_without_a_login_shells_output() -> None:
 
 def test_a_killed_program_counts_as_a_broken_connection() -> None:
     with pytest.raises(ConnectError, match="node-0"):
-        lines(channel(b'{"a":1}\n', exit_code=137))
+        lines(channel(b'{"a":1}\n', exit_code=137, stderr=b"Killed\n"))
 
 
 def test_a_failure_of_the_head_shows_no_traceback() -> None:
