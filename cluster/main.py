@@ -108,9 +108,11 @@ def run() -> int:
         # The reader of our output has exited, as in `cluster ... | head`.
         code = 1
     except OSError as error:  # on this machine, such as a full disk or a read-only folder
-        where = f"{error.filename}: " if error.filename else ""
+        is_full = error.errno in {errno.ENOSPC, errno.EDQUOT}
+        path = (is_full and error.filename2) or error.filename  # of a copy, the disk of the new file is full
+        where = f"{path}: " if path else ""
         hint = "free some space there" if where else "free some space; to see where it is missing: df -h"
-        _fail(f"{where}{error.strerror or error}", hint if error.errno in {errno.ENOSPC, errno.EDQUOT} else None)
+        _fail(f"{where}{error.strerror or error}", hint if is_full else None)
         code = 1
     return code if isinstance(code, int) else 0
 

@@ -46,6 +46,7 @@ def fail(error: BaseException) -> None:
         (lambda: fail(ConfigError("so it is", hint="otherwise")), 2, "so it is\n  try: otherwise"),
         (lambda: fail(click.UsageError("Missing N.")), 2, "missing N\n  try: cluster status --help"),
         (lambda: fail(OSError(28, "No space left on device")), 1, "No space left on device\n  try: free some space; "),
+        (lambda: fail(OSError(28, "is full", "a", None, "b")), 1, "b: is full\n  try: free some space there"),
         (lambda: fail(PermissionError(13, "Permission denied", "there")), 1, "there: Permission denied"),
     ],
 )
