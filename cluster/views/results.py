@@ -18,18 +18,21 @@ def find_results(job: JobSpec, files: Sequence[NewFiles]) -> str | None:
 
     files: its new files.
     """
-    prefix, url = _find_urls(job, files)
-    if prefix:
+    prefix, url = _find_urls(job)
+    if prefix and not _has_left(files):
         return f"cluster data ls {shlex.quote(prefix)}"
     return f"cluster results {job.id}" if files or url else None
 
 
-def _find_urls(job: JobSpec, files: Sequence[NewFiles]) -> tuple[str, str]:
-    """Returns the folders of --model-prefix and in [data] results; "" without one, or if a node has files left."""
-    if any(one.is_left for one in files):
-        return "", ""
+def _find_urls(job: JobSpec) -> tuple[str, str]:
+    """Returns the folders of --model-prefix and in [data] results; "" without one."""
     prefix = find_option(job.command, "--model-prefix") or ""
     return f"{prefix.rpartition('/')[0]}/" if prefix.startswith("s3://") else "", job.output_url or ""
+
+
+def _has_left(files: Sequence[NewFiles]) -> bool:
+    """Returns whether some files could not be copied to S3."""
+    return any(one.is_left for one in files)
 
 
 def describe_files(job: JobSpec, files: Sequence[NewFiles], *, hosts: Sequence[JobHost], has_ended: bool = True) -> str:
@@ -38,7 +41,7 @@ def describe_files(job: JobSpec, files: Sequence[NewFiles], *, hosts: Sequence[J
     files: its new files, once it has ended. hosts: those that have its files.
     """
     nodes = [host.name for host in hosts]
-    prefix, url = _find_urls(job, files)
+    prefix, url = _find_urls(job)
     results = prefix or url
     parts = []
     if nodes and job.cwd and (files or not has_ended or not results):
@@ -46,7 +49,7 @@ def describe_files(job: JobSpec, files: Sequence[NewFiles], *, hosts: Sequence[J
         what = render_new_files(files) or (f"no new files {on}" if has_ended else on)
         parts.append(f"{what}, below {_find_folder(job.id, job.cwd)}")
     is_known = prefix or not has_ended or any("output/" in one.folders for one in files)
-    known = "results" if is_known else "results, if any,"
+    known = "not all results are" if _has_left(files) else "results" if is_known else "results, if any,"
     return "; ".join([*parts, *([f"{known} in {results}"] if results else [])])
 
 

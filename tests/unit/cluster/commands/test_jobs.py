@@ -90,9 +90,9 @@ BELOW = f"below /home/me/.cluster/jobs/{JOB}"
             {"files": [{"host": "node-1", "count": 3, "folders": ["output/"]}], "output_url": f"s3://b/{JOB}/"},
             f"3 new files in output/ on node-1, {BELOW}; results in s3://b/{JOB}/; cluster results {JOB} copies them",
         ),
-        (  # its bucket does not exist
+        (  # one could not be copied
             {"files": [{"host": "node-1", "count": 1, "is_left": True}], "output_url": f"s3://b/{JOB}/"},
-            f"1 new file on node-1, {BELOW}; cluster results {JOB} copies them",
+            f"1 new file on node-1, {BELOW}; not all results are in s3://b/{JOB}/; cluster results {JOB} copies them",
         ),
         (
             {"source": "s3", "command": ["python", "a.py", "--model-prefix", "s3://b/m/mlp"]},
