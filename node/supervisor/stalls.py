@@ -40,7 +40,6 @@ PACE = 3.0  # times the longest time without progress so far, until the user is 
 # An active process uses at least this, and more than its engine's idle_cpu_share.
 LEAST_CPU_S = 0.03
 LEAST_BYTES, LEAST_BYTES_PER_S = 4096, 1024
-RECORDER_CPU_S, RECORDER_BYTES = 3.0, 1 << 26  # what PyTorch uses at most to write its record: 1.2 s and 28 MB once
 # What a bar shows of how far it is. Its clocks, and a spinner, also change while nothing happens.
 BAR_COUNTS = re.compile(r"\d[\d.]*[kMGT]?/\d|\d[\d.]*%|\d+it \[")
 BAR_CLOCKS = re.compile(r"\d+:\d\d(?::\d\d)?|\d[\d.]*(?:ms|s|it/s|s/it)\b|[|/\\\u2800-\u28ff-]")
@@ -124,6 +123,7 @@ class Stalls:
         self._seen: dict[int, Seen] = {}  # where silent workers are
         self._native_at: dict[int, float] = {}  # when their frames of C were last looked at
         self._recorded_at = -1.0  # when their flight recorders were last read: once while there is no progress
+        self._is_unclear = False  # a process is active, or its flight recorder alone
         self._reach_until: float | None = None
         self._reached_at: float | None = None
         self._blocked = ""
@@ -164,9 +164,6 @@ class Stalls:
         if known is not None:
             at, cpu_s, size_bytes, stopped_before = known
             idle_share = self._processes.engine.idle_cpu_share
-            if use.recorded:  # so much is no progress
-                cpu_s = min(use.cpu_s, cpu_s + RECORDER_CPU_S)
-                size_bytes = min(use.bytes, size_bytes + RECORDER_BYTES)
             moves = is_active(now - at, 0.0, use.bytes - size_bytes, idle_share)
             seen = self._seen.get(process.number)
             spins = seen is not None and seen.waits and seen.stays and not self._has_servers
@@ -175,7 +172,9 @@ class Stalls:
                 self._stopped[process.number] = sorted(stopped & stopped_before)
                 return
             self._stopped.pop(process.number, None)
-            if process.role != "scheduler" and not self._finished:
+            if use.recorded:  # the first record uses 1.2 s and reads 28 MB, which is no progress
+                self._is_unclear = True
+            elif process.role != "scheduler" and not self._finished:
                 self._note_progress(now, None if moves else process)
         self._used[process.number] = (now, use.cpu_s, use.bytes, stopped)
 
@@ -209,7 +208,8 @@ class Stalls:
         if self._cpu_at.get(number, 0.0) < seen.first_at:
             return False
         is_due = now >= self._native_at.get(number, 0.0) + NATIVE_EVERY_S
-        self._native_at[number] = now if is_due else self._native_at[number]
+        if is_due:
+            self._native_at[number] = now
         return is_due
 
     def on_progress(self) -> None:
@@ -253,7 +253,7 @@ class Stalls:
 
     def _check(self) -> None:
         """Asks the hosts about silent processes."""
-        now = time.monotonic()
+        now, self._is_unclear = time.monotonic(), False
         quiet_s = now - self._progress_at
         running = self._running()
         silent = [process for process in running if now >= self._lines_at.get(process.number, 0.0) + self._every_s]
@@ -286,7 +286,7 @@ class Stalls:
             self._blocked = self._processes.describe_unreachable()
         if quiet_s < patience_s("blocked", self._pace_s, self._limit_s):
             self._blocked = ""
-        if self._reach_until is None or self._stopped:
+        if (self._reach_until is None and not self._is_unclear) or self._stopped:
             self._weigh(now, quiet_s)
 
     def _running(self) -> list[JobProcess]:

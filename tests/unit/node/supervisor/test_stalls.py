@@ -193,6 +193,18 @@ def test_flight_recorders_are_read_once_and_are_no_progress(timers: Timers) -> N
     assert error.endswith(line)
 
 
+def test_a_worker_that_computes_while_its_flight_recorder_is_read_raises_no_alarm(timers: Timers) -> None:
+    """Its use may be the recorder's alone, so that nothing is said until the record is there."""
+    job = Job(timers, 12, "torchrun", servers=0)
+    job.records = [Collective(group="0", entered=3, number=3, call="all_reduce of 9")] * 2
+    job.locations = {job.worker(0).name: "evaluate.py:7", job.worker(1).name: "train.py:31 (all_reduce)"}
+    job.run(1, prints_every_s=1.0)
+    job.run(30, cpu_share=0.5)
+    assert (job.told, job.ended) == ([], [])
+    job.run(30)
+    assert job.ended
+
+
 def test_a_worker_that_spins_in_a_function_of_c_makes_no_progress(timers: Timers) -> None:
     job = Job(timers, servers=0)
     job.run(100, prints_every_s=1.0)
