@@ -166,8 +166,7 @@ async def start_container(job: str, container: Container, name: str, mounts: Seq
         container.engine, given, {process_tree.JOB_VARIABLE: job}, os.getuid(), os.getgid()
     )
     env = {**passed, **engine.environment(os.environ)}
-    die = process_tree.die_with_parent
-    ended = await run(words, None, env=env, start_new_session=True, preexec_fn=die)
+    ended = await run(words, None, env=env, start_new_session=True, preexec_fn=process_tree.die_with_parent)
     if ended.code == 0:
         return None
     last = (ended.stderr or ended.stdout).decode("utf-8", "replace").strip().rpartition("\n")[2]

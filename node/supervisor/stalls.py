@@ -123,7 +123,7 @@ class Stalls:
         self._seen: dict[int, Seen] = {}  # where silent workers are
         self._native_at: dict[int, float] = {}  # when their frames of C were last looked at
         self._recorded_at = -1.0  # when their flight recorders were last read: once while there is no progress
-        self._is_unclear = False  # a process is active, or its flight recorder alone
+        self._is_unclear = False  # whether a process works, or only its flight recorder does
         self._reach_until: float | None = None
         self._reached_at: float | None = None
         self._blocked = ""
