@@ -280,7 +280,7 @@ def _ask(app: App, nodes: Nodes) -> HeadJob:
         last=next((record for record in records if record.has_ended), None),
         queued=sum(record.state in ("queued", "pending") for record in others),
         others=sum(record.state in RUNNING - {"pending"} and not record.spec.beside for record in others),
-        with_files=tuple(record for record in records if record.files),
+        with_files=tuple(record for record in records if render_new_files(record.files)),
     )
 
 

@@ -264,12 +264,14 @@ class Order(Struct, kw_only=True):
 class NewFiles(Struct, frozen=True, kw_only=True):
     """The files that a job has created or changed on one host.
 
-    count: how many; is_part: at least that many, because the search was ended. folders: some of the topmost folders
-    with such files; "" for the job's working folder itself. is_left: some could not be copied to S3.
+    count: how many, without those `copied` to S3; is_part: at least that many, because the search was ended. folders:
+    some of the topmost folders with such files; "" for the job's working folder itself. is_left: some of
+    $CLUSTER_OUTPUT_DIR could not be copied to S3.
     """
 
     host: Name
     count: Count
+    copied: Count = 0
     folders: Annotated[tuple[Name, ...], Meta(max_length=16)] = ()
     is_part: bool = False
     is_left: bool = False

@@ -115,7 +115,7 @@ def _find_connects(
 ) -> dict[str, Callable[[], NodeConnection]]:
     """Returns functions that connect to the job's hosts that run, by name; adds the others to `found.gone`."""
     connects: dict[str, Callable[[], NodeConnection]] = {}
-    with_files = {files.host for files in record.files}
+    with_files = {files.host for files in record.files if files.count or files.is_part}
     if nodes is not None:
         there = [host for host in record.nodes if host.name in nodes.names]
         is_any_running = any(nodes.runs(host.name) for host in there)

@@ -44,11 +44,12 @@ def describe_files(job: JobSpec, files: Sequence[NewFiles], *, hosts: Sequence[J
     prefix, url = _find_urls(job)
     results = prefix or url
     parts = []
-    if nodes and job.cwd and (files or not has_ended or not results):
+    on_nodes = render_new_files(files)
+    if nodes and job.cwd and (on_nodes or not has_ended or not results):
         on = f"on {', '.join(nodes) if len(nodes) <= MOST_HOSTS else count(len(nodes), 'node')}"
-        what = render_new_files(files) or (f"no new files {on}" if has_ended else on)
+        what = on_nodes or (f"no new files {on}" if has_ended else on)
         parts.append(f"{what}, below {_find_folder(job.id, job.cwd)}")
-    is_known = prefix or not has_ended or any("output/" in one.folders for one in files)
+    is_known = prefix or not has_ended or any(one.copied for one in files)
     known = "not all results are" if _has_left(files) else "results" if is_known else "results, if any,"
     return "; ".join([*parts, *([f"{known} in {results}"] if results else [])])
 
@@ -74,7 +75,8 @@ def find_hosts(record: JobRecord) -> tuple[JobHost, ...]:
 
 
 def render_new_files(files: Sequence[NewFiles]) -> str:
-    """Renders what is new on which node: "3 new files in out/ on node-1"; "" for nothing."""
+    """Renders what is new on which node alone: "3 new files in out/ on node-1"; "" for nothing."""
+    files = [one for one in files if one.count or one.is_part]
     if len(files) > MOST_HOSTS:
         total = sum(one.count for one in files)
         least = "at least " if any(one.is_part for one in files) else ""

@@ -398,8 +398,8 @@ class Agent(asyncio.Protocol):
     def _count_files(self) -> NewFiles | None:
         if not self._processes:
             return None
-        found = work_folder.count_new(self.order.spec.id, self.order.host)
-        if not found.count and not found.is_part:
+        found = work_folder.count_new(self.order.spec.id, self.order.host, self.data.is_copied)
+        if not found.count and not found.copied and not found.is_part:
             return None
         with contextlib.suppress(OSError):  # a full disk
             open(job_folder.path(self.order.spec.id, job_folder.FILES), "w").close()

@@ -11,6 +11,7 @@ from node.protocol import SAVED_AT, STAGED
 from node.tasks import Tasks
 
 if TYPE_CHECKING:
+    from node.agent import work_folder
     from node.staging.local_data import LocalData
     from node.staging.outputs import Outputs
 
@@ -127,6 +128,10 @@ class JobData:
             if copying.done():
                 copying.result()
             self.is_left = self._outputs.report_left()
+
+    def is_copied(self, entry: "work_folder.Entry") -> bool:
+        """Whether S3 has a file of the job, as it is now."""
+        return self._outputs is not None and self._outputs.is_copied(entry)
 
     async def close(self) -> None:
         """Removes the job's own folder of data."""

@@ -13,7 +13,7 @@ import os
 import shutil
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from node import job_folder
@@ -178,17 +178,19 @@ def list_entries(entries: Iterator["os.DirEntry[str]"]) -> Iterator["os.DirEntry
         yield from entries
 
 
-def count_new(job: str, host: str) -> NewFiles:
-    """Counts the files that a job has created or changed on this host, in limited time."""
+def count_new(job: str, host: str, is_copied: Callable[[Entry], bool]) -> NewFiles:
+    """Counts the files that a job has created on this host, in limited time. is_copied: whether S3 has one."""
     give_up_at = time.monotonic() + MOST_S
-    count, is_part = 0, False
+    count, copied, is_part = 0, 0, False
     folders: dict[str, None] = {}
     for number, entry in enumerate(find_new(job)):
-        if entry is not None and entry.what is None:
+        if entry is not None and is_copied(entry):
+            copied += 1
+        elif entry is not None and entry.what is None:
             count += 1
             if len(folders) < MOST_FOLDERS:
                 folders[printable(entry.name[: entry.name.find("/") + 1], LONGEST_FOLDER)] = None
         if number >= MOST_ENTRIES or (number % 256 == 0 and time.monotonic() > give_up_at):
             is_part = True
             break
-    return NewFiles(host=host, count=count, folders=tuple(folders), is_part=is_part)
+    return NewFiles(host=host, count=count, copied=copied, folders=tuple(folders), is_part=is_part)

@@ -199,10 +199,15 @@ class Outputs:
             self._note()
         return left
 
+    def is_copied(self, entry: work_folder.Entry) -> bool:
+        """Whether S3 has a file of the job, as it is now."""
+        name = entry.path.removeprefix(f"{self._folder}/")
+        return self._copied.get(name, ())[:2] == (entry.size_bytes, entry.mtime_ns)
+
     def _find_changed(self) -> list[work_folder.Entry]:
         """Returns the files that are new or have changed, the oldest first."""
         found = [entry for entry in work_folder.find_below(self._folder) if entry is not None and entry.what is None]
-        changed = [one for one in found if self._copied.get(one.name, ())[:2] != (one.size_bytes, one.mtime_ns)]
+        changed = [one for one in found if not self.is_copied(one)]
         for_s3 = [one for one in changed if self._make_url(one.name).startswith("s3://")]  # [data] results may not be
         return sorted(for_s3, key=lambda one: one.mtime_ns)
 

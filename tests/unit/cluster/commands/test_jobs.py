@@ -87,8 +87,12 @@ BELOW = f"below /home/me/.cluster/jobs/{JOB}"
         ({"output_url": f"s3://b/{JOB}/"}, f"results, if any, in s3://b/{JOB}/; cluster results {JOB} copies them"),
         ({"state": "running", "ended_at": None}, f"on node-0, node-1, {BELOW}"),
         (
-            {"files": [{"host": "node-1", "count": 3, "folders": ["output/"]}], "output_url": f"s3://b/{JOB}/"},
-            f"3 new files in output/ on node-1, {BELOW}; results in s3://b/{JOB}/; cluster results {JOB} copies them",
+            {"files": [{"host": "node-1", "count": 3, "copied": 1}], "output_url": f"s3://b/{JOB}/"},
+            f"3 new files on node-1, {BELOW}; results in s3://b/{JOB}/; cluster results {JOB} copies them",
+        ),
+        (
+            {"files": [{"host": "node-1", "count": 0, "copied": 3}], "output_url": f"s3://b/{JOB}/"},
+            f"results in s3://b/{JOB}/; cluster results {JOB} copies them",
         ),
         (  # one could not be copied
             {"files": [{"host": "node-1", "count": 1, "is_left": True}], "output_url": f"s3://b/{JOB}/"},

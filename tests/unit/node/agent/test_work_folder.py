@@ -120,17 +120,23 @@ def test_files_of_jobs_before_in_the_users_own_folder_are_not_the_jobs(tree: Pat
     assert new() == {"mine": None}
 
 
+def not_in_s3(_: work_folder.Entry) -> bool:
+    return False
+
+
 def test_the_summary(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     work = place(tree)
     for name in ("a", "out/b", "out/c/d", "e/f", "g/h"):
         (work / name).parent.mkdir(parents=True, exist_ok=True)
         (work / name).touch()
-    found = work_folder.count_new("j", "node-1")
+    found = work_folder.count_new("j", "node-1", not_in_s3)
     assert (found.count, found.is_part, "" in found.folders, len(found.folders)) == (5, False, True, 3)
+    found = work_folder.count_new("j", "node-1", lambda entry: entry.name in ("a", "e/f"))
+    assert (found.count, found.copied, "" in found.folders) == (3, 2, False)
     (work / "bad\x1b\n").mkdir()
     (work / "bad\x1b\n" / "i").touch()
     monkeypatch.setattr(work_folder, "MOST_FOLDERS", 9)
-    assert "bad??/" in work_folder.count_new("j", "node-1").folders
+    assert "bad??/" in work_folder.count_new("j", "node-1", not_in_s3).folders
     monkeypatch.setattr(work_folder, "MOST_ENTRIES", 4)
-    assert work_folder.count_new("j", "node-1").is_part
-    assert work_folder.count_new("never", "node-1") == NewFiles(host="node-1", count=0)
+    assert work_folder.count_new("j", "node-1", not_in_s3).is_part
+    assert work_folder.count_new("never", "node-1", not_in_s3) == NewFiles(host="node-1", count=0)

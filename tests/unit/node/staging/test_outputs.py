@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from http_server import Asked, Refusal, judging_proxy
+from node.agent.work_folder import count_new
 from node.job_folder import path as job_path
-from node.protocol import SAVED_AT
+from node.protocol import SAVED_AT, NewFiles
 from node.staging import outputs, s3
 from node.staging.local_data import LocalData
 from node.staging.outputs import Outputs
@@ -86,6 +87,9 @@ def test_complete_files_are_copied_while_the_job_runs(server: S3Server, bucket: 
         file.write(b" and half")
     copy.finish()
     assert read(server, bucket) == {"net/a.params": b"old", "fresh": b"just written", "open": b"half and half"}
+    assert count_new(JOB, "node-1", copy.is_copied) == NewFiles(host="node-1", count=0, copied=3)
+    write("fresh", b"changed")
+    assert count_new(JOB, "node-1", copy.is_copied).count == 1
 
 
 def test_a_file_that_is_replaced_all_the_time_is_copied(server: S3Server, bucket: str) -> None:
