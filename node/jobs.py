@@ -170,7 +170,7 @@ def waits_for(order: Order, other: Record) -> bool:
     if ours.beside:  # it waits for no job, but a node has one notebook
         return theirs.beside and not find_places(order.hosts).isdisjoint(find_places(other.nodes))
     is_scheduled = ours.scheduler is not None and theirs.scheduler is not None  # their nodes are chosen by that
-    return not theirs.beside and not is_scheduled
+    return not theirs.beside and (not is_scheduled or ours.cwd == theirs.cwd)
 
 
 def find_places(hosts: Sequence[JobHost]) -> set[str]:

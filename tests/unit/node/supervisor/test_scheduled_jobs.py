@@ -43,12 +43,14 @@ def test_after_a_killed_supervisor_the_nodes_are_given_back(job_host: LocalHead,
 
 
 def test_the_scheduler_decides_which_of_its_jobs_run_at_once(job_host: LocalHead, slurm: FakeSlurm) -> None:
-    """Other jobs run one at a time, also with these."""
+    """Other jobs run one at a time, also with these, and so do jobs in the same folder (sync_dst_dir)."""
     slurm.set_job("RUNNING")
     for number in (1, 2):
-        made = order(job_host, "sleep", "100", job=job_id(number))
+        made = order(job_host, "sleep", "100", job=job_id(number), cwd=str(job_host.home / job_id(number)))
         assert job_host.ask("submit", order=made) == [{"job": job_id(number), "state": "starting"}]
         job_host.wait_for('"state": "running"', job=job_id(number))
+    same = order(job_host, job=job_id(3), cwd=str(job_host.home / job_id(2)))
+    assert job_host.ask("submit", order=same)[0]["refused"]["spec"]["id"] == job_id(2)
     direct = job_host.order("true", job=job_id(3))
     assert job_host.ask("submit", order=direct)[0]["refused"]["spec"]["id"] == job_id(1)
     assert job_host.ask("submit", order={**direct, "queue": True})[0]["state"] == "queued"
