@@ -15,14 +15,15 @@ has ended often poll, and so use the CPU for ever.
 import asyncio
 import re
 import time
-from collections.abc import Callable
-from typing import NamedTuple
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
 from foundation.durations import render_minutes
 from node.job.stacks import MOST_LOCATIONS, Location, group_locations, list_findings, list_stacks
-from node.protocol import Order, printable
+from node.protocol import printable
 from node.supervisor.processes import JobProcess, Processes
 from node.tasks import Tasks
 from node.wire import Inspect, PidAndCommand, TakeStack, Used
@@ -60,13 +61,14 @@ def patience_s(found: str | None, pace_s: float, limit_s: float | None) -> float
     return usual_s if limit_s is None else min(usual_s, limit_s / 2)
 
 
-def is_active(seconds: float, cpu_s: float, size_bytes: int, idle_cpu_share: float) -> bool:
-    """Whether a process that has used these resources in so many seconds is active. Pure.
+def uses_cpu(seconds: float, cpu_s: float, idle_share: float) -> bool:
+    """Whether so much is progress: negative after a child has ended. idle_share: that of the engine. Pure."""
+    return abs(cpu_s) >= max(LEAST_CPU_S, idle_share * seconds)
 
-    The use is negative after a child has ended. idle_cpu_share: that of the engine.
-    """
-    used_cpu = abs(cpu_s) >= max(LEAST_CPU_S, idle_cpu_share * seconds)
-    return used_cpu or abs(size_bytes) >= max(LEAST_BYTES, LEAST_BYTES_PER_S * seconds)
+
+def moves_bytes(seconds: float, size_bytes: int) -> bool:
+    """The same for what a process reads and writes. Pure."""
+    return abs(size_bytes) >= max(LEAST_BYTES, LEAST_BYTES_PER_S * seconds)
 
 
 def read_position(bar: str) -> str:
@@ -74,18 +76,30 @@ def read_position(bar: str) -> str:
     return " ".join(BAR_COUNTS.findall(bar)) or BAR_CLOCKS.sub("", bar)
 
 
-class Seen(NamedTuple):
-    """Where a silent worker is, whether it waits for others there, and when it was first and last seen there."""
+@dataclass(slots=True)
+class _Watched:
+    """What is known of a process. Times are monotonic; 0.0: never."""
 
-    text: str
-    waits: bool
-    first_at: float
-    last_at: float
+    cpu_at: float = 0.0  # when it last made progress by its use of the CPU alone
+    line_at: float = 0.0  # of its last line
+    position: str = ""  # of its progress bar
+    used_at: float = 0.0  # when it was last active,
+    used: Used | None = None  # and what it had used then; its stopped processes now
+    stopped: list[PidAndCommand] = field(default_factory=list)  # in two looks without progress
+    location: Location | None = None  # where it was, without a line since
+    seen_at: float = 0.0  # there, for the last time,
+    first_seen_at: float = 0.0  # and for the first
+    native_at: float = 0.0  # when its frames of C were last looked at
 
     @property
     def stays(self) -> bool:
         """Whether it has been seen there more than once."""
-        return self.first_at < self.last_at
+        return self.location is not None and self.first_seen_at < self.seen_at
+
+    @property
+    def waits(self) -> bool:
+        """Whether it waits for others there."""
+        return self.location is not None and self.location.waits
 
 
 class Stalls:
@@ -96,7 +110,6 @@ class Stalls:
 
     def __init__(
         self,
-        order: Order,
         processes: Processes,
         tasks: Tasks,
         report: Callable[[str, float | None], None],
@@ -104,28 +117,19 @@ class Stalls:
         *,
         keep: Callable[[tuple[str, ...]], None],
     ) -> None:
-        self._order, self._processes, self._tasks = order, processes, tasks
+        self._processes, self._tasks = processes, tasks
         self._report, self._end, self._keep = report, end, keep
-        limit = order.train.stall_timeout_s
+        self._train, self._spec = processes.order.train, processes.order.spec
+        limit = self._train.stall_timeout_s
         self._is_watching = False
         self._limit_s = None if isinstance(limit, str) else limit
-        self._has_servers = order.spec.servers > 0
         self._every_s = min(CHECK_EVERY_S, self._limit_s / CHECKS) if self._limit_s else CHECK_EVERY_S
         self._proven_at = self._pace_s = 0.0
-        self._cpu_at: dict[int, float] = {}  # when a process last made progress by its use of CPU alone
-        self._positions: dict[int, str] = {}  # of the progress bars, by the worker's number
-        self._lines_at: dict[int, float] = {}  # the time of its last line, by the worker's number
-        # By a process's number: when it was last active, its cpu_s and size_bytes then; its stopped processes now.
-        self._used: dict[int, tuple[float, float, int, set[PidAndCommand]]] = {}
-        # By a process's number: its stopped processes, if stopped in two looks without progress.
-        self._stopped: dict[int, list[PidAndCommand]] = {}
-        self._locations: dict[int, Location] = {}  # where workers without progress are, by their numbers
-        self._seen: dict[int, Seen] = {}  # where silent workers are
-        self._native_at: dict[int, float] = {}  # when their frames of C were last looked at
+        self._watched: defaultdict[int, _Watched] = defaultdict(_Watched)  # by the process's number
         self._recorded_at = -1.0  # when their flight recorders were last read: once while there is no progress
         self._is_unclear = False  # whether a process works, or only its flight recorder does
-        self._reach_until: float | None = None
-        self._reached_at: float | None = None
+        self._is_reaching = False  # whether the hosts try to reach each other
+        self._reach_again_at = 0.0
         self._blocked = ""
         self._finished: list[tuple[float, JobProcess]] = []  # the workers that have succeeded, and when
         # The last message to the user: time, seconds before the next, finding.
@@ -133,7 +137,7 @@ class Stalls:
 
     def start(self) -> None:
         """Starts watching, because all processes have started."""
-        if self._order.train.stall_timeout_s != "none":
+        if self._train.stall_timeout_s != "none":
             self._is_watching = True
             self._proven_at = time.monotonic()
             self._tasks.begin(self._watch())
@@ -142,75 +146,53 @@ class Stalls:
         """Handles a line of a worker's output."""
         report = self._processes.engine.read_line(text)
         if self._is_watching and not (report is not None and report.is_noise):
-            now = time.monotonic()
-            self._lines_at[process.number] = now
-            self._used.pop(process.number, None)
-            self._stopped.pop(process.number, None)
-            self._seen.pop(process.number, None)
+            watched, now = self._watched[process.number], time.monotonic()
+            watched.line_at, watched.used, watched.stopped, watched.location = now, None, [], None
             self._note_progress(now)
 
     def on_bar(self, process: JobProcess, text: str) -> None:
         """Handles a worker's progress bar: one that moves counts as a line."""
-        position = read_position(text)
-        if position != self._positions.get(process.number):
-            self._positions[process.number] = position
+        watched, position = self._watched[process.number], read_position(text)
+        if position != watched.position:
+            watched.position = position
             self.on_line(process, text)
 
     def on_use(self, process: JobProcess, use: Used) -> None:
         """Handles a host's report of the resources that a process has used."""
-        now = time.monotonic()
-        stopped = set(use.stopped)
-        known = self._used.get(process.number)
-        if known is not None:
-            at, cpu_s, size_bytes, stopped_before = known
-            idle_share = self._processes.engine.idle_cpu_share
-            moves = is_active(now - at, 0.0, use.bytes - size_bytes, idle_share)
-            seen = self._seen.get(process.number)
-            spins = seen is not None and seen.waits and seen.stays and not self._has_servers
-            if not moves and (spins or not is_active(now - at, use.cpu_s - cpu_s, 0, idle_share)):
-                self._used[process.number] = (at, cpu_s, size_bytes, stopped)
-                self._stopped[process.number] = sorted(stopped & stopped_before)
+        watched, now = self._watched[process.number], time.monotonic()
+        before = watched.used
+        if before is not None:
+            seconds = now - watched.used_at
+            moves = moves_bytes(seconds, use.bytes - before.bytes)
+            spins = watched.waits and watched.stays and not self._spec.servers
+            share = self._processes.engine.idle_cpu_share
+            if not moves and (spins or not uses_cpu(seconds, use.cpu_s - before.cpu_s, share)):
+                watched.stopped = sorted({*use.stopped} & {*before.stopped})
+                watched.used = replace(before, stopped=use.stopped)
                 return
-            self._stopped.pop(process.number, None)
+            watched.stopped = []
             if use.recorded:  # the first record uses 1.2 s and reads 28 MB, which is no progress
                 self._is_unclear = True
             elif process.role != "scheduler" and not self._finished:
-                self._note_progress(now, None if moves else process)
-        self._used[process.number] = (now, use.cpu_s, use.bytes, stopped)
+                self._note_progress(now, None if moves else watched)
+        watched.used, watched.used_at = use, now
 
     def on_location(self, process: JobProcess, location: Location) -> None:
         """Handles a host's report of where a worker is. One that waits there since before has made no progress."""
-        number, now = process.number, time.monotonic()
-        known = self._seen.get(number)
-        before = self._locations.get(number)
-        if before is not None and location.collectives is None:
+        watched, now = self._watched[process.number], time.monotonic()
+        before, location = watched.location, self.complete(process, location)
+        if before is not None and location.collectives is None and watched.seen_at >= self._progress_at:
             location = replace(location, collectives=before.collectives)
-        location = self._locations[number] = self.complete(process, location)
-        first_at = known.first_at if known is not None and known.text == location.text else now
-        seen = self._seen[number] = Seen(location.text, location.waits, first_at, now)
-        if seen.waits and seen.stays and number in self._cpu_at and not self._has_servers:
-            self._cpu_at[number] = min(self._cpu_at[number], seen.first_at)
+        if before is None or before.text != location.text:
+            watched.first_seen_at = now
+        watched.location, watched.seen_at = location, now
+        if watched.waits and watched.stays and not self._spec.servers:
+            watched.cpu_at = min(watched.cpu_at, watched.first_seen_at)
 
     def complete(self, process: JobProcess, location: Location) -> Location:
         """Returns the location of a process, with what the frames of C have shown there."""
-        known = self._seen.get(process.number)
-        waits = known is not None and known.waits and known.text == location.text
-        return replace(location, waits=location.waits or waits)
-
-    def _may_spin(self, number: int, now: float) -> bool:
-        """Whether a worker uses the CPU at one line of its program, and only the frames of C can tell whether it waits.
-
-        True at most every NATIVE_EVERY_S.
-        """
-        seen = self._seen.get(number)
-        if self._has_servers or seen is None or seen.waits or not seen.stays:
-            return False
-        if self._cpu_at.get(number, 0.0) < seen.first_at:
-            return False
-        is_due = now >= self._native_at.get(number, 0.0) + NATIVE_EVERY_S
-        if is_due:
-            self._native_at[number] = now
-        return is_due
+        known = self._watched[process.number].location
+        return replace(location, waits=True) if known and known.waits and known.text == location.text else location
 
     def on_progress(self) -> None:
         """Handles the report of a batch that a worker has finished."""
@@ -218,6 +200,7 @@ class Stalls:
 
     def on_exit(self, process: JobProcess) -> None:
         """Handles the end of a process."""
+        self._watched[process.number].stopped = []
         if not self._is_watching or process.role != "worker" or process.exit_code != 0:
             return
         now = time.monotonic()
@@ -229,16 +212,15 @@ class Stalls:
     @property
     def _progress_at(self) -> float:
         """When the job last made progress."""
-        return max(self._proven_at, *self._cpu_at.values(), 0.0)
+        return max([self._proven_at, *(one.cpu_at for one in self._watched.values())])
 
-    def _note_progress(self, now: float, by_cpu_of: JobProcess | None = None) -> None:
-        if not self._stopped and not self._blocked:  # else the job was not at its own pace
+    def _note_progress(self, now: float, by_cpu_of: _Watched | None = None) -> None:
+        if by_cpu_of is not None:  # it may spin
+            by_cpu_of.cpu_at = now
+            return
+        if not self._blocked and not any(one.stopped for one in self._watched.values()):  # else it was not its own pace
             self._pace_s = max(self._pace_s, now - self._progress_at)
-        if by_cpu_of is not None:
-            self._cpu_at[by_cpu_of.number] = now
-        else:
-            self._proven_at = now
-        self._locations.clear()
+        self._proven_at = now
 
     # -- looking -------------------------------------------------------------------------------------------------
 
@@ -254,43 +236,60 @@ class Stalls:
     def _check(self) -> None:
         """Asks the hosts about silent processes."""
         now, self._is_unclear = time.monotonic(), False
-        quiet_s = now - self._progress_at
-        running = self._running()
-        silent = [process for process in running if now >= self._lines_at.get(process.number, 0.0) + self._every_s]
-        if any(process.role == "worker" for process in silent):  # other roles never print
-            first = next(process for process in silent if process.role == "worker")
-            hosts = tuple(host.ip for host in self._order.hosts)
-            asks_recorder = quiet_s >= 1.5 * self._every_s and self._recorded_at < self._progress_at
-            self._recorded_at = now if asks_recorder else self._recorded_at
-            for process in silent:
-                process.agent.put(Inspect(process.number, hosts))
-                if process.role == "worker":
-                    native = self._may_spin(process.number, now)
-                    more = {"nccl": process is first, "recorder": asks_recorder}
-                    process.agent.put(TakeStack(process.number, native=native, **more))
-        is_due = self._reach_until is None and (self._reached_at is None or now >= self._reached_at + REACH_AGAIN_S)
+        quiet_s, running = now - self._progress_at, self._running()
+        silent = [one for one in running if now >= self._watched[one.number].line_at + self._every_s]
+        workers = [one for one in silent if one.role == "worker"]
+        asks_recorder = bool(workers) and quiet_s >= 1.5 * self._every_s and self._recorded_at < self._progress_at
+        self._recorded_at = now if asks_recorder else self._recorded_at
+        hosts = tuple(host.ip for host in self._processes.order.hosts)
+        for process in silent if workers else ():  # other roles never print
+            process.agent.put(Inspect(process.number, hosts))
+            if process.role == "worker":
+                native = self._may_spin(self._watched[process.number], now)
+                more = {"nccl": process is workers[0], "recorder": asks_recorder}
+                process.agent.put(TakeStack(process.number, native=native, **more))
+        is_due = not self._is_reaching and now >= self._reach_again_at
         if is_due and quiet_s >= patience_s("blocked", self._pace_s, self._limit_s):
-            self._reach_until = now + REACH_S
-            self._processes.have_them_reach(running)
+            self._is_reaching = True
+            self._tasks.begin(self._reach(running))
+
+    def _may_spin(self, worker: _Watched, now: float) -> bool:
+        """Whether a worker uses the CPU at one line of its program, and only the frames of C can tell whether it waits.
+
+        True at most every NATIVE_EVERY_S.
+        """
+        computes = worker.stays and not worker.waits and worker.cpu_at >= worker.first_seen_at
+        is_due = computes and not self._spec.servers and now >= worker.native_at + NATIVE_EVERY_S
+        worker.native_at = now if is_due else worker.native_at
+        return is_due
+
+    async def _reach(self, running: Sequence[JobProcess]) -> None:
+        """Has the hosts try to reach each other."""
+        self._processes.have_them_reach(running)
+        await asyncio.sleep(REACH_S)
+        self._blocked, self._is_reaching = self._processes.describe_unreachable(), False
+        self._reach_again_at = time.monotonic() + REACH_AGAIN_S
 
     def _check_answers(self) -> None:
         """Evaluates the hosts' answers."""
         now = time.monotonic()
         quiet_s = now - self._progress_at
-        running = self._running()
-        if not any(process.role == "worker" for process in running):
-            return
-        self._stopped = {one.number: self._stopped[one.number] for one in running if self._stopped.get(one.number)}
-        if self._reach_until is not None and now >= self._reach_until:
-            self._reach_until, self._reached_at = None, now
-            self._blocked = self._processes.describe_unreachable()
         if quiet_s < patience_s("blocked", self._pace_s, self._limit_s):
             self._blocked = ""
-        if (self._reach_until is None and not self._is_unclear) or self._stopped:
+        is_known = not self._is_reaching and not self._is_unclear
+        if self._workers() and (is_known or self._find_stopped()):
             self._weigh(now, quiet_s)
 
     def _running(self) -> list[JobProcess]:
         return [process for process in self._processes.of_job() if process.exit_code is None and process.agent.is_open]
+
+    def _workers(self) -> list[JobProcess]:
+        return [process for process in self._running() if process.role == "worker"]
+
+    def _find_stopped(self) -> list[tuple[JobProcess, list[PidAndCommand]]]:
+        """The processes of the job of which some are stopped, and these."""
+        found = ((process, self._watched[process.number].stopped) for process in self._running())
+        return [(process, stopped) for process, stopped in found if stopped]
 
     # -- telling -------------------------------------------------------------------------------------------------
 
@@ -304,7 +303,7 @@ class Stalls:
         reported, found = self._reported, self._describe(kind)
         news = found if kind in ("stopped", "blocked") else kind or ""  # a program that polls is now here, now there
         is_news = reported is None or news != reported[2] or now >= reported[0] + reported[1]
-        if self._limit_s is not None and quiet_s >= self._limit_s and self._order.train.on_stall != "report":
+        if self._limit_s is not None and quiet_s >= self._limit_s and self._train.on_stall != "report":
             self._keep(list_stacks(self._find_locations()))
             limit = render_minutes(self._limit_s)
             self._end(f"no worker made progress for {limit} (stall_timeout): {found}")
@@ -317,7 +316,7 @@ class Stalls:
 
     def _classify(self) -> str | None:
         """Returns what has been found, as in `patience_s`."""
-        if self._stopped:
+        if self._find_stopped():
             return "stopped"
         if self._blocked:
             return "blocked"
@@ -326,9 +325,10 @@ class Stalls:
         return "apart" if len(group_locations(self._find_locations())) > 1 else None
 
     def _find_locations(self) -> dict[str, Location]:
-        """Returns where workers are, as far as they have been looked at, by their names."""
-        known = ((one, self._locations.get(one.number)) for one in self._running() if one.role == "worker")
-        return {one.short_name: location for one, location in known if location is not None}
+        """Returns where workers are, by their names, as far as they have been looked at since the last progress."""
+        progress_at, workers = self._progress_at, self._workers()
+        found = ((one.short_name, self._watched[one.number]) for one in workers)
+        return {name: one.location for name, one in found if one.location is not None and one.seen_at >= progress_at}
 
     def _is_waiting(self) -> bool:
         """Whether workers have ended, and no other has made progress since."""
@@ -337,48 +337,39 @@ class Stalls:
     def _report_ended(self) -> None:
         """Tells the user that a worker has ended, while others run."""
         now = time.monotonic()
-        if all(process.role != "worker" for process in self._running()):
-            return
-        if self._is_waiting():
+        if self._workers() and self._is_waiting():
             self._weigh(now, now - self._progress_at)
-        elif self._reported is None:
-            self._report(self._describe_ended("still runs", "still run"), None)
+        elif self._workers() and self._reported is None:
+            self._report(self._describe_ended(), None)
 
-    def _describe_ended(self, one: str, several: str) -> str:
-        """Describes the end of the first worker. one, several: what another one does, or others do."""
+    def _describe_ended(self) -> str:
+        """Describes the end of the first worker, and what the others do."""
         at, process = self._finished[0]
-        others = sum(1 for other in self._running() if other.role == "worker")
-        rest = f"1 other {one}" if others == 1 else f"{others} others {several}"
-        return f"{process.short_name} ended with exit code 0 {render_minutes(time.monotonic() - at)} ago; {rest}"
+        others, ago = len(self._workers()), render_minutes(time.monotonic() - at)
+        who, has, runs = ("1 other", "has", "runs") if others == 1 else (f"{others} others", "have", "run")
+        does = f"{has} printed nothing since" if self._is_waiting() else f"still {runs}"
+        return f"{process.short_name} ended with exit code 0 {ago} ago; {who} {does}"
 
     def _describe(self, kind: str | None) -> str:
         """The finding as text. kind: as in `_classify`."""
-        parts = [self._describe_stopped(process) for process in self._processes.all if process.number in self._stopped]
-        if self._blocked:
-            parts.append(self._blocked + "; `cluster verify` tries their ports")
+        parts = [self._describe_stopped(process, stopped) for process, stopped in self._find_stopped()]
+        parts += [f"{self._blocked}; `cluster verify` tries their ports"] if self._blocked else []
         if parts:
             return "; ".join(parts)
-        if kind == "ended":
-            parts.append(self._describe_ended("has printed nothing since", "have printed nothing since"))
-        elif self._finished:
-            parts.append(self._describe_ended("still runs", "still run"))
+        if self._finished:
+            parts.append(self._describe_ended())
         elif kind is None:
             several = len({process.host for process in self._running()}) > 1
             parts.append(f"none of its processes is stopped{', and its nodes can reach each other' if several else ''}")
-        is_kv_store = self._has_servers and self._order.spec.is_synchronous
+        is_kv_store = self._spec.servers > 0 and self._spec.is_synchronous
         parts += list_findings(self._find_locations(), most=MOST_LOCATIONS, is_kv_store=is_kv_store)
         return "; ".join(parts)
 
-    def _describe_stopped(self, process: JobProcess) -> str:
+    def _describe_stopped(self, process: JobProcess, stopped: Sequence[PidAndCommand]) -> str:
         """Describes which process of a role is stopped, and how to resume it."""
-        pid, words = self._stopped[process.number][0]
-        who = (
-            process.name
-            if pid == process.pid
-            else f"process {pid} ({printable(words, LONGEST_COMMAND)}) of {process.short_name}"
-        )
-        pids = " ".join(str(pid) for pid, _ in self._stopped[process.number])
-        resume = f"kill -CONT {pids}"
+        pid, words = stopped[0]
+        child = f"process {pid} ({printable(words, LONGEST_COMMAND)}) of {process.short_name}"
+        resume = f"kill -CONT {' '.join(str(pid) for pid, _ in stopped)}"
         if self._processes.is_node(process.host):
             resume = f"cluster exec --node {process.host} -- {resume}"
-        return f"{who} is stopped, as by SIGSTOP; `{resume}` resumes it"
+        return f"{process.name if pid == process.pid else child} is stopped, as by SIGSTOP; `{resume}` resumes it"

@@ -69,9 +69,7 @@ class RunningAttempt:
         hosts = self.agents.by_host
         self.processes = Processes(order, hosts, first_process)
         self.outcome = Outcome(self.processes, tasks, message=job.message, warn=job.warn)
-        self.stalls = Stalls(
-            order, self.processes, tasks, job.report_stall, self.outcome.end_stalled, keep=job.keep_stacks
-        )
+        self.stalls = Stalls(self.processes, tasks, job.report_stall, self.outcome.end_stalled, keep=job.keep_stacks)
         self.stacks = StackRequests(self.processes)
         self.interruption = Interruption(order, hosts, tasks, job.message, self.outcome.decide)
         self.started_at: float | None = None

@@ -66,7 +66,7 @@ class Job:
         hosts = tuple(JobHost(name=name, ip=ip) for name, ip in ADDRESSES.items())
         limit = limit if isinstance(limit, str) else int(limit)
         keys = {"workers": 2, "servers": 2, "stall_timeout": limit, "launcher": launcher, **train}
-        order = self.order = make_order(hosts=hosts, **keys)
+        order = make_order(hosts=hosts, **keys)
         agents = {name: cast("Any", HostsAgent(self, name)) for name in ADDRESSES}
         self.processes = Processes(order, agents)
         self.told: list[tuple[float, str]] = []
@@ -77,7 +77,7 @@ class Job:
         self.kept: list[tuple[str, ...]] = []
         self.asked_nccl: set[str] = set()
         self.records: list[Collective] | None = None  # what PyTorch's flight recorder of each worker says
-        self.stalls = stalls.Stalls(order, self.processes, self.timers, self.report, self.end, keep=self.kept.append)
+        self.stalls = stalls.Stalls(self.processes, self.timers, self.report, self.end, keep=self.kept.append)
         others = [(role, host) for role in ("server", "worker") for host in ("node-1", "node-2")]
         for role, host in [("scheduler", "node-0"), *others]:
             made = self.processes.add(role, host)
