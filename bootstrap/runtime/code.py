@@ -30,6 +30,7 @@ CODE = (
     "foundation/thread_pool.py",
     "mxnet_cluster",
     "node",
+    "node/causes/mistakes.ini",
     "node/notebook/jupyter_server_config.json",
     "node/notebook/kernels/python3/kernel.json",
     SCRIPTS_DIR,

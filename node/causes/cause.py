@@ -3,8 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from node.causes.known_mistakes import ENDINGS, ENDINGS_IN_CONTAINERS, LESS_MEMORY, MISTAKES, OF_MEMORY, SHM_FULL
-from node.causes.mistake import Mistake, find_mistake, render_advice, without_rank
+from node.causes.mistakes import Mistake, find_mistake, render_advice, without_rank
 from node.health import judge_xids, parse_xids
 from node.wire import Clues
 
@@ -17,6 +16,29 @@ _OOM = re.compile(r"Killed process (\d+) \((.*?)\).*?anon-rss:(\d+)kB")
 _LIBRARY = re.compile(r"(?:trap invalid opcode|segfault at) .* in (\S+?)\[")
 _OF_GPU = re.compile(r"CUDA|NCCL|CUBLAS|CUDNN|GPU|nccl")
 
+LESS_MEMORY = "use a smaller `--batch-size`, fewer workers per node, or a larger instance_type"
+SHM_FULL = 'its /dev/shm is full: set a larger `[container] shm_size`, or with "auto" enlarge the node\'s'
+CRASHED = "it crashed in compiled code: `--env PYTHONFAULTHANDLER=1` shows the line of Python that called it"
+ENDINGS = {
+    137: f"killed by SIGKILL: unless somebody did it, the node ran out of memory (`cluster exec -- sudo dmesg`): "
+    f"{LESS_MEMORY}",
+    132: "illegal instruction: a package was built for a newer CPU than the node's: take another build of it",
+    139: CRASHED,
+    135: "killed by SIGBUS: /dev/shm was too small (`cluster exec -- df -h /dev/shm`), or a mapped file was cut short",
+    127: "the node does not find the command: python is on its PATH; for other programs give the path, or install them "
+    "in `[bootstrap] setup`",
+    126: "the command is not executable on the node: chmod +x, or python SCRIPT",
+}
+"""Advice by the exit code of the first process that fails; 128 + N is signal N."""
+ENDINGS_IN_CONTAINERS = {
+    **ENDINGS,
+    135: f"killed by SIGBUS: {SHM_FULL}; if it is not full, {CRASHED}",
+    127: "the image does not have the command, or not on its PATH: python may be python3 there; setup commands change "
+    "the nodes, not the image",
+    126: "the command is not executable in the image",
+}
+"""The same for jobs with [container] image."""
+
 
 def find_last(lines: Sequence[str]) -> tuple[Mistake, str, str] | None:
     """The last known mistake in a process's last lines, from its first traceback on: (mistake, advice, line).
@@ -25,7 +47,7 @@ def find_last(lines: Sequence[str]) -> tuple[Mistake, str, str] | None:
     """
     texts = [without_rank(line) for line in lines]
     begin = texts.index(BEGIN) if BEGIN in texts else 0
-    matches = [(find_mistake(line, MISTAKES), line) for line in reversed(texts[begin:])]
+    matches = [(find_mistake(line), line) for line in reversed(texts[begin:])]
     found = [(match[0], render_advice(*match), line) for match, line in matches if match is not None]
     return next((one for one in found if not one[0].of_peer), found[0] if found else None)
 
@@ -42,8 +64,8 @@ def find_cause(lines: Sequence[str], exit_code: int, clues: Clues, *, contained:
     lines: its last MOST_LINES lines. exit_code: 128 + N for signal N. contained: it ran in a container.
     """
     found = None if exit_code in CRASHES else find_last(lines)
-    _, advice, line = found or (None, None, "")
-    oom = _explain_oom(clues) if exit_code == KILLED or advice is None or advice in OF_MEMORY else None
+    mistake, advice, line = found or (None, None, "")
+    oom = _explain_oom(clues) if exit_code == KILLED or mistake is None or mistake.of_memory else None
     xids = parse_xids("\n".join(clues.kernel)) or ()
     if oom is not None:
         return oom

@@ -3,8 +3,7 @@
 from collections.abc import Callable
 
 from node.causes.cause import LONGEST
-from node.causes.known_mistakes import MISTAKES, NO_MODULE
-from node.causes.mistake import find_mistake, render_advice, without_rank
+from node.causes.mistakes import find_mistake, render_advice, without_rank
 from train.follow.events import Event
 
 
@@ -12,7 +11,7 @@ class Advisor:
     """Reads a job's events and gives each piece of advice once."""
 
     def __init__(self, advise_on_module: Callable[[str], str] | None = None) -> None:
-        """advise_on_module: returns the advice for a missing module; None: NO_MODULE's."""
+        """advise_on_module: returns the advice for a missing module; None: that of mistakes.ini."""
         self._advise_on_module = advise_on_module
         self._given: set[str] = set()
         self._last_line = ""
@@ -22,11 +21,11 @@ class Advisor:
         if event.kind != "line" or event.text == self._last_line:
             return None
         self._last_line = event.text
-        found = find_mistake(without_rank(event.text[:LONGEST]), MISTAKES)
+        found = find_mistake(without_rank(event.text[:LONGEST]))
         if found is None or found[0].advice in self._given:  # by this line of another process, or by another entry
             return None
         mistake, groups = found
         self._given.add(mistake.advice)
-        if mistake is NO_MODULE and self._advise_on_module is not None:
+        if "module" in groups and self._advise_on_module is not None:
             return self._advise_on_module(groups["module"])
         return render_advice(mistake, groups)

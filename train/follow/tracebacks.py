@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from node.causes.mistake import without_rank
+from node.causes.mistakes import without_rank
 from train.follow.events import Event, Process
 
 BEGIN = "Traceback (most recent call last):"

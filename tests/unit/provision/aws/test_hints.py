@@ -17,10 +17,11 @@ from cluster.commands.job.train import train as train_command
 from cluster.config import ClusterConfig, parse_config
 from cluster.main import cli
 from foundation.settings import describe_settings
-from node.causes.known_mistakes import ENDINGS, MISTAKES
+from node.causes.cause import ENDINGS
+from node.causes.mistakes import read_mistakes
 from training_scripts import script_modules
 
-HINTS = sorted({mistake.advice for mistake in MISTAKES} | {*ENDINGS.values()})
+HINTS = sorted({mistake.advice for mistake in read_mistakes()} | {*ENDINGS.values()})
 FRAGMENT = re.compile(r"`([^`]+)`")
 SETTING = re.compile(r"\[(\w+)\] (\w+)( = .*)?")
 with script_modules("common.options") as (_options,):

@@ -1,0 +1,78 @@
+"""The known mistakes of mistakes.ini, and how one is found in a line of a job's output. Pure, apart from its reading.
+
+The file is INI, which needs no quotes, because a node's Python may be 3.10, which reads no TOML.
+"""
+
+import re
+from collections.abc import Mapping
+from configparser import ConfigParser
+from functools import cache
+from pathlib import Path
+
+from msgspec import Struct
+
+# Warnings with another program's error in them: of torchvision's own image reader, and of a plan that cuDNN tries out.
+HARMLESS = re.compile(r"Failed to load image Python extension|Plan failed with an? \w+: ")
+_RANK = re.compile(r"^\[rank\d+\]:\s?")
+
+
+class Mistake(Struct, frozen=True):
+    """A section of mistakes.ini. patterns: compiled when a line has one of the needles."""
+
+    needles: tuple[str, ...]
+    advice: str
+    patterns: tuple[str, ...] = ()
+    of_peer: bool = False
+    of_memory: bool = False
+
+    def find_groups(self, text: str) -> dict[str, str] | None:
+        """The named groups in a line with one of the needles; None if no pattern matches."""
+        if not self.patterns:
+            return {}
+        matches = (re.search(pattern, text) for pattern in self.patterns)
+        return next((match.groupdict() for match in matches if match is not None), None)
+
+
+@cache
+def read_mistakes() -> tuple[Mistake, ...]:
+    """All known mistakes; the first match counts."""
+    parser = ConfigParser(delimiters=("=",), comment_prefixes=("#",), interpolation=None)
+    parser.read_string(Path(__file__).with_suffix(".ini").read_text(encoding="utf-8"))
+    return tuple(
+        Mistake(
+            needles=tuple(name.split(" | ")),
+            advice=" ".join(row["advice"].split()),
+            patterns=tuple(filter(None, row.get("pattern", "").split("\n"))),
+            of_peer=row.getboolean("of_peer", False),
+            of_memory=row.getboolean("of_memory", False),
+        )
+        for name, row in parser.items()
+        if name != parser.default_section
+    )
+
+
+@cache
+def _needles() -> list[tuple[str, Mistake]]:
+    return [(needle, mistake) for mistake in read_mistakes() for needle in mistake.needles]
+
+
+def find_mistake(text: str) -> tuple[Mistake, dict[str, str]] | None:
+    """The first mistake that a line shows, and the named groups of its pattern; None for harmless lines."""
+    for needle, mistake in _needles():
+        groups = mistake.find_groups(text) if needle in text else None
+        if groups is not None:
+            return None if HARMLESS.search(text) else (mistake, groups)
+    return None
+
+
+def render_advice(mistake: Mistake, groups: Mapping[str, str]) -> str:
+    """The advice for a line with these groups."""
+    advice = mistake.advice
+    for name, value in groups.items():
+        advice = advice.replace(f"{{{name}}}", value)
+    return advice
+
+
+def without_rank(text: str) -> str:
+    """A line without the prefix that PyTorch gives the lines of a traceback, "[rank0]: "."""
+    return _RANK.sub("", text)
