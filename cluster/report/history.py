@@ -27,7 +27,7 @@ _HELD_OUT = re.compile(rb"alid|est set|[Vv]al[ _]|eval")
 
 
 class FirstError(Struct, frozen=True, kw_only=True):
-    """The process whose failure has ended the job, and its last lines."""
+    """The process whose failure has ended the job, or the attempt before the present one, and its last lines."""
 
     process: Process
     lines: tuple[str, ...]
@@ -132,9 +132,7 @@ class History:
             self._mark(event.at, "state", event.state)
         if event.result is not None:
             self.result = event.result
-            culprit = self.events.processes.get(-1 if self.result.culprit is None else self.result.culprit)
-            if culprit is not None:
-                self.first_error = FirstError(process=culprit, lines=self._find_last_lines(culprit.number))
+            self.note_culprit(self.result.culprit)
         if event.kind in ("message", "damaged"):
             self._mark(event.at, "message", event.text)
         for text in event.warnings:
@@ -149,6 +147,12 @@ class History:
         if (process.exit_code or process.signal is not None) and self.events.state != "ending":
             how = f"exit code {process.exit_code}" if process.signal is None else f"signal {process.signal}"
             self._mark(at, "exit", f"{process.tag}: {how}")
+
+    def note_culprit(self, number: int | None) -> None:
+        """Takes the process whose failure has ended the job, or an attempt of it; None: there is none."""
+        culprit = self.events.processes.get(number) if number is not None else None
+        if culprit is not None:
+            self.first_error = FirstError(process=culprit, lines=self._find_last_lines(culprit.number))
 
     def _find_last_lines(self, number: int) -> tuple[str, ...]:
         mark, found = b'"p": %d, "line":' % number, deque[str]()

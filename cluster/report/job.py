@@ -56,6 +56,8 @@ def read_job(app: App, sources: JobSources, words: str | None) -> JobData:
     history = History(make_advisor(app, record.spec))
     with sources.open_log(record, history.events.learn) as lines:
         history.read(lines)
+    if history.result is None:
+        history.note_culprit(next((one.culprit for one in reversed(record.attempts) if one.culprit is not None), None))
     data, now = app.config.data, time.time()
     samples = read_samples(record, sources.head, results=data.s3_results, region=app.config.provision.region)
     return JobData(

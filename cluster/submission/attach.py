@@ -137,24 +137,17 @@ def attend(app: App, head: Head, order: Order, *, plain: bool, submission: NodeP
         app.message(_still_running(started.id))
         return STOPPED
     note_end(app, started.id)
-    if result.state != "done":
-        _report_end(app, order, attendance.files)
+    if result.state == "done":
+        warned = ", but see the warning above" if display.warnings else ""
+        app.message(f"job {started.id}: done{warned}", style="yellow" if warned else "green")
+    if not app.copies_results:
+        report_results(app, order.spec, attendance.files, hosts=order.hosts)
+        if sys.stderr.isatty():  # to people
+            shows = {"its curves": display.has_numbers, "its first error": result.culprit is not None}
+            named = " and ".join(what for what, is_shown in shows.items() if is_shown)
+            app.message(f"cluster report {started.id} shows {named or 'its nodes and its timeline'}")
     check_result(started.id, result)
-    if display.warnings:
-        app.message(f"job {started.id}: done, but see the warning above", style="yellow")
-    else:
-        app.message(f"job {started.id}: done", style="green")
-    _report_end(app, order, attendance.files)
     return 0
-
-
-def _report_end(app: App, order: Order, files: Sequence[NewFiles]) -> None:
-    """Prints what to look at after a job; the page with its curves only to people."""
-    if app.copies_results:
-        return
-    report_results(app, order.spec, files, hosts=order.hosts)
-    if sys.stderr.isatty():
-        app.message(f"cluster report {order.spec.id} shows its curves")
 
 
 def report_results(app: App, job: JobSpec, files: Sequence[NewFiles], *, hosts: Sequence[JobHost]) -> None:

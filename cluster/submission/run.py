@@ -248,7 +248,7 @@ def save_report(app: App, job_id: str) -> None:
     jobs, path = load_jobs(app, job_id), Path("results", job_id, "report.html")
     keep_from_jobs(path.parents[1])
     write_report(path, jobs)
-    app.message(f"its curves are in {path}")
+    app.message(f"its report is in {path}")
 
 
 def _report_left(app: App, why: str) -> None:

@@ -149,12 +149,31 @@ def test_a_job_whose_head_is_lost_ends_with_it(app: App, monkeypatch: pytest.Mon
     assert caught.value.exit_code == 1
 
 
-@pytest.mark.parametrize("is_terminal", [True, False])
+EPOCH = encode([{"t": 3.4, "p": 1, "line": "Epoch[0] Batch [0-20]\tSpeed: 2000.0 samples/sec"}])
+SHOWN = LOG.replace(b'{"t": 3.3', EPOCH + b'{"t": 3.3')
+FAILED = encode([{"t": 9.0, "result": {"state": "failed", "exit_code": 1, "error": "exit code 1", "culprit": 1}}])
+
+
+@pytest.mark.parametrize(
+    ("log", "is_terminal", "shows"),
+    [
+        (SHOWN, True, "its curves"),
+        (SHOWN, False, None),  # not in a log file, nor in the output of a script
+        (FAILED, True, "its first error"),
+    ],
+)
 def test_the_end_of_a_job_names_its_report(
-    app: App, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *, is_terminal: bool
+    app: App,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    *,
+    log: bytes,
+    is_terminal: bool,
+    shows: str | None,
 ) -> None:
-    """Only to people: not in a log file, nor in the output of a script."""
     monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal)
-    fake = FakeHead(lambda _: channel(STARTED + LOG))
-    assert attend(app, fake.make(), ORDER, plain=True) == 0
-    assert ("cluster report j1 shows its curves\n" in capsys.readouterr().err) is is_terminal
+    fake = FakeHead(lambda _: channel(STARTED + log))
+    with nullcontext() if log is SHOWN else pytest.raises(JobError):
+        assert attend(app, fake.make(), ORDER, plain=True) == 0
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("cluster report")]
+    assert said == ([] if shows is None else [f"cluster report j1 shows {shows}"])
