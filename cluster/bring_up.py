@@ -11,7 +11,7 @@ from cluster.config import ClusterConfig
 from cluster.costs import noting_costs
 from cluster.jobs import ask_for_job, end_jobs, require_ending
 from cluster.lease import count_budget, send_lease
-from cluster.nodes.ec2 import Ec2Nodes, describe_state
+from cluster.nodes.ec2 import describe_state, nodes_of
 from cluster.recovery.lost_head import continue_jobs, try_find_lost_head
 from cluster.recovery.replacement import replace_lost, replace_unhealthy
 from cluster.session import BOOT_TIMEOUT_S, check_ahead, describe, find_request, read_packages, ready_nodes
@@ -80,14 +80,13 @@ def up_in_a_region(app: App, *, dry_run: bool, yes: bool, keep_failed: bool, agr
         nonlocal agreed, agree
         app.use_region(region)
         if not dry_run and app.files.addresses():  # this machine has set up nodes
-            described = Ec2Nodes(describe_state(app), app.config.provision)
-            lost = try_find_lost_head(app, described.state)
-            continues = continue_jobs(app, lost, described.state)
-            job = None if continues else ask_for_job(app, described)()
+            state = describe_state(app)
+            continues = continue_jobs(app, try_find_lost_head(app, state), state)
+            job = None if continues else ask_for_job(app, nodes_of(state, app.config.provision))()
             if job is not None and job.record is not None and job.record.state == "waiting":
                 replace_lost(app, job.record)
             else:
-                replace_unhealthy(app, described, job, yes=yes)
+                replace_unhealthy(app, state, job, yes=yes)
 
         def prepare(avoid: frozenset[str]) -> Plan:
             return prepare_up(app.clients, request=find_request(app), files=app.files, avoid=avoid)
@@ -160,7 +159,7 @@ def bring_up(
             raise
         changed = bool(plan)
         if state.nodes:
-            with ready_nodes(app, Ec2Nodes(state, config.provision), wait_s=BOOT_TIMEOUT_S) as (ready, _):
+            with ready_nodes(app, nodes_of(state, config.provision), wait_s=BOOT_TIMEOUT_S) as (ready, _):
                 changed = changed or any(node.changed for node in ready)
                 send_lease(app, state, ready, now=time.time())
     if not state.nodes:

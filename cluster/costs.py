@@ -6,7 +6,7 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 
 from cluster.app import App
-from cluster.nodes.ec2 import Ec2Nodes, describe_state
+from cluster.nodes.ec2 import describe_state
 from cluster.nodes.source import Nodes
 from foundation.errors import ClusterError
 from foundation.progress import Event
@@ -71,7 +71,7 @@ def find_node_prices(app: App, nodes: Nodes) -> dict[str, float]:
     First adds the nodes that the ledger lacks, on a machine that did not launch them.
     """
     noted = _read_prices(app)
-    if isinstance(nodes, Ec2Nodes) and any(node.instance_id not in noted for node in nodes.state.nodes):
+    if nodes.state is not None and any(node.instance_id not in noted for node in nodes.state.nodes):
         note_costs(app, exists=True)
         noted = _read_prices(app)
     return {instance_id: usd for instance_id, usd in noted.items() if usd is not None}

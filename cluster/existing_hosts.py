@@ -17,8 +17,9 @@ from cluster.jobs import (
     require_ending,
     warn_uncopied,
 )
-from cluster.nodes.hosts import HostNodes, HostSource
+from cluster.nodes.hosts import HostSource
 from cluster.nodes.other_hosts import memory_of, release
+from cluster.nodes.source import Nodes
 from cluster.session import BOOT_TIMEOUT_S, ready_nodes
 from cluster.views.hosts import (
     HostsStatus,
@@ -55,10 +56,8 @@ def up(app: App, *, dry_run: bool) -> None:
         ready_nodes(app, nodes, wait_s=BOOT_TIMEOUT_S) as (ready, _),
     ):
         changed = any(node.changed for node in ready)
-    states = [
-        HostState(host=host, state="ready", slots=nodes.count_processes(host.name))
-        for host in (node.host for node in ready)
-    ]
+    hosts = [node.host for node in ready]
+    states = [HostState(host=host, state="ready", slots=nodes.job_hosts.count(host.spec)) for host in hosts]
     app.print(render_hosts(states, columns=app.find_columns()))
     text = f"cluster {config.name} is ready: {count(len(ready), 'existing host')}, and nothing was launched"
     app.message(text if changed else f"{text}; there was nothing to do", style="green")
@@ -68,13 +67,13 @@ def up(app: App, *, dry_run: bool) -> None:
 # -- status ------------------------------------------------------------------------------------------------------------
 
 
-def find_states(app: App, nodes: HostNodes) -> tuple[HostState, ...]:
+def find_states(app: App, nodes: Nodes) -> tuple[HostState, ...]:
     """Returns the state of each host, asked in parallel. A host that does not answer is unreachable, not an error."""
     source = HostSource(app)
 
     def describe(name: str) -> HostState:
-        slots = nodes.count_processes(name)
-        host = nodes.host(name)
+        host = nodes.hosts[name]
+        slots = nodes.job_hosts.count(host.spec)
         try:
             with closing(source.connect(nodes.find_host(name), wait_s=STATE_TIMEOUT_S)) as connection:
                 words = connection.run(RemoteCommand(_STATE), check=False, timeout_s=STATE_TIMEOUT_S).last_line
@@ -145,7 +144,7 @@ def down(app: App, *, yes: bool, as_json: bool) -> None:
         raise ClusterError(f"{len(left)} of {len(known)} hosts could not be cleaned", hint=hint)
 
 
-def _find_nodes(app: App) -> HostNodes | None:
+def _find_nodes(app: App) -> Nodes | None:
     """Returns the hosts; None, with a warning, when cluster.toml no longer lists any that can be used."""
     try:
         return HostSource(app).describe()

@@ -77,8 +77,7 @@ def end_from_here(app: App, job: str) -> Left:
     be described.
     """
     nodes = describe(app)
-    running = [name for name in nodes.names if nodes.runs(name)]
-    if not running:
+    if not nodes.running:
         return {}
     command = runtime_command("agent", "end", job, must_exist=False)
 
@@ -87,7 +86,7 @@ def end_from_here(app: App, job: str) -> Left:
         return connection.run(command, timeout_s=SILENCE_S, what="agent.py end").stdout
 
     with source_of(app).open_connections() as connections:
-        return end_everywhere({name: partial(run, name) for name in running})
+        return end_everywhere({name: partial(run, name) for name in nodes.running})
 
 
 # -- finding jobs -----------------------------------------------------------------------------------------------------
@@ -251,7 +250,7 @@ def ask_for_job(app: App, nodes: Nodes, *, patience_s: float = PATIENCE_S) -> Ca
     It returns None when no head runs. It does not raise: the returned HeadJob contains the error.
     """
     head = next(iter(nodes.names), None)
-    if head is None or not nodes.runs(head):
+    if head not in nodes.running:
         return lambda: None
     answers = run_in_thread(lambda: _ask(app, nodes))
 
@@ -371,7 +370,7 @@ def end_jobs(app: App, nodes: Nodes, find_used: Callable[[JobRecord], Sequence[s
     An error is only a warning: the nodes of a head that does not answer can end, too. Without a running head, no job
     runs.
     """
-    if not any(map(nodes.runs, nodes.names[:1])):
+    if not nodes.names or nodes.names[0] not in nodes.running:
         return
     try:
         with open_head(app, nodes) as head:

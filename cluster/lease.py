@@ -9,7 +9,7 @@ from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.connections import on_all
 from cluster.app import App
 from cluster.costs import find_spending
-from cluster.nodes.ec2 import Ec2Nodes
+from cluster.nodes.source import Nodes
 from cluster.session import source_of
 from foundation.decode import decode
 from foundation.errors import ClusterError
@@ -49,13 +49,12 @@ class NodeLease(Struct, frozen=True, kw_only=True):
     saved: bool | None = None
 
 
-def ask_nodes(app: App, nodes: Ec2Nodes, *, lease: Lease | None = None) -> tuple[NodeLease, ...]:
+def ask_nodes(app: App, nodes: Nodes, *, lease: Lease | None = None) -> tuple[NodeLease, ...]:
     """Queries all running nodes, and sends them the lease, if one is given. A node that does not answer is no error."""
-    running = [name for name in nodes.names if nodes.runs(name)]
-    if not running:
+    if not nodes.running:
         return ()
     with source_of(app).open_connections() as connections:
-        return _ask_all(running, lambda name: connections.get(nodes.find_host(name)), lease)
+        return _ask_all(nodes.running, lambda name: connections.get(nodes.find_host(name)), lease)
 
 
 def send_lease(app: App, state: ClusterState, ready: Sequence[ReadyNode], *, now: float) -> None:

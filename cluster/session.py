@@ -4,7 +4,7 @@ import hashlib
 import os
 import platform
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -68,11 +68,11 @@ def describe(app: App) -> Nodes:
 def describe_and_warn(app: App) -> Nodes:
     """Like describe, but also show the warnings about the nodes."""
     nodes = describe(app)
-    warn(app, nodes.find_warnings())
+    warn(app, nodes.warnings)
     return nodes
 
 
-def warn(app: App, warnings: Iterator[str]) -> None:
+def warn(app: App, warnings: Iterable[str]) -> None:
     """Shows warnings."""
     for warning in warnings:
         app.report(Event(kind="warn", what=warning))

@@ -7,7 +7,7 @@ from pathlib import Path
 from cluster.app import App
 from cluster.costs import note_costs
 from cluster.jobs import ask_for_job
-from cluster.nodes.ec2 import Ec2Nodes, describe_state
+from cluster.nodes.ec2 import describe_state, nodes_of
 from cluster.recovery.lost_head import try_find_lost_head
 from cluster.views.clusters import RegionClusters
 from cluster.views.status import HeadJob, Status
@@ -33,7 +33,7 @@ def describe_status(app: App) -> Status:
     """
     config, clients = app.config, app.clients
     state = describe_state(app)
-    find_job = ask_for_job(app, Ec2Nodes(state, config.provision))
+    find_job = ask_for_job(app, nodes_of(state, config.provision))
     noted = run_in_thread(lambda: note_costs(app, exists=state.exists))
     head_volume = find_head_volume(config.volumes)
     keep = head_volume is not None and head_volume.keep

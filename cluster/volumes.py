@@ -70,14 +70,13 @@ def unmount_all(app: App, source: NodeSource) -> None:
     if not app.config.volumes:
         return
     nodes = source.describe()
-    names = [name for name in nodes.names if nodes.runs(name)]
     with ExitStack() as stack:
 
         def connect(name: str) -> NodeConnection:
             return stack.enter_context(closing(source.connect(nodes.find_host(name), wait_s=CONNECT_S)))
 
         found = []
-        for name, reached in zip(names, try_on_all(names, connect), strict=True):
+        for name, reached in zip(nodes.running, try_on_all(nodes.running, connect), strict=True):
             if isinstance(reached, ClusterError):
                 app.report(Event(kind="warn", what=f"volumes were not unmounted: {reached.message}", where=name))
             else:

@@ -13,7 +13,7 @@ from pathlib import Path
 from bootstrap.ssh.connections import on_all
 from bootstrap.ssh.host import Host
 from cluster.app import App
-from cluster.nodes.ec2 import Ec2Nodes, Ec2Source, describe_state
+from cluster.nodes.ec2 import Ec2Source, describe_state, nodes_of
 from cluster.session import ready_nodes
 from foundation.remote_command import RemoteCommand
 from provision.model import ClusterState
@@ -36,13 +36,13 @@ def main() -> None:
 
 
 def by_cluster(app: App, state: ClusterState) -> bool:
-    with ready_nodes(app, Ec2Nodes(state, app.config.provision)) as (nodes, _):
+    with ready_nodes(app, nodes_of(state, app.config.provision)) as (nodes, _):
         return any(node.changed for node in nodes)
 
 
 def by_fabric(app: App, state: ClusterState) -> bool:
     with Ec2Source(app).open_connections(wait_s=60) as connections:
-        hosts = Ec2Nodes(state, app.config.provision).find_hosts()
+        hosts = nodes_of(state, app.config.provision).find_hosts()
         on_all(hosts, lambda host: connections.get(host).run(RemoteCommand("true")))
     return False
 
@@ -54,7 +54,7 @@ def by_openssh(app: App, state: ClusterState) -> bool:
         return subprocess.Popen(words, stdin=subprocess.DEVNULL)
 
     processes: Sequence[subprocess.Popen[bytes]] = [
-        start(host) for host in Ec2Nodes(state, app.config.provision).find_hosts()
+        start(host) for host in nodes_of(state, app.config.provision).find_hosts()
     ]
     if any(process.wait() for process in processes):
         sys.exit("ssh failed")

@@ -14,7 +14,7 @@ from pathlib import Path
 from bench.provisioning.peak import peak_mb
 from bootstrap.ssh.connections import on_all
 from cluster.app import App
-from cluster.nodes.ec2 import Ec2Nodes, Ec2Source
+from cluster.nodes.ec2 import Ec2Source, nodes_of
 from cluster.session import BOOT_TIMEOUT_S, find_request
 from provision.aws.clients import make_clients
 from provision.model import ClusterState
@@ -53,7 +53,7 @@ def launch(app: App) -> ClusterState:
 def log_in(app: App, state: ClusterState) -> None:
     """Connects to all nodes in parallel."""
     with Ec2Source(app).open_connections(wait_s=BOOT_TIMEOUT_S) as connections:
-        on_all(Ec2Nodes(state, app.config.provision).find_hosts(), connections.get)
+        on_all(nodes_of(state, app.config.provision).find_hosts(), connections.get)
 
 
 def seconds_since_start() -> float:

@@ -9,7 +9,7 @@ from msgspec import to_builtins
 from cluster.app import App, pass_app
 from cluster.costs import find_spending, note_costs
 from cluster.lease import NodeLease, ask_nodes, describe_trouble, set_tags
-from cluster.nodes.ec2 import Ec2Nodes, describe_state
+from cluster.nodes.ec2 import describe_state, nodes_of
 from cluster.views.status import lease_document, render_lease, render_lease_table
 from foundation.durations import parse_duration
 from foundation.errors import ClusterError
@@ -88,7 +88,7 @@ def lease(
             app.require(question, yes=yes)
         current = changed
         set_tags(app, state, current)
-    nodes = Ec2Nodes(state, app.config.provision)
+    nodes = nodes_of(state, app.config.provision)
     leases: tuple[NodeLease, ...] = ask_nodes(app, nodes, lease=None if change.is_empty else current)
     if current is not None:
         for warning in describe_trouble(leases, current):

@@ -11,7 +11,6 @@ import click
 
 from cluster.app import App, pass_app
 from cluster.commands import OrderedGroup
-from cluster.nodes.ec2 import Ec2Nodes
 from cluster.sandbox import as_own_errors, as_report, rename
 from cluster.session import describe
 from ec2_sandbox import rootless
@@ -73,7 +72,7 @@ def find_ids(app: App) -> Mapping[str, str]:
     """Returns the instance ids of the cluster's nodes, by their names."""
     app.enter_cloud()
     nodes = describe(app)
-    return {node.name: node.instance_id for node in nodes.state.nodes} if isinstance(nodes, Ec2Nodes) else {}
+    return {node.name: node.instance_id for node in nodes.state.nodes} if nodes.state is not None else {}
 
 
 def name_instances(words: Sequence[str], ids: Mapping[str, str]) -> Sequence[str]:

@@ -17,7 +17,7 @@ from cluster.jobs import (
     open_head,
     require_ending,
 )
-from cluster.nodes.ec2 import Ec2Source
+from cluster.nodes.ec2 import describe_state, nodes_of
 from cluster.session import describe, unmount_before
 from cluster.views.status import render_usd
 from foundation.errors import ClusterError, NotFoundError, UsageError
@@ -56,9 +56,9 @@ def stop(app: App, *, job: str | None, nodes: bool, yes: bool) -> None:
     app.enter_cloud()
     name = app.config.name
     wait_for_interrupted_launches(app.clients.ec2, name=name, files=app.files, report=app.report)
-    described = Ec2Source(app).describe()
-    find_job = None if yes else ask_for_job(app, described)
-    plan = plan_stop(described.state)
+    state = describe_state(app)
+    find_job = None if yes else ask_for_job(app, nodes_of(state, app.config.provision))
+    plan = plan_stop(state)
     app.message(render_plan(plan).rstrip())
     if plan and find_job is not None:
         require_ending(app, "Stop these nodes?", find_job)

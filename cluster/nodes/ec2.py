@@ -1,6 +1,6 @@
 """Nodes that are EC2 instances: described by EC2, and reached with the cluster's key and pinned host keys."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 
 from bootstrap.apply import ReadyNode, let_head_in
@@ -18,7 +18,7 @@ from provision.aws.clients import Clients
 from provision.config import ProvisionConfig
 from provision.describe import find_end
 from provision.membership import describe_untrusted, no_nodes
-from provision.model import ClusterState, Market
+from provision.model import ClusterState, Node
 from provision.preflight.caller import describe_own
 from provision.resources.console import find_console_lines, find_host_fingerprints
 from provision.status import find_differences
@@ -27,75 +27,47 @@ from provision.volumes.source import MountSource
 from train.follow.head import HeadGoneError
 
 
-class Ec2Nodes(Nodes):
-    """The nodes among a cluster's instances. config: [provision], for the user name and the kind of address."""
+def nodes_of(state: ClusterState, config: ProvisionConfig) -> Nodes:
+    """Returns the nodes among a cluster's instances. config: [provision]. Pure."""
+    nodes = {node.name: node for node in sorted(state.nodes, key=lambda node: (node.role != "head", node.index))}
+    found = {name: _find_host(node, config) for name, node in nodes.items()}
+    stopped = [f"{name} ({node.state})" for name, node in nodes.items() if node.state != "running"]
+    text = f"not all nodes of cluster {state.name} are running: {', '.join(stopped)}"
+    untrusted = state.nodes and state.untrusted  # without nodes, no_nodes names them
+    warning = f"cluster {state.name}: {describe_untrusted(state.untrusted)}; nothing is sent to them"
+    return Nodes(
+        cluster=state.name,
+        missing=no_nodes(state),
+        names=tuple(nodes),
+        hosts={name: one for name, one in found.items() if isinstance(one, Host)},
+        running=tuple(name for name, node in nodes.items() if node.state == "running"),
+        problems={name: one for name, one in found.items() if isinstance(one, ClusterError)},
+        problem=ClusterError(text, hint="cluster start") if stopped else None,
+        warnings=(f"{warning} (see cluster status)",) if untrusted else (),
+        differences=tuple(find_differences(config, state.nodes)),
+        state=state,
+        markets={name: node.market for name, node in nodes.items()},
+    )
 
-    def __init__(self, state: ClusterState, config: ProvisionConfig) -> None:
-        self.state = state
-        self._config = config
-        self._nodes = {
-            node.name: node for node in sorted(state.nodes, key=lambda node: (node.role != "head", node.index))
-        }
-        super().__init__(state.name, tuple(self._nodes))
 
-    @property
-    def markets(self) -> Mapping[str, Market]:
-        """The nodes with their markets."""
-        return {name: node.market for name, node in self._nodes.items()}
-
-    def runs(self, name: str) -> bool:
-        """Whether EC2 shows the node as running."""
-        return self._nodes[name].state == "running"
-
-    def find_host(self, name: str) -> Host:
-        """Returns a running instance. Raises ClusterError if it is not running or cannot be reached from here."""
-        node, config = self._nodes[name], self._config
-        if node.state != "running":
-            raise ClusterError(f"{name} ({node.instance_id}) is {node.state}", hint="cluster start")
-        address = node.address(config.ssh_address)
-        if address is None or node.private_ip is None:
-            raise ClusterError(
-                f"{name} ({node.instance_id}) has no {config.ssh_address} address",
-                hint='set [provision] ssh_address = "private" if you can reach its network, or another subnet_id',
-            )
-        return Host(
-            name=name,
-            instance_id=node.instance_id,
-            address=address,
-            private_ip=node.private_ip,
-            user=config.user,
-            is_head=node.role == "head",
+def _find_host(node: Node, config: ProvisionConfig) -> Host | ClusterError:
+    """Returns a node as a host for ssh, or why it cannot be reached from here."""
+    if node.state != "running":
+        return ClusterError(f"{node.name} ({node.instance_id}) is {node.state}", hint="cluster start")
+    address = node.address(config.ssh_address)
+    if address is None or node.private_ip is None:
+        return ClusterError(
+            f"{node.name} ({node.instance_id}) has no {config.ssh_address} address",
+            hint='set [provision] ssh_address = "private" if you can reach its network, or another subnet_id',
         )
-
-    def find_hosts(self) -> tuple[Host, ...]:
-        """Returns all nodes. Raises NotFoundError without nodes, ClusterError if one is not running or reachable."""
-        self.choose()
-        stopped = [node for node in self._nodes.values() if node.state != "running"]
-        if stopped:
-            listed = ", ".join(f"{node.name} ({node.state})" for node in stopped)
-            raise ClusterError(f"not all nodes of cluster {self.cluster} are running: {listed}", hint="cluster start")
-        return tuple(map(self.find_host, self.names))
-
-    def no_nodes(self) -> ClusterError:
-        """Returns the error for a cluster without nodes, which names the instances that are not trusted."""
-        return no_nodes(self.state)
-
-    def find_gone(self, ids: Iterable[str]) -> list[str]:
-        """Returns those ids whose instances are stopped or have ended."""
-        live = {node.instance_id for node in self.state.nodes if node.state != "stopped"}.union(self.state.ending)
-        return [instance_id for instance_id in ids if instance_id not in live]
-
-    def find_warnings(self) -> Iterator[str]:
-        """Warns of instances with the cluster's tag that are not nodes. Without nodes, no_nodes names them."""
-        if self.state.nodes and self.state.untrusted:
-            yield (
-                f"cluster {self.cluster}: {describe_untrusted(self.state.untrusted)}; nothing is sent to them "
-                "(see cluster status)"
-            )
-
-    def find_differences(self) -> Iterator[str]:
-        """Yields the differences between the nodes and [provision]."""
-        return find_differences(self._config, self.state.nodes)
+    return Host(
+        name=node.name,
+        instance_id=node.instance_id,
+        address=address,
+        private_ip=node.private_ip,
+        user=config.user,
+        is_head=node.role == "head",
+    )
 
 
 class Ec2Source(NodeSource):
@@ -105,9 +77,9 @@ class Ec2Source(NodeSource):
         self._app = app
         self.instance_profile = app.config.provision.instance_profile
 
-    def describe(self) -> Ec2Nodes:
+    def describe(self) -> Nodes:
         """Returns the cluster's nodes as EC2 shows them. Raises AwsError."""
-        return Ec2Nodes(describe_state(self._app), self._app.config.provision)
+        return nodes_of(describe_state(self._app), self._app.config.provision)
 
     def connect(self, host: Host, *, wait_s: float) -> NodeConnection:
         """Connects to a node. Raises ConnectError, AwsError, ClusterError."""
@@ -115,14 +87,15 @@ class Ec2Source(NodeSource):
 
     def connect_again(self, host: Host) -> NodeConnection:
         """Connects to a node whose address may have changed. Raises HeadGoneError, ClusterError or a subclass."""
-        nodes = self.describe()
-        node = next((node for node in nodes.state.nodes if node.instance_id == host.instance_id), None)
+        state = describe_state(self._app)
+        node = next((node for node in state.nodes if node.instance_id == host.instance_id), None)
         if node is None or node.state not in {"pending", "running"}:
             raise HeadGoneError(
                 f"{host.name} ({host.instance_id}) {'does not exist any more' if node is None else f'is {node.state}'}",
                 hint="cluster status" if node is None else "cluster start",
             )
-        return self.connect(nodes.find_host(node.name), wait_s=ANSWER_TIMEOUT_S)
+        now = nodes_of(state, self._app.config.provision).find_host(node.name)
+        return self.connect(now, wait_s=ANSWER_TIMEOUT_S)
 
     def open_connections(self, *, wait_s: float = ANSWER_TIMEOUT_S) -> Connections:
         """Returns connections to the nodes. Raises ClusterError when the private key cannot be used."""
@@ -167,7 +140,7 @@ class Ec2Source(NodeSource):
         Raises AwsError, ClusterError if the disk is not attached.
         """
         config = self._app.config
-        if not config.volumes or not isinstance(nodes, Ec2Nodes):
+        if not config.volumes or nodes.state is None:
             return ()
         return describe_mounts(self._app.clients, config.volumes, nodes.state)
 

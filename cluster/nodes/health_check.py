@@ -9,7 +9,6 @@ from bootstrap.ssh.connections import Connections
 from bootstrap.ssh.host import Host
 from bootstrap.verify.node_health import Unhealthy, advise, check_before_set_up, find_unhealthy, keep_on_head
 from cluster.app import App
-from cluster.nodes.ec2 import Ec2Nodes
 from cluster.nodes.source import Nodes
 from foundation.errors import ClusterError
 from foundation.progress import Event
@@ -20,7 +19,7 @@ from provision.preflight.machines import Hardware, describe_hardware
 
 def find_hardware(app: App, nodes: Nodes) -> Mapping[str, Hardware]:
     """Returns the hardware of each node, by its name; {} for existing hosts. Raises AwsError."""
-    if not isinstance(nodes, Ec2Nodes):
+    if not nodes.state is not None:
         return {}
     instances = nodes.state.nodes
     found = describe_hardware(app.clients.ec2, [one.instance_type for one in instances])

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -41,68 +41,6 @@ class HostList(Struct, frozen=True, kw_only=True):
     lines: tuple[str, ...]
 
 
-class HostNodes(Nodes):
-    """Existing hosts in the order of the list, the head first. All are assumed to run, as no connection is made.
-
-    listed: the hosts as the user listed them. hosts: each of them once. problems: the errors for hosts that cannot be
-    used, by name.
-    """
-
-    def __init__(
-        self,
-        cluster: str,
-        listed: HostList,
-        hosts: Sequence[Host] = (),
-        problems: Mapping[str, ClusterError] | None = None,
-    ) -> None:
-        self._listed = listed
-        self._hosts = {host.name: host for host in hosts}
-        self._problems = problems or {}
-        super().__init__(cluster, tuple(self._hosts))
-
-    def runs(self, name: str) -> bool:
-        """Whether this is one of the hosts: a listed host is assumed to run."""
-        return name in self._hosts
-
-    def host(self, name: str) -> Host:
-        """Returns a host, even if its name cannot be resolved."""
-        return self._hosts[name]
-
-    def find_host(self, name: str) -> Host:
-        """Returns a host. Raises ClusterError when its name cannot be resolved."""
-        if name in self._problems:
-            raise self._problems[name]
-        return self._hosts[name]
-
-    def find_hosts(self) -> tuple[Host, ...]:
-        """Returns all hosts. Raises ClusterError when a name cannot be resolved, or two names are the same host."""
-        self.choose()
-        hosts = tuple(map(self.find_host, self.names))
-        check_addresses([host for host in hosts if not is_unknown(host.private_ip)], key=self._listed.key)
-        return hosts
-
-    def no_nodes(self) -> ClusterError:
-        """Returns the error for a cluster without hosts."""
-        return ConfigError(f'cloud = "hosts", and cluster {self.cluster} has no hosts', hint=LIST_HINT)
-
-    def find_name(self, word: str) -> str | None:
-        """Returns the name of a host, from its name, its line in the list, or the host in that line."""
-        for name, host in self._hosts.items():
-            spec = parse_spec(host.spec)
-            if word in {name, host.spec, spec.host if spec is not None else name}:
-                return name
-        return None
-
-    @property
-    def job_hosts(self) -> tuple[str, ...]:
-        """The hosts as they are listed: a host that is listed twice runs two processes."""
-        return self._listed.lines
-
-    def count_processes(self, name: str) -> int:
-        """Returns how many times a host is listed."""
-        return self._listed.lines.count(self._hosts[name].spec)
-
-
 class HostSource(NodeSource):
     """The source of nodes that are existing hosts. Connections use the user's own ssh configuration.
 
@@ -113,11 +51,15 @@ class HostSource(NodeSource):
     def __init__(self, app: App) -> None:
         self._app = app
 
-    def describe(self) -> HostNodes:
-        """Returns the hosts, with the addresses that this machine finds. Raises ClusterError, also without hosts."""
+    def describe(self) -> Nodes:
+        """Returns the hosts as listed, the head first, with the addresses that this machine finds. It connects to none.
+
+        Raises ClusterError, also without hosts.
+        """
         name, listed = self._app.config.name, self._find_list()
+        missing = ConfigError(f'cloud = "hosts", and cluster {name} has no hosts', hint=LIST_HINT)
         if not listed.lines:
-            raise HostNodes(name, listed).no_nodes()
+            raise missing
         routes = [find_host(spec) for spec in dict.fromkeys(listed.lines)]
         with bounded_pool() as pool:
             addresses = list(pool.map(lambda found: find_address(found[0].address), routes))
@@ -132,7 +74,18 @@ class HostSource(NodeSource):
             if address is None and not route.proxied:  # the head may resolve a name behind a proxy
                 problems[host.name] = _not_resolved(host, key=listed.key)
             hosts.append(replace(host, private_ip=address or "", is_head=number == 0))
-        return HostNodes(name, listed, hosts, problems)
+        names = tuple(host.name for host in hosts)
+        return Nodes(
+            cluster=name,
+            missing=missing,
+            names=names,
+            hosts={host.name: host for host in hosts},
+            running=names,
+            problems=problems,
+            problem=_find_problem(hosts, key=listed.key),
+            job_hosts=listed.lines,
+            aliases=_find_aliases(hosts),
+        )
 
     def _find_list(self) -> HostList:
         config = self._app.config
@@ -144,10 +97,6 @@ class HostSource(NodeSource):
 
     def connect(self, host: Host, *, wait_s: float) -> NodeConnection:  # noqa: ARG002 - hosts do not boot
         """Connects as `ssh` does. Raises ConnectError, ClusterError."""
-        return connect_to(host)
-
-    def connect_again(self, host: Host) -> NodeConnection:
-        """Connects as `connect` does."""
         return connect_to(host)
 
     def open_for_set_up(self, find_nodes: Callable[[], Nodes], *, wait_s: float) -> Connections:  # noqa: ARG002 - hosts do not boot
@@ -232,6 +181,25 @@ def leave_out_silent(
 def is_unknown(address: str) -> bool:
     """Whether an address is of no use to other hosts: it is empty, 0.0.0.0 or a loopback address. Pure."""
     return not address or address.startswith("127.") or address == "0.0.0.0"  # noqa: S104 - nothing is bound here
+
+
+def _find_problem(hosts: Sequence[Host], *, key: str) -> ClusterError | None:
+    """Returns why a job cannot use all of these hosts: two are the same, or others cannot reach one."""
+    try:
+        check_addresses([host for host in hosts if not is_unknown(host.private_ip)], key=key)
+    except ClusterError as error:
+        return error
+    return None
+
+
+def _find_aliases(hosts: Sequence[Host]) -> dict[str, str]:
+    """Returns hosts' names by their lines in the list, and by the hosts in these lines: the first of several."""
+    aliases: dict[str, str] = {}
+    for host in hosts:
+        spec = parse_spec(host.spec)
+        for word in (host.spec, spec.host if spec is not None else host.name):
+            aliases.setdefault(word, host.name)
+    return aliases
 
 
 def _not_resolved(host: Host, *, key: str) -> ConfigError:

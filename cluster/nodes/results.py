@@ -118,13 +118,13 @@ def _find_connects(
     with_files = {files.host for files in record.files if files.count or files.is_part}
     if nodes is not None:
         there = [host for host in record.nodes if host.name in nodes.names]
-        is_any_running = any(nodes.runs(host.name) for host in there)
+        is_any_running = any(host.name in nodes.running for host in there)
         connections = stack.enter_context(source_of(app).open_connections()) if is_any_running else None
         for host in there:
             try:
                 now = nodes.find_host(host.name)
             except ClusterError as error:
-                if nodes.runs(host.name) or host.name in with_files or not record.has_ended:
+                if host.name in nodes.running or host.name in with_files or not record.has_ended:
                     found.errors[host.name] = error
             else:
                 if connections is not None and host.instance_id in (None, "", now.instance_id):

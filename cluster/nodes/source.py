@@ -1,92 +1,83 @@
-"""The source of a cluster's nodes: EC2 (ec2.py), or a list of existing hosts (hosts.py).
+"""A cluster's nodes, and their source: EC2 (ec2.py), or a list of existing hosts (hosts.py).
 
 Commands that use nodes use only these two classes. Commands that launch, pause or delete instances use EC2 directly.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+
+from msgspec import Struct
 
 from bootstrap.apply import ReadyNode
 from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.connections import Connections
 from bootstrap.ssh.host import Host
 from foundation.errors import ClusterError, NotFoundError
-from provision.model import Market
+from provision.model import ClusterState, Market
 from provision.volumes.source import MountSource
 from train.job.selection import select_nodes
 
 ANSWER_TIMEOUT_S = 15.0
 
 
-class Nodes(ABC):
-    """The nodes of a cluster, as described by its source.
+class Nodes(Struct, kw_only=True):
+    """The nodes of a cluster, as described by its source."""
 
-    names: the names of all nodes, the head's first. excluded: the nodes that no job may use.
-    """
+    cluster: str
+    missing: ClusterError  # raised in place of the nodes of a cluster that has none
+    names: tuple[str, ...] = ()  # of all nodes, the head's first
+    hosts: Mapping[str, Host] = {}  # for ssh; not of instances that are stopped
+    running: tuple[str, ...] = ()  # the names of those that may run processes; existing hosts are assumed to run
+    problems: Mapping[str, ClusterError] = {}  # why nodes cannot be reached, by name
+    problem: ClusterError | None = None  # why not all of them together can be used
+    excluded: frozenset[str] = frozenset()  # the names of nodes that no job may use
+    warnings: tuple[str, ...] = ()  # to show before these nodes are used
+    differences: tuple[str, ...] = ()  # between the nodes and cluster.toml
+    state: ClusterState | None = None  # of instances
+    markets: Mapping[str, Market] = {}  # of instances
+    job_hosts: tuple[str, ...] = ()  # existing hosts as they are listed: one that is listed twice runs two processes
+    aliases: Mapping[str, str] = {}  # the names of existing hosts, by the words that mean them
 
-    def __init__(self, cluster: str, names: tuple[str, ...]) -> None:
-        self.cluster = cluster
-        self.names = names
-        self.excluded: frozenset[str] = frozenset()
-
-    @abstractmethod
-    def runs(self, name: str) -> bool:
-        """Whether a node may run processes."""
-
-    @abstractmethod
     def find_host(self, name: str) -> Host:
         """Returns a running node as a host for ssh. Raises ClusterError if it is not running or has no address."""
+        if name in self.problems:
+            raise self.problems[name]
+        return self.hosts[name]
 
-    @abstractmethod
     def find_hosts(self) -> tuple[Host, ...]:
         """Returns all nodes as hosts for ssh, the head first. Raises ClusterError if one cannot be used."""
+        self.choose()
+        if self.problem is not None:
+            raise self.problem
+        return tuple(map(self.find_host, self.names))
 
-    @abstractmethod
-    def no_nodes(self) -> ClusterError:
-        """Returns the error for a cluster without nodes."""
-
-    def find_gone(self, ids: Iterable[str]) -> list[str]:  # noqa: ARG002 - for subclasses
-        """Returns those ids whose nodes no longer run, and therefore have no processes."""
-        return []
+    def find_gone(self, ids: Iterable[str]) -> list[str]:
+        """Returns those ids whose instances are stopped or have ended, and therefore have no processes."""
+        if self.state is None:
+            return []
+        live = {node.instance_id for node in self.state.nodes if node.state != "stopped"}.union(self.state.ending)
+        return [instance_id for instance_id in ids if instance_id not in live]
 
     def find_name(self, word: str) -> str | None:
         """Returns the name of the node that a word of the command line means; None if there is none."""
-        return word if word in self.names else None
-
-    @property
-    def job_hosts(self) -> tuple[str, ...]:
-        """The value of [train] hosts for a job that does not set it. (): every node once."""
-        return ()
-
-    @property
-    def markets(self) -> Mapping[str, Market]:
-        """The nodes from which [train] nodes selects, with their markets."""
-        return dict.fromkeys(self.names, "on-demand")
+        return word if word in self.names else self.aliases.get(word)
 
     def select(self, selection: int | str, *, requested: int) -> tuple[str, ...]:
         """Returns the value of [train] hosts for [train] nodes. (): every node once. Raises ClusterError."""
-        candidates = {name: market for name, market in self.markets.items() if name not in self.excluded}
+        candidates = {name: self.markets.get(name, "on-demand") for name in self.names if name not in self.excluded}
         chosen = select_nodes(selection, candidates, requested=requested)
         if chosen == self.names:
             return self.job_hosts
         return tuple(word for word in self.job_hosts or self.names if self.find_name(word) in chosen)
 
-    def find_warnings(self) -> Iterator[str]:
-        """Yields warnings to show before these nodes are used."""
-        yield from ()
-
-    def find_differences(self) -> Iterator[str]:
-        """Yields the differences between the nodes and cluster.toml."""
-        yield from ()
-
     def choose(self, words: Sequence[str] = ()) -> tuple[str, ...]:
         """Returns the names of the nodes that these words mean, or of all nodes; the head first. Raises NotFoundError.
 
-        Without nodes, raises the error of `no_nodes`.
+        Without nodes, raises `missing`.
         """
         if not self.names:
-            raise self.no_nodes()
+            raise self.missing
         chosen = set()
         for word in words:
             name = self.find_name(word)
@@ -111,12 +102,12 @@ class NodeSource(ABC):
     def connect(self, host: Host, *, wait_s: float) -> NodeConnection:
         """Connects to one node, which may take wait_s seconds to answer. Raises ConnectError, ClusterError."""
 
-    @abstractmethod
     def connect_again(self, host: Host) -> NodeConnection:
         """Connects to a node whose address may have changed.
 
         Raises HeadGoneError if it no longer runs, ClusterError or a subclass.
         """
+        return self.connect(host, wait_s=ANSWER_TIMEOUT_S)
 
     def open_connections(self, *, wait_s: float = ANSWER_TIMEOUT_S) -> Connections:
         """Returns connections to the nodes, without setting them up. They are closed at the end of the block.

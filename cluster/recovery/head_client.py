@@ -22,7 +22,6 @@ from bootstrap.ssh.keys import authorized_line
 from bootstrap.transfer.tree import Tree, file_of_bytes, make_tree
 from cluster.app import App
 from cluster.config import ClusterConfig, read_table
-from cluster.nodes.ec2 import Ec2Nodes
 from cluster.nodes.source import Nodes
 from foundation.errors import ClusterError
 from foundation.progress import Event
@@ -80,7 +79,7 @@ def find_client(app: App, described: Nodes, *, nodes: int) -> Tree | None:
         return None  # the head has the program already
     if config.provision.instance_profile != "auto" or config.train.on_node_loss != "requeue" or nodes <= 1:
         return None
-    if not isinstance(described, Ec2Nodes) or described.state.head is None or described.state.head.profile_arn is None:
+    if not described.state is not None or described.state.head is None or described.state.head.profile_arn is None:
         return None
     why = find_obstacle(config)
     if why is not None:

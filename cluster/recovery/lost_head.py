@@ -15,7 +15,7 @@ from msgspec import Struct
 from cluster.app import App, if_interrupted
 from cluster.containers import find_login
 from cluster.jobs import ask_head, end_from_here, head_of, open_head
-from cluster.nodes.ec2 import Ec2Nodes, find_gone
+from cluster.nodes.ec2 import find_gone, nodes_of
 from cluster.nodes.source import Nodes
 from cluster.recovery.consent import check_consent, note_order
 from cluster.recovery.replacement import launch_for
@@ -81,7 +81,7 @@ def continue_jobs(app: App, lost: LostHead | None, state: ClusterState) -> bool:
 
 def check_head(nodes: Nodes) -> None:
     """Raises ClusterError if the head's instance has ended. Pure."""
-    if isinstance(nodes, Ec2Nodes) and nodes.state.nodes and all(node.index > 0 for node in nodes.state.nodes):
+    if nodes.state is not None and nodes.state.nodes and all(node.index > 0 for node in nodes.state.nodes):
         raise ClusterError(f"the head of cluster {nodes.cluster} has ended", hint="cluster up")
 
 
@@ -115,7 +115,7 @@ def find_jobs_on_head(app: App, state: ClusterState) -> frozenset[str]:
     """Returns the ids of the jobs that the new head has. Raises ClusterError if it runs but cannot be asked."""
     if not any(node.index == 0 and node.state == "running" for node in state.nodes):
         return frozenset()
-    with open_head(app, Ec2Nodes(state, app.config.provision)) as head:
+    with open_head(app, nodes_of(state, app.config.provision)) as head:
         return frozenset(record.id for record in ask_head(head))
 
 
@@ -187,7 +187,7 @@ def order_again(app: App, job: Record, state: ClusterState, *, attempts: tuple[A
     app.override("train.script", train.script)
     app.override("train.cwd", train.cwd)
     command, config = job.spec.typed_command, app.config
-    nodes = Ec2Nodes(state, config.provision)
+    nodes = nodes_of(state, config.provision)
     prepared = Preparation(
         app,
         run_in_thread(lambda: nodes),

@@ -18,7 +18,7 @@ from cluster.app import App, if_interrupted
 from cluster.containers import find_login, prepare_image
 from cluster.costs import find_node_prices, noting_costs
 from cluster.jobs import head_of, open_head
-from cluster.nodes.ec2 import Ec2Nodes
+from cluster.nodes.ec2 import nodes_of
 from cluster.nodes.health_check import find_hardware
 from cluster.recovery.consent import check_consent
 from cluster.session import BOOT_TIMEOUT_S, describe, find_request, ready_nodes, source_of
@@ -40,7 +40,7 @@ from train.job.lost_nodes import check_setup, find_lost, find_paths, plan_hosts
 SEND_TIMEOUT_S = 900.0
 
 
-def replace_unhealthy(app: App, nodes: Ec2Nodes, job: HeadJob | None, *, yes: bool) -> None:
+def replace_unhealthy(app: App, state: ClusterState, job: HeadJob | None, *, yes: bool) -> None:
     """Replaces, after asking, the nodes that were unhealthy when a job or `cluster verify` last checked them.
 
     The head is not replaced, because its records would be lost. No node is replaced while a job runs, or with [train]
@@ -49,7 +49,7 @@ def replace_unhealthy(app: App, nodes: Ec2Nodes, job: HeadJob | None, *, yes: bo
     """
     if job is None or job.record is not None or app.config.train.on_node_loss != "requeue":
         return
-    others = {node.name: node for node in nodes.state.nodes if node.role != "head"}
+    others = {node.name: node for node in state.nodes if node.role != "head"}
     unhealthy = job.find_unhealthy({name: node.instance_id for name, node in others.items()})
     if not unhealthy:
         return
@@ -78,7 +78,7 @@ def replace_lost(app: App, job: Record, *, names: Sequence[str] = ()) -> None:
     )
     with if_interrupted("the job waits; cluster up continues"):
         state = launch_for(app, job, find_lost(job, names))
-        nodes = Ec2Nodes(state, app.config.provision)
+        nodes = nodes_of(state, app.config.provision)
         hardware = find_hardware(app, nodes)
         used = {host.name: host.instance_id for host in job.nodes if host.instance_id}
 
@@ -124,7 +124,7 @@ def launch_for(app: App, job: Record, lost: dict[int, str]) -> ClusterState:
 
 def find_silent(app: App, job: Record, state: ClusterState) -> dict[str, ConnectError]:
     """Returns the nodes of a job that cannot be reached within BOOT_TIMEOUT_S, and why. Raises ClusterError."""
-    nodes = Ec2Nodes(state, app.config.provision)
+    nodes = nodes_of(state, app.config.provision)
     hosts = [nodes.find_host(host.name) for host in job.nodes if host.name in nodes.names]
     with source_of(app).open_connections(wait_s=BOOT_TIMEOUT_S) as connections:
         reached = try_on_all(hosts, connections.get)

@@ -11,7 +11,7 @@ from typing import Any, Literal, Self
 from bootstrap.ssh.node_program import NodeProgram
 from cluster.app import App
 from cluster.jobs import ask_head, end_from_here, end_job, open_head
-from cluster.nodes.ec2 import Ec2Nodes
+from cluster.nodes.ec2 import describe_state
 from cluster.recovery.consent import note_end, note_order
 from cluster.recovery.lost_head import continue_jobs, find_lost_head
 from cluster.recovery.replacement import replace_lost
@@ -263,10 +263,10 @@ class _Attendance:
         app, config = self._app, self._app.config
         with self._display.paused(), self._interrupts.at_once():
             if app.has_instances and config.data.s3_results is not None and config.train.on_node_loss == "requeue":
-                nodes = describe(app)
-                lost = find_lost_head(app, nodes.state) if isinstance(nodes, Ec2Nodes) else None
+                state = describe_state(app)
+                lost = find_lost_head(app, state)
                 is_ours = lost is not None and any(job.id == self._job for job in lost.jobs) and not lost.is_final
-                if is_ours and isinstance(nodes, Ec2Nodes) and continue_jobs(app, lost, nodes.state):
+                if is_ours and continue_jobs(app, lost, state):
                     self._use(self._heads.enter_context(open_head(app, describe(app))))
                     return
             raise _head_gone(app, self._job, error) from error

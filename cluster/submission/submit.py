@@ -210,8 +210,7 @@ class _NodeChoice:
             if not self._app.has_instances:
                 self.prepared.access.result()  # raises before any host is set up
             described.set_result(found)
-            warn(self._app, found.find_warnings())
-            warn(self._app, found.find_differences())
+            warn(self._app, (*found.warnings, *found.differences))
             train = self._app.config.train
             has_choice = bool(found.names) and not train.hosts  # without nodes, the set-up raises
             requested = _requested(self._app, found)

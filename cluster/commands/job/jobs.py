@@ -7,7 +7,7 @@ import click
 
 from cluster.app import App, pass_app, wide_option
 from cluster.jobs import find_straggler, open_jobs
-from cluster.nodes.ec2 import Ec2Nodes, find_gone
+from cluster.nodes.ec2 import find_gone
 from cluster.views.jobs import job_documents, render_jobs
 from cluster.views.numbers import render_csv, render_json, render_numbers
 from foundation.errors import UsageError
@@ -38,7 +38,7 @@ def jobs(app: App, *, job: str | None, metrics: bool, as_csv: bool, as_json: boo
         records = sources.find_records() if job is None else (sources.find_job(job),)
         nodes = sources.nodes
         straggler = find_straggler(app, sources, records[0]) if job is not None else None
-    gone = find_gone(app, nodes.state) if isinstance(nodes, Ec2Nodes) else frozenset()
+    gone = find_gone(app, nodes.state) if nodes is not None and nodes.state is not None else frozenset()
     now = datetime.now(UTC)
     table = render_jobs(records, now=now, columns=app.find_columns(wide=wide), gone=gone, straggler=straggler)
     document = job_documents(records, now=now, gone=gone, straggler=straggler)

@@ -12,7 +12,7 @@ from cluster.commands.adopt import adopt
 from cluster.commands.status import list_
 from cluster.costs import find_node_prices, find_spending, note_costs, noting_costs
 from cluster.nodes.deletion import delete_cluster
-from cluster.nodes.ec2 import Ec2Nodes
+from cluster.nodes.ec2 import nodes_of
 from cluster.session import describe, find_request
 from cluster.status import describe_bills, describe_status
 from foundation.errors import AwsError, ClusterError, ConfigError, CredentialsError
@@ -61,7 +61,7 @@ def test_the_costs_are_noted_after_a_failure_too(app: App, world: World) -> None
 
 def test_the_prices_of_a_jobs_nodes(app: App, world: World) -> None:
     world.up(make_config(nodes=1))
-    nodes = Ec2Nodes(world.describe(), app.config.provision)
+    nodes = nodes_of(world.describe(), app.config.provision)
     prices = {nodes.state.nodes[0].instance_id: 0.17}
     assert find_node_prices(app, nodes) == prices  # by asking AWS, as on a machine that did not launch the node
     world.calls.made.clear()

@@ -8,7 +8,7 @@ import pytest
 
 from cluster import jobs
 from cluster.app import App
-from cluster.nodes.ec2 import Ec2Nodes
+from cluster.nodes.ec2 import nodes_of
 from cluster.views.jobs import job_documents, render_jobs
 from cluster.views.results import render_files
 from cluster.views.status import HeadJob, Status, render_job_lines, render_status, status_document
@@ -212,7 +212,7 @@ def test_jobs_from_s3_are_shown_beside_why_the_head_is_not_asked(
 ) -> None:
     app.config_path.write_text('name = "demo"\n[data]\nresults = "s3://bucket/r/"\n')
     monkeypatch.setattr(jobs, "read_s3_records", lambda *_, **__: (make_record(1, "s3"),))
-    nodes = Ec2Nodes(make_state("stopped"), ProvisionConfig())
+    nodes = nodes_of(make_state("stopped"), ProvisionConfig())
     with pytest.raises(ClusterError) as caught:
         nodes.find_host("node-0")
     assert jobs.JobSources(app, why_not=caught.value, nodes=nodes).find_records()[0].source == "s3"

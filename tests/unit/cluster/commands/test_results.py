@@ -9,7 +9,7 @@ import pytest
 from bootstrap.transfer.sync import find_below
 from cluster.app import App
 from cluster.nodes import results
-from cluster.nodes.ec2 import Ec2Nodes
+from cluster.nodes.ec2 import nodes_of
 from cluster.nodes.results import JobResults, copy_job, find_copies
 from foundation.errors import ClusterError
 from job_records import make_record, make_state
@@ -45,7 +45,7 @@ def test_the_files_of_a_stopped_node_are_not_gone(app: App) -> None:
     hosts = [{"name": f"node-{at}", "instance_id": f"i-{at}"} for at in range(2)]
     files = [{"host": f"node-{at}", "count": 1} for at in range(2)]
     record, found = make_record(1, nodes=hosts, files=files), JobResults()
-    nodes = Ec2Nodes(make_state("stopped"), ProvisionConfig())
+    nodes = nodes_of(make_state("stopped"), ProvisionConfig())
     with ExitStack() as stack:
         assert results._find_connects(app, record, nodes, found, stack) == {}
     assert {name: error.hint for name, error in found.errors.items()} == {"node-0": "cluster start"}

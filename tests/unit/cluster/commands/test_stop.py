@@ -11,7 +11,7 @@ from cluster.app import App
 from cluster.commands import stop as stop_command
 from cluster.commands.stop import render_stopped_job, stop_job, stop_without_head
 from cluster.jobs import Stopped, require_ending
-from cluster.nodes.ec2 import Ec2Nodes
+from cluster.nodes.ec2 import nodes_of
 from cluster.views.status import HeadJob
 from foundation.errors import ClusterError, UsageError
 from job_channels import FakeHead, channel, encode
@@ -52,7 +52,7 @@ def stop_of(app: App, monkeypatch: pytest.MonkeyPatch) -> Callable[..., FakeHead
         answers = {"list": {"jobs": records}, "stop": {"result": result, "already": True}}
         fake = FakeHead(lambda asked: channel(encode([answers[asked[0]]])))
         monkeypatch.setattr(App, "enter_cloud", lambda _: None)
-        monkeypatch.setattr(stop_command, "describe", lambda _: Ec2Nodes(make_state(), ProvisionConfig()))
+        monkeypatch.setattr(stop_command, "describe", lambda _: nodes_of(make_state(), ProvisionConfig()))
         monkeypatch.setattr(stop_command, "open_head", lambda *_: nullcontext(fake.make()))
         stop_job(app, words)
         return fake

@@ -11,7 +11,8 @@ import pytest
 from bootstrap.environment.requirements import Requirements
 from cluster.app import App
 from cluster.config import parse_config
-from cluster.nodes.ec2 import Ec2Nodes
+from cluster.nodes.ec2 import nodes_of
+from cluster.nodes.source import Nodes
 from cluster.recovery.head_client import HeadSettings, find_client, find_obstacle, leave_secrets_out
 from cluster.recovery.on_head import HeadApp, merge_pins, prepare
 from cluster.session import find_request, find_requirements
@@ -94,8 +95,8 @@ def test_the_head_trusts_the_systems_authorities(tmp_path: Path, monkeypatch: py
 PROFILE = "arn:aws:iam::123456789012:instance-profile/cluster-us-east-1-demo"
 
 
-def nodes_with(app: App, profile: str | None) -> Ec2Nodes:
-    return Ec2Nodes(make_state(make_node(0, profile_arn=profile)), app.config.provision)
+def nodes_with(app: App, profile: str | None) -> Nodes:
+    return nodes_of(make_state(make_node(0, profile_arn=profile)), app.config.provision)
 
 
 @pytest.mark.parametrize(
