@@ -182,7 +182,7 @@ def _ask(app: App, plan: Plan) -> None:
     question = find_question(plan)
     if question is not None:
         interrupts = any(isinstance(step, TerminateInstances) for step in plan.steps)
-        require_ending(app, question, ask_for_job(app, describe(app)) if interrupts else lambda: None)
+        require_ending(app, question, ask_for_job(app, describe(app))() if interrupts else None)
 
 
 def find_question(plan: Plan) -> str | None:

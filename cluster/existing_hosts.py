@@ -9,25 +9,12 @@ from msgspec.structs import asdict
 from bootstrap.ssh.connections import on_all
 from cluster.app import App, if_interrupted
 from cluster.bring_up import check_inputs
-from cluster.jobs import (
-    BRIEF_PATIENCE_S,
-    PATIENCE_S,
-    ask_for_job,
-    end_jobs,
-    require_ending,
-    warn_uncopied,
-)
+from cluster.jobs import ask_for_job, end_jobs, require_ending, warn_uncopied
 from cluster.nodes.hosts import HostSource
 from cluster.nodes.other_hosts import memory_of, release
 from cluster.nodes.source import Nodes
 from cluster.session import BOOT_TIMEOUT_S, ready_nodes
-from cluster.views.hosts import (
-    HostsStatus,
-    HostState,
-    render_hosts,
-    render_hosts_status,
-    status_document,
-)
+from cluster.views.hosts import HostsStatus, HostState, render_hosts, render_hosts_status, status_document
 from cluster.volumes import unmount_all
 from foundation.errors import ClusterError
 from foundation.remote_command import RemoteCommand
@@ -113,11 +100,10 @@ def down(app: App, *, yes: bool, as_json: bool) -> None:
             f"existing hosts keep running; remove the cluster's key and ~/.cluster, with all jobs, on: {listed}"
         )
         nodes = _find_nodes(app)
-        patience_s = BRIEF_PATIENCE_S if yes else PATIENCE_S
-        job = ask_for_job(app, nodes, patience_s=patience_s)() if nodes is not None else None
+        job = ask_for_job(app, nodes, is_brief=yes)() if nodes is not None else None
         warn_uncopied(app, job)
         if not yes:
-            require_ending(app, "Remove all of this?", lambda: job)
+            require_ending(app, "Remove all of this?", job)
         with if_interrupted("cluster down removes what is left"):
             jobs = frozenset(job for entry in known for job in entry.jobs)
             if nodes is not None:

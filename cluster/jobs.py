@@ -244,11 +244,13 @@ def find_straggler(app: App, sources: JobSources, record: JobRecord) -> Straggle
 # -- the running job --------------------------------------------------------------------------------------------------
 
 
-def ask_for_job(app: App, nodes: Nodes, *, patience_s: float = PATIENCE_S) -> Callable[[], HeadJob | None]:
-    """Asks the head for its job in the background. The returned function waits at most patience_s for the answer.
+def ask_for_job(app: App, nodes: Nodes, *, is_brief: bool = False) -> Callable[[], HeadJob | None]:
+    """Asks the head for its job in the background. The returned function waits for the answer, for a few seconds.
 
-    It returns None when no head runs. It does not raise: the returned HeadJob contains the error.
+    It returns None when no head runs. It does not raise: the returned HeadJob contains the error. is_brief: see
+    BRIEF_PATIENCE_S.
     """
+    patience_s = BRIEF_PATIENCE_S if is_brief else PATIENCE_S
     head = next(iter(nodes.names), None)
     if head not in nodes.running:
         return lambda: None
@@ -299,13 +301,12 @@ def warn_uncopied(app: App, job: HeadJob | None) -> None:
         app.message(f"not copied: the files of {more}, which cluster jobs lists", style="yellow")
 
 
-def require_ending(app: App, question: str, find_job: Callable[[], HeadJob | None]) -> None:
+def require_ending(app: App, question: str, job: HeadJob | None) -> None:
     """Prints which job would be interrupted, and asks the user; see App.require. Raises UsageError.
 
-    In the sandbox, ask only if a job would be interrupted. find_job: see ask_for_job. A head that does not answer is
-    not an error: it may be the reason why the user ends the cluster.
+    In the sandbox, ask only if a job would be interrupted. job: see ask_for_job. A head that does not answer is not an
+    error: it may be the reason why the user ends the cluster.
     """
-    job = find_job()
     message = None if job is None else render_interruption(job, now=datetime.now(UTC))
     if message is not None:
         app.message(message, style="yellow")
@@ -350,17 +351,25 @@ class Stopped(Struct, frozen=True, kw_only=True):
     by_head: bool = True
 
 
-def end_job(app: App, head: Head, job: str, *, message: Callable[[str], None] | None = None) -> Stopped:
-    """Stops a running or queued job, and checks that none of its processes is left. message: prints messages.
+def end_job(
+    app: App, head: Head, job: str, *, gone: Sequence[str] = (), message: Callable[[str], None] | None = None
+) -> Stopped:
+    """Stops a running or queued job, or ends what an ended one left, and checks that none of its processes is left.
 
-    Raises ClusterError when a process may be left, NotFoundError when the job does not exist.
+    gone: ids of its nodes that no longer run. message: prints messages. Raises ClusterError when a process may be left,
+    NotFoundError when the job does not exist.
     """
     try:
-        result, already = stop_job(head, job)
+        result, already = stop_job(head, job, gone)
         stopped = Stopped(result=result, already=already)
     except (ConnectError, HeadGoneError, AnswerError) as error:
         stopped = Stopped(result=end_without_head(app, job, error, message=message or app.message), by_head=False)
-    _check_left(job, stopped)
+    if stopped.result.left:
+        was_stopped = "had already ended" if stopped.already else "was stopped"
+        raise ClusterError(
+            f"job {job} {was_stopped}, but processes of it may still run: {render_left(stopped.result.left)}",
+            hint=f"cluster status shows the nodes; cluster stop {job} searches them again",
+        )
     return stopped
 
 
@@ -386,29 +395,6 @@ def find_left(records: Iterable[JobRecord]) -> JobRecord | None:
     """Returns the newest job that has ended, if its processes may still run. records: newest first. Pure."""
     newest = next((record for record in records if record.has_ended), None)
     return newest if newest is not None and newest.left else None
-
-
-def end_left(head: Head, record: JobRecord, nodes: Nodes) -> Stopped:
-    """Has the head end the processes that an ended job left on its hosts. nodes: the cluster's.
-
-    Raises ClusterError when a process may still be left, ConnectError, HeadGoneError.
-    """
-    # The id of a host of the user's is empty.
-    gone = nodes.find_gone(node.instance_id for node in record.nodes if node.instance_id)
-    result, _ = stop_job(head, record.id, gone)
-    stopped = Stopped(result=result, already=True)
-    _check_left(record.id, stopped)
-    return stopped
-
-
-def _check_left(job: str, stopped: Stopped) -> None:
-    """Raises ClusterError when processes of a job may be left."""
-    if stopped.result.left:
-        message = "had already ended" if stopped.already else "was stopped"
-        raise ClusterError(
-            f"job {job} {message}, but processes of it may still run: {render_left(stopped.result.left)}",
-            hint=f"cluster status shows the nodes; cluster stop {job} searches them again",
-        )
 
 
 def end_without_head(app: App, job: str, error: ClusterError, *, message: Callable[[str], None]) -> JobResult:

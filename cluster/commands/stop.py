@@ -11,7 +11,6 @@ from cluster.jobs import (
     ask_for_job,
     ask_head,
     end_job,
-    end_left,
     end_without_head,
     find_left,
     open_head,
@@ -57,11 +56,10 @@ def stop(app: App, *, job: str | None, nodes: bool, yes: bool) -> None:
     name = app.config.name
     wait_for_interrupted_launches(app.clients.ec2, name=name, files=app.files, report=app.report)
     state = describe_state(app)
-    find_job = None if yes else ask_for_job(app, nodes_of(state, app.config.provision))
     plan = plan_stop(state)
     app.message(render_plan(plan).rstrip())
-    if plan and find_job is not None:
-        require_ending(app, "Stop these nodes?", find_job)
+    if plan and not yes:
+        require_ending(app, "Stop these nodes?", ask_for_job(app, nodes_of(state, app.config.provision))())
     with if_interrupted("cluster stop --nodes stops the others"):
         if plan:
             unmount_before(app)
@@ -102,14 +100,15 @@ def stop_job(app: App, words: str | None) -> None:
             record = find_left(records)
             if record is None:
                 return
+        gone: list[str] = []
         if record.has_ended and record.left:
             left = render_left(record.left)
             app.message(
                 f"processes of job {record.id} ({record.name}) may still run: {left}; searching its nodes again"
             )
-            stopped = end_left(head, record, nodes)
-        else:
-            stopped = end_job(app, head, record.id)
+            # The id of a host of the user's is empty.
+            gone = nodes.find_gone(node.instance_id for node in record.nodes if node.instance_id)
+        stopped = end_job(app, head, record.id, gone=gone)
     app.print(render_stopped_job(record, stopped))
 
 

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from cluster.app import App, if_interrupted
 from cluster.costs import find_bill, note_costs, noting_costs
-from cluster.jobs import BRIEF_PATIENCE_S, PATIENCE_S, ask_for_job, end_jobs, require_ending, warn_uncopied
+from cluster.jobs import ask_for_job, end_jobs, require_ending, warn_uncopied
 from cluster.session import describe, find_request, unmount_before
 from foundation.errors import AwsError, ClusterError
 from provision.aws.clients import Clients, make_clients
@@ -27,7 +27,7 @@ def delete_cluster(app: App, *, yes: bool, as_json: bool) -> None:
         _print(app, Receipt(cluster=app.config.name), as_json=as_json)
         return
     nodes = describe(app)
-    find_job = ask_for_job(app, nodes, patience_s=BRIEF_PATIENCE_S if yes else PATIENCE_S)
+    find_job = ask_for_job(app, nodes, is_brief=yes)
     home = prepare_down(app.clients, request=find_request(app), files=app.files, report=app.report)
     elsewhere, errors = _prepare_elsewhere(app)
     parts = [_Part(clients=app.clients, files=app.files, prepared=home), *elsewhere]
@@ -36,7 +36,7 @@ def delete_cluster(app: App, *, yes: bool, as_json: bool) -> None:
         job = find_job()
         warn_uncopied(app, job)
         if not yes:
-            require_ending(app, "Delete all of this?", lambda: job)
+            require_ending(app, "Delete all of this?", job)
         if job is not None and job.beside:  # notebooks: at their end, their last changes are copied
             end_jobs(app, nodes, lambda record: [host.name for host in record.nodes] if record.spec.beside else ())
     with if_interrupted("cluster down deletes what is left"):

@@ -13,7 +13,6 @@ from contextlib import closing
 from msgspec import Struct
 
 from cluster.app import App, if_interrupted
-from cluster.containers import find_login
 from cluster.jobs import ask_head, end_from_here, head_of, open_head
 from cluster.nodes.ec2 import find_gone, nodes_of
 from cluster.nodes.source import Nodes
@@ -39,7 +38,6 @@ from train.job.lost_nodes import (
     have_files_changed,
     restore_config,
 )
-from train.job.reading import find_scope
 
 
 class LostHead(Struct, frozen=True, kw_only=True):
@@ -186,17 +184,8 @@ def order_again(app: App, job: Record, state: ClusterState, *, attempts: tuple[A
         app.report(Event(kind="warn", what=warning))
     app.override("train.script", train.script)
     app.override("train.cwd", train.cwd)
-    command, config = job.spec.typed_command, app.config
-    nodes = nodes_of(state, config.provision)
-    prepared = Preparation(
-        app,
-        run_in_thread(lambda: nodes),
-        command=command,
-        scope=find_scope(train, config.data, command=command),
-        login=find_login(app),
-        clients=app.clients,
-        keys_s=train.max_duration_s,
-    )
+    command, nodes = job.spec.typed_command, nodes_of(state, app.config.provision)
+    prepared = Preparation(app, train, run_in_thread(lambda: nodes), command=command)
     log = read_log(app, job)
     with ready_nodes(app, nodes, wait_s=BOOT_TIMEOUT_S, command=command) as (ready, script):
         planned = prepared.plan(train, ready, job_id=job.id, script=script)

@@ -6,11 +6,10 @@ from concurrent.futures import Future
 from msgspec.structs import replace
 
 from bootstrap.apply import ReadyNode
-from bootstrap.container.prepare import FindLogin
 from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.node_program import NodeProgram
 from cluster.app import App
-from cluster.containers import prepare_image
+from cluster.containers import find_login, prepare_image
 from cluster.costs import find_node_prices
 from cluster.nodes.health_check import find_hardware
 from cluster.nodes.source import Nodes
@@ -23,7 +22,7 @@ from train.follow.head import Head, run_jobs
 from train.job.config import TrainConfig
 from train.job.job_plan import Job, find_used, plan_job
 from train.job.program import read_program
-from train.job.reading import render_access
+from train.job.reading import find_scope, render_access
 from train.job.survey import Surveyor, find_folder_data
 from train.s3.environment import S3Access, find_s3_access
 
@@ -31,29 +30,21 @@ from train.s3.environment import S3Access, find_s3_access
 class Preparation:
     """What the plan of a job needs besides its nodes. It is being found out once this exists.
 
-    described: the cluster's nodes. command: the one that the user typed; () for a script. scope: what the job may
-    access. login: finds the login for [container] image. clients: None for a job without AWS. keys_s: how long the
-    job's credentials have to be valid; None: as long as possible. hardware: by the nodes' names.
+    train: the job's [train]. described: the cluster's nodes. command: the one that the user typed; () for a script.
+    hardware: by the nodes' names. Raises ConfigError as find_login does.
     """
 
-    def __init__(
-        self,
-        app: App,
-        described: Future[Nodes],
-        *,
-        command: tuple[str, ...],
-        scope: S3Scope,
-        login: FindLogin,
-        clients: Clients | None,
-        keys_s: int | None,
-    ) -> None:
-        self._app, self._command, self._scope, self._login = app, command, scope, login
+    def __init__(self, app: App, train: TrainConfig, described: Future[Nodes], *, command: tuple[str, ...]) -> None:
+        data = app.config.data
+        self._app, self._command, self._login = app, command, find_login(app)
+        self._scope = scope = find_scope(train, data, command=command)
+        clients = app.clients if app.has_instances or not scope.is_empty else None
+        # A queued job may start at any time, so the lifetime of its keys cannot be derived from its duration.
+        keys_s = None if train.queue else train.max_duration_s
         self.access = run_in_thread(lambda: _find_access(app, clients, scope, keys_s))
         self.hardware = run_in_thread(lambda: find_hardware(app, described.result()))
         self._prices = run_in_thread(lambda: find_node_prices(app, described.result()))
-        owner = None if app.has_instances else find_user()
-        data = app.config.data
-        self._surveyor = Surveyor(clients, url=data.s3_url, owner=owner)
+        self._surveyor = Surveyor(clients, url=data.s3_url, owner=None if app.has_instances else find_user())
 
     def plan(
         self,

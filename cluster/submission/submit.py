@@ -16,7 +16,6 @@ from bootstrap.ssh.host import Host
 from bootstrap.ssh.host_list import find_batch_job
 from cluster.app import App, if_interrupted
 from cluster.config import load_config
-from cluster.containers import find_login
 from cluster.jobs import head_of
 from cluster.nodes.health_check import leave_out_unhealthy
 from cluster.nodes.hosts import leave_out_silent
@@ -45,7 +44,6 @@ from train.job.defaults import render_settings
 from train.job.job_plan import Job, new_job_id
 from train.job.payload import find_script
 from train.job.program import find_command
-from train.job.reading import find_scope
 
 
 def submit(
@@ -69,17 +67,8 @@ def submit(
     framework = config.bootstrap.framework
     engine = find_engine(config.train.launcher, framework)
     check_framework(engine.name, framework, has_image=bool(config.container.image))
-    scope = find_scope(config.train, config.data, command=command)
-    login = find_login(app)
-
-    def prepare(described: Future[Nodes]) -> Preparation:
-        clients = app.clients if app.has_instances or not scope.is_empty else None
-        # A queued job may start at any time, so the lifetime of its keys cannot be derived from its duration.
-        keys_s = None if config.train.queue else config.train.max_duration_s
-        return Preparation(app, described, command=command, scope=scope, login=login, clients=clients, keys_s=keys_s)
-
     submission = Submission(follow=not detach)
-    choice = _NodeChoice(app, prepare, is_scheduled=engine.name in SCHEDULERS)
+    choice = _NodeChoice(app, command, is_scheduled=engine.name in SCHEDULERS)
     with (
         if_interrupted("run cluster train again; no job was started"),
         ready_nodes(
@@ -185,14 +174,12 @@ def _replace_launcher(app: App, request: TrainRequest) -> TrainRequest:
 class _NodeChoice:
     """Chooses the nodes of a job. They are described once, and unhealthy nodes are left out.
 
-    prepare: starts to find out what else the plan needs, in threads that wait for the nodes. is_scheduled: a batch
-    scheduler chooses the nodes.
-    hosts: the value of [train] hosts, or the one for [train] nodes. prepared: set by find_nodes.
+    command: see Preparation. is_scheduled: a batch scheduler chooses the nodes. hosts: the value of [train] hosts, or
+    the one for [train] nodes. prepared: what else the plan needs, set by find_nodes.
     """
 
-    def __init__(self, app: App, prepare: Callable[[Future[Nodes]], Preparation], *, is_scheduled: bool) -> None:
-        self._app, self._prepare = app, prepare
-        self._is_scheduled = is_scheduled
+    def __init__(self, app: App, command: tuple[str, ...], *, is_scheduled: bool) -> None:
+        self._app, self._command, self._is_scheduled = app, command, is_scheduled
         self._nodes: Nodes | None = None
         self.hosts: tuple[str, ...] = ()
         self.prepared: Preparation
@@ -204,14 +191,14 @@ class _NodeChoice:
         """
         if self._nodes is None:
             described: Future[Nodes] = Future()
-            self.prepared = self._prepare(described)
+            train = self._app.config.train
+            self.prepared = Preparation(self._app, train, described, command=self._command)
             found = describe(self._app)
             check_head(found)
             if not self._app.has_instances:
                 self.prepared.access.result()  # raises before any host is set up
             described.set_result(found)
             warn(self._app, (*found.warnings, *found.differences))
-            train = self._app.config.train
             has_choice = bool(found.names) and not train.hosts  # without nodes, the set-up raises
             requested = _requested(self._app, found)
             self.hosts = found.select(train.nodes, requested=requested) if has_choice else train.hosts

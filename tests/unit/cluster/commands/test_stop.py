@@ -99,7 +99,7 @@ def test_the_user_is_asked_before_nodes_end(
     """On the sandbox, where nothing costs money, only if a job would be interrupted."""
     app.config_path.write_text(f'name = "demo"\ncloud = "{cloud}"\n')
     with pytest.raises(UsageError, match="without a terminal, this needs --yes") if asks else nullcontext():
-        require_ending(app, "Delete all of this?", lambda: job)
+        require_ending(app, "Delete all of this?", job)
     output = capsys.readouterr().err
     interrupts = job is not None and job.record is not None
     assert ("this would interrupt job 20261121-000000-abc (train_mnist)" in output) is interrupts
