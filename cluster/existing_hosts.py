@@ -4,8 +4,6 @@ import shlex
 from contextlib import closing
 from datetime import UTC, datetime
 
-from msgspec.structs import asdict
-
 from bootstrap.ssh.connections import on_all
 from cluster.app import App, if_interrupted
 from cluster.bring_up import check_inputs
@@ -19,7 +17,6 @@ from cluster.volumes import unmount_all
 from foundation.errors import ClusterError
 from foundation.remote_command import RemoteCommand
 from provision.model import count
-from provision.resources.resource import Resource, Unseen
 
 STATE_TIMEOUT_S = 20.0
 _STATE = 'for env in "$HOME"/.cluster/env/*/.complete; do [ -e "$env" ] && echo ready; done; exit 0'
@@ -92,8 +89,8 @@ def down(app: App, *, yes: bool, as_json: bool) -> None:
     """
     memory = memory_of(app)
     known = memory.read().hosts
-    done: tuple[Resource, ...] = ()
-    left: tuple[Unseen, ...] = ()
+    done: list[str] = []
+    failed: dict[str, ClusterError] = {}
     if known:
         listed = ", ".join(sorted(entry.spec for entry in known))
         app.message(
@@ -109,21 +106,16 @@ def down(app: App, *, yes: bool, as_json: bool) -> None:
             if nodes is not None:
                 end_jobs(app, nodes, lambda record: [host.name for host in record.nodes if record.id in jobs])
                 unmount_all(app, HostSource(app))
-            done, left = release(app)
+            done, failed = release(app)
     else:
         memory.forget(())
-    if not left:
+    if not failed:
         app.files.forget()
-    cleaned = sorted(resource.resource_id for resource in done)
-    lines = [f"cluster {app.config.name}: cleaned {', '.join(cleaned)}"] if cleaned else []
-    lines += [f"not cleaned: {unseen.kind}: {unseen.why}" for unseen in left]
+    left = [{"kind": f"set-up of a host of yours {spec}", "why": error.message} for spec, error in failed.items()]
+    lines = [f"cluster {app.config.name}: cleaned {', '.join(sorted(done))}"] if done else []
+    lines += [f"not cleaned: {one['kind']}: {one['why']}" for one in left]
     text = "\n".join(lines or [f"cluster {app.config.name} has left nothing on existing hosts"])
-    document = {
-        "cluster": app.config.name,
-        "gone": not left,
-        "cleaned": cleaned,
-        "left": [asdict(unseen) for unseen in left],
-    }
+    document = {"cluster": app.config.name, "gone": not left, "cleaned": sorted(done), "left": left}
     app.show(text, document, as_json=as_json)
     if left:
         hint = f"run cluster down again; if they no longer exist: rm {shlex.quote(str(memory.path))}"

@@ -6,7 +6,7 @@ import platform
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,6 @@ from provision.model import count
 from provision.oracle.tables import find_machine
 from provision.plan import Request
 from train.job.payload import Payload, collect_trees
-from train.job.placement import choose_hosts
 
 ASK_ABOVE_BYTES = 100_000_000
 BOOT_TIMEOUT_S = 1200.0  # bare metal takes up to 20 minutes, and the largest GPU types more than 5
@@ -52,7 +51,7 @@ MOST_IGNORED = 6
 NOTIFY_TIMEOUT_S = 30.0
 
 
-ChooseHosts = Callable[[Sequence[Host], Connections], Sequence[Host]]
+ChooseHosts = Callable[[Nodes, Sequence[Host], Connections], Sequence[Host]]
 
 
 def source_of(app: App) -> NodeSource:
@@ -116,7 +115,6 @@ def ready_nodes(
     nodes: Nodes | Callable[[], Nodes],
     *,
     wait_s: float = ANSWER_TIMEOUT_S,
-    hostfile: Sequence[str] = (),
     command: Sequence[str] = (),
     is_job: bool = False,
     choose: ChooseHosts | None = None,
@@ -125,26 +123,24 @@ def ready_nodes(
     """Connects to a cluster's nodes and sets them up. Yields the nodes, head first, and the script's path on each.
 
     nodes: the nodes, or a function that describes them; meanwhile, connections to their last known addresses start.
-    wait_s: how long nodes may take to answer, in seconds. hostfile: lines that must name nodes. command: runs in a job
-    in place of [train] script. is_job: reports which files are sent, even if there are none. choose: called before the
-    set-up; returns the hosts to set up, including the head. ask_head: see NodeSource.begin. The connections are closed
-    at the end of the block.
+    wait_s: how long nodes may take to answer, in seconds. command: runs in a job in place of [train] script. is_job:
+    reports which files are sent, even if there are none. choose: called before the set-up, with all hosts; returns
+    those to set up, including the head. ask_head: see NodeSource.begin. The connections are closed at the end of the
+    block.
 
-    Raises NotFoundError when there is no cluster, ConfigError for a line that does not name a host, ClusterError for
-    errors on the nodes.
+    Raises NotFoundError when there is no cluster, the errors of `choose`, ClusterError for errors on the nodes.
     """
     source = source_of(app)
-    find_nodes = nodes if callable(nodes) else lambda: nodes
+    find_nodes = cache(lambda: nodes if isinstance(nodes, Nodes) else nodes())
     with source.open_for_set_up(find_nodes, wait_s=wait_s) as connections:
-        if callable(nodes):
+        if not isinstance(nodes, Nodes):
             source.begin(connections, ask_head=ask_head)
         described = find_nodes()
         # Two commands at once would write the same files on the nodes.
         with one_at_a_time(app.files.root, does="is setting up the nodes", report=app.report):
             notify = find_notify(app)  # raises before anything is changed
             hosts = source.settle(described.find_hosts(), connections)
-            choose_hosts(hostfile, hosts)  # raises before anything is changed
-            chosen = choose(hosts, connections) if choose is not None else hosts
+            chosen = choose(described, hosts, connections) if choose is not None else hosts
             trees = collect(app, command, is_job=is_job)
             ready, script = _prepare(app, source, described, connections, hosts=chosen, payload=trees)
             with suppress(ClusterError):  # such as a full disk; it only slows the start of the next command

@@ -32,7 +32,7 @@ def oracle(app: App, *, instance_type: str | None, framework: str, as_json: bool
     which wheel mxnet = "auto" or torch = "auto" selects. It needs no network.
     """
     document = make_document(framework, instance_type)
-    app.show(render(framework, instance_type, columns=app.find_columns()), document, as_json=as_json)
+    app.show(render(framework, document, columns=app.find_columns()), document, as_json=as_json)
 
 
 def make_document(framework: str, instance_type: str | None = None) -> dict[str, Any]:
@@ -45,14 +45,14 @@ def make_document(framework: str, instance_type: str | None = None) -> dict[str,
     return {"instance_type": instance_type, **_describe_machine(framework, machine), "wheels": wheels}
 
 
-def render(framework: str, instance_type: str | None = None, *, columns: int | None = None) -> str:
-    """Renders the tables of all GPUs and wheels, or the answer for one instance type. Raises NotFoundError."""
-    document = make_document(framework, instance_type)
+def render(framework: str, document: Mapping[str, Any], *, columns: int | None = None) -> str:
+    """Renders the tables of all GPUs and wheels, or the answer for one instance type."""
     rows = _tabulate_builds(document["wheels"]) if framework == "pytorch" else _tabulate_wheels(document["wheels"])
     wheels = render_table(rows, columns=columns, prose=True)
-    if instance_type is None:
+    if "instance_type" not in document:
         return f"{render_table(_tabulate_gpus(document['machines']), columns=columns, prose=True)}\n\n{wheels}"
-    machine, auto = _find_machine(instance_type), document["auto"]
+    instance_type, auto = document["instance_type"], document["auto"]
+    machine = _find_machine(instance_type)
     notes: Sequence[str] = ()
     if framework == "pytorch":
         taken = 'torch = "auto" uses the image\'s PyTorch if it fits, else ' + (

@@ -24,9 +24,6 @@ from cluster.app import App
 from foundation.errors import ClusterError, ConnectError
 from foundation.progress import Event
 from foundation.remote_command import run_program
-from provision.resources.resource import Resource, Unseen
-
-KIND = "set-up of a host of yours"
 
 
 def connect_to(host: Host) -> NodeConnection:
@@ -100,11 +97,11 @@ def note_job(app: App, hosts: Sequence[Host], job: str) -> None:
         memory_of(app).keep(own)
 
 
-def release(app: App) -> tuple[tuple[Resource, ...], tuple[Unseen, ...]]:
+def release(app: App) -> tuple[list[str], dict[str, ClusterError]]:
     """Removes the cluster's files and key from the user's own hosts.
 
-    Returns the cleaned hosts, and the others with the reason. These stay remembered, and the next `cluster down` tries
-    them again. A host that cannot be reached, as after an allocation, is clean if it has the home folder of a cleaned
+    Returns the cleaned hosts, and why the others are not. These stay remembered, and the next `cluster down` tries them
+    again. A host that cannot be reached, as after an allocation, is clean if it has the home folder of a cleaned
     one. Raises ClusterError.
     """
     memory = memory_of(app)
@@ -140,5 +137,4 @@ def release(app: App) -> tuple[tuple[Resource, ...], tuple[Unseen, ...]]:
     cleaned = {one.home for one in known.hosts if one.spec in done} - {""}
     done += [one.spec for one in known.hosts if one.spec in failed and one.home in cleaned]
     memory.forget(done)
-    left = (Unseen(kind=f"{KIND} {spec}", why=error.message) for spec, error in failed.items() if spec not in done)
-    return tuple(Resource(kind=KIND, resource_id=spec) for spec in done), tuple(left)
+    return done, {spec: error for spec, error in failed.items() if spec not in done}

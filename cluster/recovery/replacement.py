@@ -20,6 +20,7 @@ from cluster.costs import find_node_prices, noting_costs
 from cluster.jobs import head_of, open_head
 from cluster.nodes.ec2 import nodes_of
 from cluster.nodes.health_check import find_hardware
+from cluster.nodes.source import Nodes
 from cluster.recovery.consent import check_consent
 from cluster.session import BOOT_TIMEOUT_S, describe, find_request, ready_nodes, source_of
 from cluster.views.status import HeadJob
@@ -82,7 +83,7 @@ def replace_lost(app: App, job: Record, *, names: Sequence[str] = ()) -> None:
         hardware = find_hardware(app, nodes)
         used = {host.name: host.instance_id for host in job.nodes if host.instance_id}
 
-        def choose(found: Sequence[Host], _connections: Connections) -> Sequence[Host]:
+        def choose(_nodes: Nodes, found: Sequence[Host], _connections: Connections) -> Sequence[Host]:
             return [host for host in found if host.is_head or host.name in used]
 
         with ready_nodes(app, nodes, wait_s=BOOT_TIMEOUT_S, choose=choose) as (set_up, _):

@@ -43,6 +43,7 @@ from train.job.checks import check_framework
 from train.job.defaults import render_settings
 from train.job.job_plan import Job, new_job_id
 from train.job.payload import find_script
+from train.job.placement import choose_hosts
 from train.job.program import find_command
 
 
@@ -74,7 +75,6 @@ def submit(
         ready_nodes(
             app,
             choice.find_nodes,
-            hostfile=config.train.hosts,
             command=command,
             is_job=True,
             choose=choice.choose_healthy,
@@ -172,7 +172,7 @@ def _replace_launcher(app: App, request: TrainRequest) -> TrainRequest:
 
 
 class _NodeChoice:
-    """Chooses the nodes of a job. They are described once, and unhealthy nodes are left out.
+    """Chooses the nodes of a job, without unhealthy ones.
 
     command: see Preparation. is_scheduled: a batch scheduler chooses the nodes. hosts: the value of [train] hosts, or
     the one for [train] nodes. prepared: what else the plan needs, set by find_nodes.
@@ -180,7 +180,6 @@ class _NodeChoice:
 
     def __init__(self, app: App, command: tuple[str, ...], *, is_scheduled: bool) -> None:
         self._app, self._command, self._is_scheduled = app, command, is_scheduled
-        self._nodes: Nodes | None = None
         self.hosts: tuple[str, ...] = ()
         self.prepared: Preparation
 
@@ -189,25 +188,27 @@ class _NodeChoice:
 
         Connections to the nodes are being opened meanwhile: an AWS client alone takes a tenth of a second.
         """
-        if self._nodes is None:
-            described: Future[Nodes] = Future()
-            train = self._app.config.train
-            self.prepared = Preparation(self._app, train, described, command=self._command)
-            found = describe(self._app)
-            check_head(found)
-            if not self._app.has_instances:
-                self.prepared.access.result()  # raises before any host is set up
-            described.set_result(found)
-            warn(self._app, (*found.warnings, *found.differences))
-            has_choice = bool(found.names) and not train.hosts  # without nodes, the set-up raises
-            requested = _requested(self._app, found)
-            self.hosts = found.select(train.nodes, requested=requested) if has_choice else train.hosts
-            self._nodes = found
-        return self._nodes
+        described: Future[Nodes] = Future()
+        train = self._app.config.train
+        self.prepared = Preparation(self._app, train, described, command=self._command)
+        found = describe(self._app)
+        check_head(found)
+        if not self._app.has_instances:
+            self.prepared.access.result()  # raises before any host is set up
+        described.set_result(found)
+        warn(self._app, (*found.warnings, *found.differences))
+        has_choice = bool(found.names) and not train.hosts  # without nodes, the set-up raises
+        requested = _requested(self._app, found)
+        self.hosts = found.select(train.nodes, requested=requested) if has_choice else train.hosts
+        return found
 
-    def choose_healthy(self, hosts: Sequence[Host], connections: Connections) -> Sequence[Host]:
-        """Returns the hosts to set up. Raises the errors of leave_out_silent and leave_out_unhealthy."""
-        config, nodes = self._app.config, self.find_nodes()
+    def choose_healthy(self, nodes: Nodes, hosts: Sequence[Host], connections: Connections) -> Sequence[Host]:
+        """Returns the hosts to set up. Raises ConfigError for a line of -H that names no node, before any is changed.
+
+        Raises the errors of leave_out_silent and leave_out_unhealthy, too.
+        """
+        config = self._app.config
+        choose_hosts(config.train.hosts, hosts)
         if not self._app.has_instances:
             hosts = leave_out_silent(nodes, hosts, connections, train=config.train, report=self._app.report)
         healthy = leave_out_unhealthy(

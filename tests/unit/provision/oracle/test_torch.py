@@ -88,9 +88,9 @@ def test_drivers_pythons_and_numpy_of_versions() -> None:
 
 
 def test_the_tables_are_shown() -> None:
-    rows = {line.partition("  ")[0]: line for line in render("pytorch").splitlines()}
-    assert "torch==2.8.0" in rows["V100"]
     document = json.loads(json.dumps(make_document("pytorch")))
+    rows = {line.partition("  ")[0]: line for line in render("pytorch", document).splitlines()}
+    assert "torch==2.8.0" in rows["V100"]
     (h100,) = (machine for machine in document["machines"] if machine["family"] == "p5")
     assert (h100["gpu"]["name"], h100["auto"]) == ("H100", "torch==2.13.0")
     assert len(document["wheels"]) == len(TORCH_BUILDS)
@@ -105,8 +105,8 @@ def test_the_tables_are_shown() -> None:
     ],
 )
 def test_a_type_is_shown(name: str, words: str) -> None:
-    assert words in render("pytorch", name)
     document = make_document("pytorch", name)
+    assert words in render("pytorch", document)
     assert [wheel["first"] for wheel in document["wheels"]] == [show(build.first) for build in TORCH_BUILDS]
 
 
