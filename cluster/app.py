@@ -70,18 +70,21 @@ class App:
         for depends in ("config", "files"):
             self.__dict__.pop(depends, None)
 
+    def warn(self, *texts: str, where: str | None = None) -> None:
+        """Shows warnings. where: the node that they are about."""
+        for text in texts:
+            self.report(Event(kind="warn", what=text, where=where))
+
     def warn_of(self, error: ClusterError) -> None:
         """Shows an error that does not end the command, with its hint."""
-        hint = f" ({error.hint})" if error.hint else ""
-        self.report(Event(kind="warn", what=f"{error.message}{hint}"))
+        self.warn(f"{error.message} ({error.hint})" if error.hint else error.message)
 
     def warn_of_left_clusters(self) -> None:
         """Warns of clusters of this folder that cluster.toml does not name any more. A wrong file is not reported."""
         with suppress(ConfigError):
             # Not self.config, which keeps its value: a command's options may override it later.
             config = load_config(self.config_path, self.overrides) if self.config_path.exists() else None
-            for text in find_left(self.project_dir, config):
-                self.report(Event(kind="warn", what=text))
+            self.warn(*find_left(self.project_dir, config))
 
     def use_region(self, region: str) -> None:
         """Makes `config` and `files` refer to this one of [provision] region and regions; it becomes the first."""

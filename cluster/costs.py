@@ -9,7 +9,6 @@ from cluster.app import App
 from cluster.nodes.ec2 import describe_state
 from cluster.nodes.source import Nodes
 from foundation.errors import ClusterError
-from foundation.progress import Event
 from provision.cost import bill, storage
 from provision.cost.bill import ClusterBill, make_bills
 from provision.cost.ledger import Ledger, note
@@ -61,7 +60,7 @@ def note_costs(app: App, *, exists: bool | None = None) -> Ledger | None:
         ledger = storage.update(root, lambda known: note(known, seen))
         return storage.update(root, find_prices(app.clients, ledger))
     except ClusterError as error:  # costs are only information: no command fails because of them
-        app.report(Event(kind="warn", what=f"the costs were not recorded: {error.message}"))
+        app.warn(f"the costs were not recorded: {error.message}")
         return None
 
 

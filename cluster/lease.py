@@ -13,7 +13,6 @@ from cluster.nodes.source import Nodes
 from cluster.session import source_of
 from foundation.decode import decode
 from foundation.errors import ClusterError
-from foundation.progress import Event
 from foundation.remote_command import run_as_root
 from provision.apply import apply
 from provision.lease.arm import plan_lease
@@ -66,8 +65,7 @@ def send_lease(app: App, state: ClusterState, ready: Sequence[ReadyNode], *, now
     if lease is None:
         return
     connections = {node.host.name: node.connection for node in ready}
-    for warning in describe_trouble(_ask_all(tuple(connections), connections.__getitem__, lease), lease):
-        app.report(Event(kind="warn", what=warning))
+    app.warn(*describe_trouble(_ask_all(tuple(connections), connections.__getitem__, lease), lease))
     app.message(f"lease: {describe_lease(lease, now=now)}")
 
 

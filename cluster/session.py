@@ -4,7 +4,7 @@ import hashlib
 import os
 import platform
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from functools import cache, partial
 from pathlib import Path
@@ -67,14 +67,8 @@ def describe(app: App) -> Nodes:
 def describe_and_warn(app: App) -> Nodes:
     """Like describe, but also show the warnings about the nodes."""
     nodes = describe(app)
-    warn(app, nodes.warnings)
+    app.warn(*nodes.warnings)
     return nodes
-
-
-def warn(app: App, warnings: Iterable[str]) -> None:
-    """Shows warnings."""
-    for warning in warnings:
-        app.report(Event(kind="warn", what=warning))
 
 
 def find_request(app: App) -> Request:
@@ -172,8 +166,7 @@ def watch_events(app: App, head: ReadyNode, notify: Notify | None) -> None:
             program.call({"settings": settings}, dict[str, Any], timeout_s=NOTIFY_TIMEOUT_S, what=what, hint=hint)
         app.files.note_watched(is_watched=notify is not None)
     except ClusterError as error:
-        what = f"[notify] sends no events but those of jobs: {error.message}"
-        app.report(Event(kind="warn", what=what, where=head.host.name))
+        app.warn(f"[notify] sends no events but those of jobs: {error.message}", where=head.host.name)
 
 
 def _prepare(
@@ -236,9 +229,10 @@ def find_requirements(app: App) -> Requirements:
     """Like read_packages, but also warns of those that are ignored, once: on the user's machine."""
     found = read_packages(app)
     if app.on_head is None:
-        warn(app, filter(None, (explain_ignored(line, app.config.bootstrap) for line in (*found.lines, *found.limits))))
+        ignored = (explain_ignored(line, app.config.bootstrap) for line in (*found.lines, *found.limits))
+        app.warn(*filter(None, ignored))
         how = "list your packages, and set UV_FIND_LINKS to the folder with its wheel"
-        warn(app, (f'[bootstrap] packages = "here" leaves out {line}: to send it, {how}' for line in found.left))
+        app.warn(*(f'[bootstrap] packages = "here" leaves out {line}: to send it, {how}' for line in found.left))
     return found
 
 

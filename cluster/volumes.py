@@ -11,7 +11,6 @@ from bootstrap.volumes.mount_plan import S3Access
 from cluster.app import App
 from cluster.nodes.source import NodeSource
 from foundation.errors import ClusterError
-from foundation.progress import Event
 from provision.aws.iam_policy import render_volumes_policy
 from provision.volumes.source import MountSource
 from train.s3.environment import find_s3_access
@@ -78,7 +77,7 @@ def unmount_all(app: App, source: NodeSource) -> None:
         found = []
         for name, reached in zip(nodes.running, try_on_all(nodes.running, connect), strict=True):
             if isinstance(reached, ClusterError):
-                app.report(Event(kind="warn", what=f"volumes were not unmounted: {reached.message}", where=name))
+                app.warn(f"volumes were not unmounted: {reached.message}", where=name)
             else:
                 found.append(reached)
         unmount_volumes(found, report=app.report)

@@ -13,7 +13,6 @@ from cluster.nodes.ec2 import describe_state, nodes_of
 from cluster.views.status import lease_document, render_lease, render_lease_table
 from foundation.durations import parse_duration
 from foundation.errors import ClusterError
-from foundation.progress import Event
 from provision.lease.lease_plan import Change, change_lease, find_near_end
 from provision.membership import no_nodes
 
@@ -91,8 +90,7 @@ def lease(
     nodes = nodes_of(state, app.config.provision)
     leases: tuple[NodeLease, ...] = ask_nodes(app, nodes, lease=None if change.is_empty else current)
     if current is not None:
-        for warning in describe_trouble(leases, current):
-            app.report(Event(kind="warn", what=warning))
+        app.warn(*describe_trouble(leases, current))
     lines = [f"cluster {state.name}: lease: {render_lease(state, current, now=now)}"]
     lines.append(render_lease_table(leases))
     document = {

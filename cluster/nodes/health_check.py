@@ -11,7 +11,6 @@ from bootstrap.verify.node_health import Unhealthy, advise, check_before_set_up,
 from cluster.app import App
 from cluster.nodes.source import Nodes
 from foundation.errors import ClusterError
-from foundation.progress import Event
 from foundation.user_folders import cache_folder
 from node.protocol import Machine
 from provision.preflight.machines import Hardware, describe_hardware
@@ -64,7 +63,7 @@ def leave_out_unhealthy(
     refuse_unhealthy(unhealthy, hosts, named=app.config.train.hosts)
     status = "unhealthy" if is_scheduled else "unhealthy and left out"
     for name, reasons in unhealthy.items():
-        app.report(Event(kind="warn", what=f"{status}: {'; '.join(reasons)} ({advise([name])})", where=name))
+        app.warn(f"{status}: {'; '.join(reasons)} ({advise([name])})", where=name)
     if is_scheduled:
         return tuple(hosts)
     nodes.excluded |= unhealthy.keys()

@@ -17,7 +17,6 @@ from cluster.app import App
 from cluster.nodes.other_hosts import ask_for_address, connect_to, find_address, find_host, memory_of
 from cluster.nodes.source import Nodes, NodeSource
 from foundation.errors import ClusterError, ConfigError, ConnectError, UsageError
-from foundation.progress import Event, Report
 from foundation.remote_command import Quoted, RemoteCommand
 from foundation.thread_pool import bounded_pool
 from provision.volumes.source import MountSource, plan_mount
@@ -160,7 +159,7 @@ class HostSource(NodeSource):
 
 
 def leave_out_silent(
-    nodes: Nodes, hosts: Sequence[Host], connections: Connections, *, train: TrainConfig, report: Report
+    nodes: Nodes, hosts: Sequence[Host], connections: Connections, *, train: TrainConfig, warn: Callable[[str], None]
 ) -> tuple[Host, ...]:
     """Connects to existing hosts, and returns those that answer. Warns of the others, and excludes them from `nodes`.
 
@@ -173,7 +172,7 @@ def leave_out_silent(
     silent = {name: one for name, one in reached if isinstance(one, ConnectError) and name not in needed}
     raise_failures([one for name, one in reached if name not in silent])
     for error in silent.values():
-        report(Event(kind="warn", what=f"left out: {error.message}"))
+        warn(f"left out: {error.message}")
     nodes.excluded |= silent.keys()
     return tuple(host for host in hosts if host.name not in silent)
 

@@ -124,8 +124,7 @@ def keep_settings(app: App, nodes: Sequence[ReadyNode], *, packages: Requirement
         data = msgspec.json.encode(make_settings(app, nodes, packages=packages))
         _write(head, data)
     except ClusterError as error:
-        what = f"it cannot replace lost nodes by itself, cluster up does: {error.message}"
-        app.report(Event(kind="warn", what=what, where=head.host.name))
+        app.warn(f"it cannot replace lost nodes by itself, cluster up does: {error.message}", where=head.host.name)
 
 
 def make_settings(app: App, nodes: Sequence[ReadyNode], *, packages: Requirements) -> HeadSettings:

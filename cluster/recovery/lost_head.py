@@ -21,7 +21,6 @@ from cluster.recovery.replacement import launch_for
 from cluster.session import BOOT_TIMEOUT_S, ready_nodes
 from cluster.submission.preparation import Preparation
 from foundation.errors import ClusterError, NotFoundError
-from foundation.progress import Event
 from foundation.thread_pool import run_in_thread
 from node.protocol import Attempt, Record
 from provision.model import ClusterState
@@ -65,7 +64,7 @@ def continue_jobs(app: App, lost: LostHead | None, state: ClusterState) -> bool:
     if lost is None:
         return False
     if not lost.jobs and app.config.data.s3_results is None:
-        app.report(Event(kind="warn", what=lost.why))
+        app.warn(lost.why)
     jobs = choose_jobs(app, lost.jobs)
     if not jobs:
         return False
@@ -180,8 +179,7 @@ def continue_on_new_head(app: App, job: Record, state: ClusterState) -> ClusterS
 def order_again(app: App, job: Record, state: ClusterState, *, attempts: tuple[Attempt, ...]) -> None:
     """Sets the nodes up and submits the job again, as `cluster train` does. Raises ClusterError or a subclass."""
     train, warnings = restore_config(app.config.train, job.spec)
-    for warning in warnings:
-        app.report(Event(kind="warn", what=warning))
+    app.warn(*warnings)
     app.override("train.script", train.script)
     app.override("train.cwd", train.cwd)
     command, nodes = job.spec.typed_command, nodes_of(state, app.config.provision)
@@ -191,8 +189,8 @@ def order_again(app: App, job: Record, state: ClusterState, *, attempts: tuple[A
         planned = prepared.plan(train, ready, job_id=job.id, script=script)
         order = continue_order(planned.order, job, attempts, first_process=find_first_process(log))
         if have_files_changed(order.spec, job.spec):
-            message = f"the files or the packages of job {job.id} have changed since it was started"
-            app.report(Event(kind="warn", what=f"{message}: it continues with the present ones"))
+            what = f"the files or the packages of job {job.id} have changed since it was started"
+            app.warn(f"{what}: it continues with the present ones")
         note_order(app, order)
         with closing(head_of(app, ready)) as head:
             continue_job(head, order, log)

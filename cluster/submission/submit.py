@@ -22,7 +22,7 @@ from cluster.nodes.hosts import leave_out_silent
 from cluster.nodes.other_hosts import note_job
 from cluster.nodes.source import Nodes
 from cluster.recovery.lost_head import check_head
-from cluster.session import describe, ready_nodes, warn
+from cluster.session import describe, ready_nodes
 from cluster.submission.attach import attend, show_check, start
 from cluster.submission.launchers import replace_launcher
 from cluster.submission.preparation import Preparation, Submission
@@ -35,7 +35,6 @@ from cluster.submission.request import (
     read_words,
 )
 from foundation.errors import UsageError
-from foundation.progress import Event
 from node.engines import find_engine
 from node.engines.schedulers import SCHEDULERS
 from node.protocol import Order
@@ -196,7 +195,7 @@ class _NodeChoice:
         if not self._app.has_instances:
             self.prepared.access.result()  # raises before any host is set up
         described.set_result(found)
-        warn(self._app, (*found.warnings, *found.differences))
+        self._app.warn(*found.warnings, *found.differences)
         has_choice = bool(found.names) and not train.hosts  # without nodes, the set-up raises
         requested = _requested(self._app, found)
         self.hosts = found.select(train.nodes, requested=requested) if has_choice else train.hosts
@@ -210,7 +209,7 @@ class _NodeChoice:
         config = self._app.config
         choose_hosts(config.train.hosts, hosts)
         if not self._app.has_instances:
-            hosts = leave_out_silent(nodes, hosts, connections, train=config.train, report=self._app.report)
+            hosts = leave_out_silent(nodes, hosts, connections, train=config.train, warn=self._app.warn)
         healthy = leave_out_unhealthy(
             self._app,
             nodes,
@@ -230,8 +229,7 @@ def _requested(app: App, nodes: Nodes) -> int:
 
 def _report_job(app: App, job: Job, *, replaced: str) -> None:
     """Prints the settings that were chosen for the user, and the warnings. replaced: see TrainRequest."""
-    for warning in job.warnings:
-        app.report(Event(kind="warn", what=warning))
+    app.warn(*job.warnings)
     lines = render_settings(job)
     lines[0] += f" (in place of {replaced})" if replaced else ""
     app.message("\n".join(lines[:1] if app.is_brief else lines))

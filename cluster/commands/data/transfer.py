@@ -22,7 +22,6 @@ from cluster.views.data import (
 )
 from foundation.durations import render_time
 from foundation.errors import NotFoundError, UsageError
-from foundation.progress import Event
 from provision.model import count
 from train.s3 import operations as s3
 from train.s3.contents import Entry
@@ -132,7 +131,7 @@ def _copy(
             decide=lambda plan: _decide(app, plan, destination, dry_run=dry_run, yes=yes),
         )
     if done.unverified:
-        app.report(Event(kind="warn", what=describe_unverified(done.unverified)))
+        app.warn(describe_unverified(done.unverified))
     if done.carried_out:
         app.message(f"{verb} {describe_transfers(done, began)} to {destination}{describe_others(done)}")
     elif done.plan.refused:

@@ -20,7 +20,6 @@ from cluster.folders import find_above
 from cluster.project import OwnProject, find_project
 from foundation.errors import ClusterError, ConfigError, UsageError
 from foundation.files import write_whole
-from foundation.progress import Event
 from foundation.schema import make_schema
 from foundation.user_folders import cache_folder, find_user
 from provision.aws.operator_policy import render_operator_policy
@@ -123,7 +122,7 @@ def _save_schema(app: App) -> str:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, json.dumps(make_schema(ClusterConfig, title="cluster.toml"), indent=1).encode())
     except OSError as error:
-        app.report(Event(kind="warn", what=f"editors get no schema of cluster.toml: {path}: {error.strerror}"))
+        app.warn(f"editors get no schema of cluster.toml: {path}: {error.strerror}")
         return ""
     return f"#:schema {path.as_uri()}\n"
 
@@ -133,9 +132,9 @@ def _warn_of_place(app: App) -> None:
     folder, above = app.project_dir, find_above(app.config_path)
     if folder in {Path("/"), Path.home().resolve()}:
         what = f"{app.config_path} counts in all folders below {folder} that have none of their own"
-        app.report(Event(kind="warn", what=f"{what}; a project's folder is a better place"))
+        app.warn(f"{what}; a project's folder is a better place")
     elif above is not None:
-        app.report(Event(kind="warn", what=f"from now on, commands in {folder} use this file, and not {above}"))
+        app.warn(f"from now on, commands in {folder} use this file, and not {above}")
 
 
 def write_new(path: Path, text: str) -> None:
