@@ -339,7 +339,7 @@ def pass_app(command: Callable[Concatenate[App, P], T]) -> Callable[P, T]:
             if os.environ.pop(AGAIN, None) is None:
                 if found is not None:
                     root.obj.message(f"using {found}")
-                if root.invoked_subcommand in NAME_LEFT:
+                if root.invoked_subcommand in NAME_LEFT and (is_default or path.exists()):  # not after a typing error
                     root.obj.warn_of_left_clusters()
         return command(root.obj, *args, **kwargs)
 

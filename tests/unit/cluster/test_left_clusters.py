@@ -71,3 +71,4 @@ def test_commands_name_it_without_cluster_toml(project: Project) -> None:
     output = project.run("status", code=2).stderr
     assert "cluster old in us-east-1, launched from this folder, is not deleted" in output
     assert "there is no such file" in output
+    assert "old" not in project.run("-c", "nope.toml", "status", code=2).stderr  # only that this file is missing

@@ -330,13 +330,22 @@ def test_the_head_ends_the_cluster_when_no_node_is_in_use(nodes: Nodes, answer: 
 
 
 def test_a_node_that_the_head_asks_does_not_end_by_itself(nodes: Nodes) -> None:
-    node = nodes.make()
-    nodes.start(node, Lease(set_at=time.time(), idle_s=4.0))
-    for _ in range(10):
-        node.call("idle")
-        time.sleep(1)
+    """The program asks for the tag each time that it looks for the end."""
+    node = nodes.make(curl='echo >>"$ROOT/looks"; exit 7')
+    looks = node.root / "looks"
+
+    def wait_for_looks() -> None:
+        wanted = looks.stat().st_size + 2 if looks.exists() else 2
+        until(lambda: looks.exists() and looks.stat().st_size >= wanted, "the next look")
+
+    nodes.start(node, Lease(set_at=time.time(), idle_s=60.0))
+    node.call("idle")
+    wait_for_looks()
+    (node.root / "run/since").write_text("0\n")
+    wait_for_looks()
     assert not node.is_off()
-    until(node.is_off, "the end", timeout_s=40)  # it hears no more of the head
+    os.utime(node.root / "run/asked", (0, 0))  # it hears no more of the head
+    until(node.is_off, "the end", timeout_s=40)
 
 
 @pytest.mark.parametrize("shell", SHELLS)
