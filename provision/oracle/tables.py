@@ -9,6 +9,7 @@ The wheels were measured: see `Wheel`.
 from collections.abc import Callable, Iterable, Mapping
 from re import compile as regex
 from re import sub
+from types import MappingProxyType
 from typing import Literal
 
 from msgspec import Struct
@@ -210,30 +211,50 @@ def capabilities(*numbers: int) -> tuple[Version, ...]:
     return tuple(divmod(number, 10) for number in numbers)
 
 
-def _libraries(version: str, **other: str) -> tuple[str, ...]:
-    """The libraries of a CUDA toolkit. other: versions that differ from the toolkit's."""
+def _gpu_wheel(
+    name: str,
+    version: str,
+    size_mb: int,
+    code: tuple[Version, ...],
+    *beside: str,
+    libraries: Mapping[str, str] = MappingProxyType({}),
+    reads_s3: bool = False,
+    packages: tuple[str, ...] = (),
+    libraries_cuda: Version | None = None,
+) -> Wheel:
+    """A wheel of the CUDA in its name. libraries: versions of the toolkit's that differ from it. beside: others."""
+    cuda = divmod(int(name.removeprefix("mxnet-cu")), 10)
     names = ("cublas", "cudart", "cufft", "curand", "cusolver", "nvrtc")
-    return tuple(f"lib{name}.so.{other.get(name, version)}" for name in names)
+    return Wheel(
+        name=name,
+        version=version,
+        size_mb=size_mb,
+        reads_s3=reads_s3,
+        cuda=cuda,
+        code=code,
+        needs=(*(f"lib{one}.so.{libraries.get(one, show(cuda))}" for one in names), *beside),
+        packages=packages,
+        libraries_cuda=libraries_cuda or cuda,
+    )
 
 
 _VOLTA = capabilities(30, 35, 50, 52, 60, 61, 70)
 _TURING = capabilities(30, 35, 50, 52, 60, 61, 70, 75)
-_CUDNN_8 = ("libcudnn.so.8", "libnccl.so.2")
-_NVTX = ("libnvToolsExt.so.1",)
+_NVTX = "libnvToolsExt.so.1"
+_CUDNN_8 = ("libcudnn.so.8", "libnccl.so.2", _NVTX)
 _CUDA_10 = {"cublas": "10", "cufft": "10", "curand": "10", "cusolver": "10"}
 _CUDA_11 = {"cublas": "11", "cufft": "10", "curand": "10", "cusolver": "10", "cudart": "11.0"}
 
 CPU_WHEEL = Wheel(name="mxnet", version="1.7.0.post2", size_mb=55, reads_s3=True)
 """The newest CPU wheel that can read s3:// by itself."""
 
-GPU_WHEEL = Wheel(
-    name="mxnet-cu112",
-    version="1.9.1",
-    size_mb=499,
-    reads_s3=False,
-    cuda=(11, 2),
-    code=capabilities(50, 60, 70, 80, 86),
-    needs=_libraries("11.2", **_CUDA_11 | {"cusolver": "11"}) + _CUDNN_8 + _NVTX,
+GPU_WHEEL = _gpu_wheel(
+    "mxnet-cu112",
+    "1.9.1",
+    499,
+    capabilities(50, 60, 70, 80, 86),
+    *_CUDNN_8,
+    libraries=_CUDA_11 | {"cusolver": "11"},
     packages=(
         "nvidia-cuda-runtime-cu11",
         "nvidia-cublas-cu11",
@@ -258,76 +279,13 @@ WHEELS: tuple[Wheel, ...] = (
     Wheel(name="mxnet", version="1.8.0.post0", size_mb=47, reads_s3=False),
     Wheel(name="mxnet", version="1.9.1", size_mb=49, reads_s3=False),
     GPU_WHEEL,
-    Wheel(
-        name="mxnet-cu110",
-        version="1.9.1",
-        size_mb=327,
-        reads_s3=False,
-        cuda=(11, 0),
-        code=capabilities(50, 60, 70, 80),
-        needs=_libraries("11.0", **_CUDA_11) + _CUDNN_8 + _NVTX,
-        libraries_cuda=(11, 0),
-    ),
-    Wheel(
-        name="mxnet-cu102",
-        version="1.9.1",
-        size_mb=381,
-        reads_s3=False,
-        cuda=(10, 2),
-        code=capabilities(30, 50, 60, 70, 75),
-        needs=_libraries("10.2", **_CUDA_10) + _CUDNN_8 + _NVTX,
-        libraries_cuda=(10, 2),
-    ),
-    Wheel(
-        name="mxnet-cu102",
-        version="1.7.0",
-        size_mb=896,
-        reads_s3=True,
-        cuda=(10, 2),
-        code=_TURING,
-        needs=_libraries("10.2", **_CUDA_10) + _NVTX,
-        libraries_cuda=(10, 2),
-    ),
-    Wheel(
-        name="mxnet-cu101",
-        version="1.7.0.post1",
-        size_mb=846,
-        reads_s3=True,
-        cuda=(10, 1),
-        code=_TURING,
-        needs=_libraries("10.1", **_CUDA_10) + _NVTX,
-        libraries_cuda=(10, 1),
-    ),
-    Wheel(
-        name="mxnet-cu100",
-        version="1.7.0",
-        size_mb=828,
-        reads_s3=True,
-        cuda=(10, 0),
-        code=_TURING,
-        needs=_libraries("10.0") + _NVTX,
-        libraries_cuda=(10, 0),
-    ),
-    Wheel(
-        name="mxnet-cu92",
-        version="1.7.0",
-        size_mb=790,
-        reads_s3=True,
-        cuda=(9, 2),
-        code=_VOLTA,
-        needs=_libraries("9.2") + _NVTX,
-        libraries_cuda=(9, 2),
-    ),
-    Wheel(
-        name="mxnet-cu90",
-        version="1.6.0.post0",
-        size_mb=596,
-        reads_s3=True,
-        cuda=(9, 0),
-        code=_VOLTA,
-        needs=_libraries("9.0"),
-        libraries_cuda=(9, 0),
-    ),
+    _gpu_wheel("mxnet-cu110", "1.9.1", 327, capabilities(50, 60, 70, 80), *_CUDNN_8, libraries=_CUDA_11),
+    _gpu_wheel("mxnet-cu102", "1.9.1", 381, capabilities(30, 50, 60, 70, 75), *_CUDNN_8, libraries=_CUDA_10),
+    _gpu_wheel("mxnet-cu102", "1.7.0", 896, _TURING, _NVTX, libraries=_CUDA_10, reads_s3=True),
+    _gpu_wheel("mxnet-cu101", "1.7.0.post1", 846, _TURING, _NVTX, libraries=_CUDA_10, reads_s3=True),
+    _gpu_wheel("mxnet-cu100", "1.7.0", 828, _TURING, _NVTX, reads_s3=True),
+    _gpu_wheel("mxnet-cu92", "1.7.0", 790, _VOLTA, _NVTX, reads_s3=True),
+    _gpu_wheel("mxnet-cu90", "1.6.0.post0", 596, _VOLTA, reads_s3=True),
 )
 """In the order of preference. The wheels of CUDA 9 and of 1.7.0 contain cuDNN."""
 

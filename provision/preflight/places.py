@@ -24,7 +24,7 @@ from provision.preflight.prices import PricedPlace, describe_prices, find_volume
 from provision.preflight.quotas import describe_quotas, quota_error, render_quota
 from provision.preflight.reservations import Reservation, find_reservation
 from provision.preflight.subnets import REMEDY, Subnet, describe_subnets, no_default_subnet
-from provision.resources.shared_volume import choose_volume, deletion_command
+from provision.resources.shared_volume import SHARED_VOLUME, choose_volume
 from provision.volumes.describe import describe_planned_mounts
 
 
@@ -106,7 +106,7 @@ def keep_volume_zone(world: World, facts: "Facts") -> "tuple[Facts, tuple[str, .
     others = ", ".join(dict.fromkeys(subnet.zone for subnet in facts.subnets if subnet.zone != volume.zone))
     is_in = f"the cluster's volume {volume.volume_id} is in {volume.zone}"
     if not here:
-        delete = deletion_command(volume.volume_id, region=world.request.config.region)
+        delete = SHARED_VOLUME.render_deletion(volume.volume_id, region=world.request.config.region)
         hint = f"set a subnet of {volume.zone}; or, if you do not need what is stored there: {delete}"
         raise setting_error(world.request.config, "subnet_id", f"{is_in}, not in {others}", hint=hint)
     return replace(facts, subnets=here), (f"{others}: {is_in}",) if others else ()

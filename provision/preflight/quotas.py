@@ -11,11 +11,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from re import compile as regex
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from botocore.exceptions import ClientError, HTTPClientError
 from botocore.exceptions import ConnectionError as NoConnectionError
-from msgspec import Struct
 
 from foundation.errors import QuotaError
 from foundation.thread_pool import bounded_pool
@@ -34,7 +33,7 @@ _GRAPHICS = ("g", "gr", "vt")
 _FAMILY = regex(r"([a-z]+)([0-9]*)")
 
 
-class QuotaKind(Struct, frozen=True, kw_only=True):
+class QuotaKind(NamedTuple):
     """The instance types that one quota covers. letters: of the families' names; generations: () for all."""
 
     code: str
@@ -44,36 +43,15 @@ class QuotaKind(Struct, frozen=True, kw_only=True):
     generations: tuple[str, ...] = ()
 
 
+_STANDARD_NAME = "Standard (A, C, D, H, I, M, R, T, Z)"
 QUOTA_KINDS: tuple[QuotaKind, ...] = (
-    QuotaKind(
-        code="L-1216C47A",
-        name="Running On-Demand Standard (A, C, D, H, I, M, R, T, Z) instances",
-        market="on-demand",
-        letters=_STANDARD,
-    ),
-    QuotaKind(code="L-DB2E81BA", name="Running On-Demand G and VT instances", market="on-demand", letters=_GRAPHICS),
-    QuotaKind(code="L-417A185B", name="Running On-Demand P instances", market="on-demand", letters=("p",)),
-    QuotaKind(
-        code="L-34B43A08",
-        name="All Standard (A, C, D, H, I, M, R, T, Z) Spot Instance Requests",
-        market="spot",
-        letters=_STANDARD,
-    ),
-    QuotaKind(code="L-3819A6DF", name="All G and VT Spot Instance Requests", market="spot", letters=_GRAPHICS),
-    QuotaKind(
-        code="L-7212CCBC",
-        name="All P4, P3 and P2 Spot Instance Requests",
-        market="spot",
-        letters=("p",),
-        generations=("2", "3", "4"),
-    ),
-    QuotaKind(
-        code="L-C4BD4855",
-        name="All P5 Spot Instance Requests",
-        market="spot",
-        letters=("p",),
-        generations=("5",),
-    ),
+    QuotaKind("L-1216C47A", f"Running On-Demand {_STANDARD_NAME} instances", "on-demand", _STANDARD),
+    QuotaKind("L-DB2E81BA", "Running On-Demand G and VT instances", "on-demand", _GRAPHICS),
+    QuotaKind("L-417A185B", "Running On-Demand P instances", "on-demand", ("p",)),
+    QuotaKind("L-34B43A08", f"All {_STANDARD_NAME} Spot Instance Requests", "spot", _STANDARD),
+    QuotaKind("L-3819A6DF", "All G and VT Spot Instance Requests", "spot", _GRAPHICS),
+    QuotaKind("L-7212CCBC", "All P4, P3 and P2 Spot Instance Requests", "spot", ("p",), ("2", "3", "4")),
+    QuotaKind("L-C4BD4855", "All P5 Spot Instance Requests", "spot", ("p",), ("5",)),
 )
 """The kinds that this program checks. Other families (inf, trn, dl, f, x, u, hpc, P6 on spot) have other quotas."""
 

@@ -272,7 +272,7 @@ def _is_ours(found: Any, name: str) -> bool:
 
 INSTANCE_PROFILE: ResourceKind[InstanceProfile | None] = ResourceKind(
     kind=KIND,
-    find_left=_find_left,
+    look=_find_left,
     find=find_instance_profile,
     may_be_unseen=True,
     is_wanted=lambda request: request.config.instance_profile == "auto",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from botocore.exceptions import ClientError
 
@@ -17,11 +17,7 @@ from provision.describe import describe_now
 from provision.model import ClusterState, Node, SshAddress, UntrustedInstance, count, format_indices
 from provision.plan import Context, Step, World
 from provision.resources.launch import plan_launch
-from provision.resources.resource import ResourceKind, find_left_by_tag, retry_while
-
-if TYPE_CHECKING:
-    from mypy_boto3_ec2 import EC2Client
-    from mypy_boto3_ec2.type_defs import FilterTypeDef
+from provision.resources.resource import ResourceKind, retry_while
 
 KIND = "instance"
 RUNNING_TIMEOUT_S = 600.0
@@ -32,11 +28,6 @@ _PROTECTED = "OperationNotPermitted"
 _NO_ROOM = "InsufficientInstanceCapacity"
 """Part of the StateReason of an instance that EC2 accepted and for which it then had no capacity
 (https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_StateReason.html)."""
-
-
-def _list(ec2: EC2Client, filters: list[FilterTypeDef]) -> Iterable[str]:
-    pages = ec2.get_paginator("describe_instances").paginate(Filters=filters)
-    return pages.search("Reservations[].Instances[?State.Name!='terminated'][].InstanceId")
 
 
 def _plan_up(world: World) -> tuple[Step, ...]:
@@ -273,7 +264,14 @@ def _reasons(failed: list[str], instances: ClusterState) -> str:
 
 INSTANCES: ResourceKind[None] = ResourceKind(
     kind=KIND,
-    find_left=find_left_by_tag(KIND, _list, "terminate-instances --instance-ids"),
+    listing="describe_instances",
+    ids=lambda page: (
+        instance["InstanceId"]
+        for reservation in page["Reservations"]
+        for instance in reservation["Instances"]
+        if instance["State"]["Name"] != "terminated"
+    ),
+    deletion="terminate-instances --instance-ids",
     plan_up=_plan_up,
     plan_down=_plan_down,
     actions=(

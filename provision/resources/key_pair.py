@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from botocore.exceptions import ClientError
-
 from foundation.errors import ClusterError
-from foundation.waiting import poll
-from provision.aws.clients import NOT_FOUND_TIMEOUT_S, aws_errors, error_code, not_ours
+from provision.aws.clients import aws_errors, not_ours
 from provision.model import TAG_NAME, ClusterState, KeyPair, resource_name
 from provision.plan import Context, Step, World
-from provision.resources.resource import DeleteResources, ResourceKind, find_left_by_tag, find_tag, tag_new
+from provision.resources.resource import ResourceKind, create_once, find_tag, tag_new
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
-    from mypy_boto3_ec2.type_defs import FilterTypeDef, KeyPairInfoTypeDef
+    from mypy_boto3_ec2.type_defs import KeyPairInfoTypeDef
 
 KIND = "key pair"
 
@@ -42,10 +38,6 @@ def read_key_pair(key: KeyPairInfoTypeDef, *, name: str) -> KeyPair:
         public_key=" ".join(key.get("PublicKey", "").split()[:2]) or None,
         ours=find_tag(key.get("Tags", []), TAG_NAME) == name,
     )
-
-
-def _list(ec2: EC2Client, filters: list[FilterTypeDef]) -> Iterable[str]:
-    return (key["KeyName"] for key in ec2.describe_key_pairs(Filters=filters)["KeyPairs"])
 
 
 def plan_key_pair(world: World) -> tuple[Step, ...]:
@@ -73,7 +65,7 @@ def plan_key_pair(world: World) -> tuple[Step, ...]:
         raise missing_key(world.request.name, local_key)
     if key is not None and key.public_key == local_key:
         return ()
-    deletion = (delete_key_pair(key.key_name),) if key is not None else ()
+    deletion = KEY_PAIR.plan_deletion(key.key_name) if key is not None else ()
     return (*deletion, ImportKeyPair(key_name=key_name, is_made=local_key is None))
 
 
@@ -89,7 +81,7 @@ def missing_key(name: str, local_key: str | None) -> ClusterError:
 
 def _plan_down(state: ClusterState) -> tuple[Step, ...]:
     key = state.key_pair
-    return (delete_key_pair(key.key_name),) if key is not None and key.ours else ()
+    return KEY_PAIR.plan_deletion(key.key_name) if key is not None and key.ours else ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -109,36 +101,31 @@ class ImportKeyPair(Step):
         """Creates the private key if it is missing, and imports its public half. Returns False if EC2 had it."""
         public_key = context.files.make_key()
         ec2 = context.clients.ec2
-        try:
+
+        def create() -> None:
             ec2.import_key_pair(
                 KeyName=self.key_name,
                 PublicKeyMaterial=public_key.encode(),
                 TagSpecifications=tag_new(context, "key-pair"),
             )
-        except ClientError as error:
-            if error_code(error) != "InvalidKeyPair.Duplicate":
-                raise
-            existing = poll(lambda: find_key_pair(ec2, name=context.cluster), timeout_s=NOT_FOUND_TIMEOUT_S)
-            if existing is None or not existing.ours:
-                raise not_ours(f"key pair {self.key_name}", name=context.cluster) from error
-            if existing.public_key != public_key:  # another machine has imported it since the plan
-                raise missing_key(context.cluster, public_key) from error
-            return False
-        return True
 
-
-def _delete(ec2: EC2Client, key_name: str) -> None:
-    ec2.delete_key_pair(KeyName=key_name)
-
-
-def delete_key_pair(key_name: str) -> DeleteResources:
-    """Returns the step that deletes a key pair. EC2 also reports success for one that does not exist."""
-    return DeleteResources(kind=KIND, ids=(key_name,), call=_delete)
+        existing = create_once(
+            create,
+            lambda: find_key_pair(ec2, name=context.cluster),
+            taken="InvalidKeyPair.Duplicate",
+            what=f"key pair {self.key_name}",
+            name=context.cluster,
+        )
+        if existing is not None and existing.public_key != public_key:  # another machine has imported it since the plan
+            raise missing_key(context.cluster, public_key)
+        return existing is None
 
 
 KEY_PAIR: ResourceKind[KeyPair | None] = ResourceKind(
     kind=KIND,
-    find_left=find_left_by_tag(KIND, _list, "delete-key-pair --key-name"),
+    listing="describe_key_pairs",
+    ids=lambda page: (key["KeyName"] for key in page["KeyPairs"]),
+    deletion="delete-key-pair --key-name",  # EC2 also reports success for one that does not exist
     plan_up=plan_key_pair,
     plan_down=_plan_down,
     actions=("DescribeKeyPairs", "ImportKeyPair", "DeleteKeyPair"),

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
-from botocore.exceptions import ClientError
 from msgspec import Struct
 
-from foundation.waiting import poll
-from provision.aws.clients import NOT_FOUND_TIMEOUT_S, Clients, aws_errors, error_code, not_ours
+from provision.aws.clients import Clients, aws_errors, not_ours
 from provision.model import TAG_NAME, ClusterState, resource_name
 from provision.plan import Context, Request, Step, World
 from provision.resources.resource import (
-    DeleteResources,
     ResourceKind,
-    find_left_by_tag,
+    create_once,
     find_tag,
     tag_new,
 )
@@ -26,7 +23,6 @@ if TYPE_CHECKING:
     from mypy_boto3_ec2.type_defs import FilterTypeDef, PlacementGroupTypeDef
 
 KIND = "placement group"
-IN_USE_TIMEOUT_S = 180.0
 
 
 class PlacementGroup(Struct, frozen=True, kw_only=True):
@@ -51,11 +47,6 @@ def find_placement_group(ec2: EC2Client, *, name: str) -> PlacementGroup | None:
     return PlacementGroup(group_name=group["GroupName"], ours=find_tag(group.get("Tags", []), TAG_NAME) == name)
 
 
-def _list(ec2: EC2Client, filters: list[FilterTypeDef]) -> Iterable[str]:
-    found = ec2.describe_placement_groups(Filters=filters)["PlacementGroups"]
-    return (group["GroupName"] for group in found if _is_there(group))
-
-
 def _is_there(group: PlacementGroupTypeDef) -> bool:
     return group.get("State", "available") not in {"deleting", "deleted"}
 
@@ -78,7 +69,7 @@ def _plan_up(world: World) -> tuple[Step, ...]:
 
 def _plan_down(state: ClusterState) -> tuple[Step, ...]:
     found = PLACEMENT_GROUP.found_in(state)
-    return (delete_placement_group(found.group_name),) if found is not None and found.ours else ()
+    return PLACEMENT_GROUP.plan_deletion(found.group_name) if found is not None and found.ours else ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,39 +85,30 @@ class CreatePlacementGroup(Step):
     def apply(self, context: Context) -> bool:
         """Creates the group, or uses an existing one of that name if it is ours. Returns False if it existed."""
         ec2 = context.clients.ec2
-        try:
-            ec2.create_placement_group(
-                GroupName=self.group_name, Strategy="cluster", TagSpecifications=tag_new(context, "placement-group")
-            )
-        except ClientError as error:
-            if error_code(error) != "InvalidPlacementGroup.Duplicate":
-                raise
-            existing = poll(lambda: find_placement_group(ec2, name=context.cluster), timeout_s=NOT_FOUND_TIMEOUT_S)
-            if existing is None or not existing.ours:
-                raise not_ours(f"placement group {self.group_name}", name=context.cluster) from error
-            return False
-        return True
-
-
-def _delete(ec2: EC2Client, group_name: str) -> None:
-    ec2.delete_placement_group(GroupName=group_name)
-
-
-def delete_placement_group(group_name: str) -> DeleteResources:
-    """Returns the step that deletes a placement group, once it contains no instance."""
-    return DeleteResources(
-        kind=KIND,
-        ids=(group_name,),
-        call=_delete,
-        gone="InvalidPlacementGroup.Unknown",
-        in_use=frozenset({"InvalidPlacementGroup.InUse"}),
-        timeout_s=IN_USE_TIMEOUT_S,
-    )
+        create = partial(
+            ec2.create_placement_group,
+            GroupName=self.group_name,
+            Strategy="cluster",
+            TagSpecifications=tag_new(context, "placement-group"),
+        )
+        existing = create_once(
+            create,
+            lambda: find_placement_group(ec2, name=context.cluster),
+            taken="InvalidPlacementGroup.Duplicate",
+            what=f"placement group {self.group_name}",
+            name=context.cluster,
+        )
+        return existing is None
 
 
 PLACEMENT_GROUP: ResourceKind[PlacementGroup | None] = ResourceKind(
     kind=KIND,
-    find_left=find_left_by_tag(KIND, _list, "delete-placement-group --group-name"),
+    listing="describe_placement_groups",
+    ids=lambda page: (group["GroupName"] for group in page["PlacementGroups"] if _is_there(group)),
+    deletion="delete-placement-group --group-name",
+    gone="InvalidPlacementGroup.Unknown",
+    in_use=frozenset({"InvalidPlacementGroup.InUse"}),
+    release_s=180.0,
     find=_find,
     plan_up=_plan_up,
     plan_down=_plan_down,

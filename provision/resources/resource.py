@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from botocore.exceptions import ClientError
 from msgspec import Struct
 
 from foundation.waiting import poll
-from provision.aws.clients import NOT_FOUND_TIMEOUT_S, Clients, aws_errors, error_code
+from provision.aws.clients import NOT_FOUND_TIMEOUT_S, Clients, aws_errors, error_code, not_ours
 from provision.model import TAG_NAME, ClusterState, count, tags
 from provision.plan import Context, Request, Step, World
 
@@ -21,6 +21,16 @@ if TYPE_CHECKING:
     from mypy_boto3_ec2.type_defs import FilterTypeDef, TagSpecificationTypeDef, TagTypeDef, VolumeTypeDef
 
 T = TypeVar("T")
+
+
+class Named(Protocol):
+    """A resource with the cluster's name. ours: it also carries the cluster's tag."""
+
+    @property
+    def ours(self) -> bool: ...
+
+
+N = TypeVar("N", bound=Named)
 RELEASE_TIMEOUT_S = 2400.0
 """An instance that shuts down releases what it uses last; large ones take minutes, bare-metal ones more than 20."""
 
@@ -62,49 +72,80 @@ class Leftovers(Struct, frozen=True, kw_only=True):
 
 
 class ResourceKind(Struct, Generic[T], frozen=True, kw_only=True):
-    """One kind of resource; None for functions that it does not need.
+    """One kind of resource. Functions and texts that it does not need are missing.
 
-    find_left: finds all that is left with the cluster's tag. find: reads the input of plans for ClusterState.found;
-    None if describe_cluster reads it. may_be_unseen: `down` continues if `find` is refused. is_wanted: whether `up`
-    needs it. plan_up, plan_down: pure. plan_on_nodes: like plan_up, for steps that need running nodes. actions: the EC2
-    actions that it calls, for the operator's policy. `find_left` and `find` raise AwsError.
+    How EC2 lists and deletes it: listing is the client's method, `ids` finds ids in one of its answers, deletion is the
+    command of the AWS CLI that deletes one, up to its id. gone, in_use: EC2's codes for one that does not exist, and
+    for one that something still uses; release_s: for how long. actions: those in EC2, for the operator's policy.
+
+    find: reads the input of plans for ClusterState.found; None if describe_cluster reads it. may_be_unseen: `down`
+    continues if `find` is refused. is_wanted: whether `up` needs it. plan_up, plan_down: pure. plan_on_nodes: like
+    plan_up, for steps that need running nodes. look: finds what is left, if this is not all that `listing` finds.
+    `find` and `look` raise AwsError.
     """
 
     kind: str
-    find_left: Callable[[Clients, Request], Leftovers]
+    listing: str = ""
+    ids: Callable[[Any], Iterable[str]] = iter
+    deletion: str = ""
+    gone: str = ""
+    in_use: frozenset[str] = frozenset()
+    release_s: float = RELEASE_TIMEOUT_S
+    actions: tuple[str, ...] = ()
     find: Callable[[Clients, Request], T] | None = None
     may_be_unseen: bool = False
     is_wanted: Callable[[Request], bool] | None = None
     plan_up: Callable[[World], tuple[Step, ...]] | None = None
     plan_on_nodes: Callable[[World], tuple[Step, ...]] | None = None
     plan_down: Callable[[ClusterState], tuple[Step, ...]] | None = None
-    actions: tuple[str, ...] = ()
+    look: Callable[[Clients, Request], Leftovers] | None = None
 
     def found_in(self, state: ClusterState) -> T | None:
         """Returns the result of `find`; None if it was not called."""
         found: T | None = state.found.get(self.kind)
         return found
 
+    def find_ids(self, ec2: EC2Client, *filters: FilterTypeDef) -> list[str]:
+        """Returns the ids of resources, 500 with each call. Raises boto3's errors."""
+        client: Any = ec2  # the stubs know only literals
+        if client.can_paginate(self.listing):
+            pages = client.get_paginator(self.listing).paginate(Filters=filters, PaginationConfig={"PageSize": 500})
+        else:
+            pages = [getattr(client, self.listing)(Filters=filters)]
+        return [each for page in pages for each in self.ids(page)]
 
-def find_left_by_tag(
-    kind: str, ids: Callable[[EC2Client, list[FilterTypeDef]], Iterable[str]], command: str
-) -> Callable[[Clients, Request], Leftovers]:
-    """Returns a `find_left` for resources with the cluster's tag in EC2. command: of the AWS CLI, which deletes one."""
-
-    def find_left(clients: Clients, request: Request) -> Leftovers:
-        ec2 = clients.ec2
+    def find_left(self, clients: Clients, request: Request) -> Leftovers:
+        """Returns all that is left with the cluster's tag. Raises AwsError."""
+        if self.look is not None:
+            return self.look(clients, request)
         with aws_errors(f"looking for what is left of cluster {request.name}"):
-            left = tuple(
-                Resource(
-                    kind=kind,
-                    resource_id=found,
-                    deletion=f"aws ec2 {command} {found} --region {ec2.meta.region_name}",
-                )
-                for found in ids(ec2, [tagged(request.name)])
-            )
-        return Leftovers(looked_for=(f"{kind}es" if kind.endswith("s") else f"{kind}s",), left=left)
+            found = self.find_ids(clients.ec2, tagged(request.name))
+        left = tuple(
+            Resource(kind=self.kind, resource_id=each, deletion=self.render_deletion(each, region=clients.region))
+            for each in found
+        )
+        return Leftovers(looked_for=(f"{self.kind}s",), left=left)
 
-    return find_left
+    def render_deletion(self, resource_id: str, *, region: str) -> str:
+        """Returns the command that deletes a resource. Pure."""
+        return f"aws ec2 {self.deletion} {resource_id} --region {region}"
+
+    def delete(self, ec2: EC2Client, resource_id: str) -> bool:
+        """Deletes a resource, once nothing uses it. Returns False if it did not exist. Raises ClientError."""
+        method, option = self.deletion.split(" --")
+        key = option.title().replace("-", "")  # KeyName for key-name
+        try:
+            call = partial(getattr(ec2, method.replace("-", "_")), **{key: resource_id})
+            retry_while(self.in_use, call, timeout_s=self.release_s)
+        except ClientError as error:
+            if error_code(error) != self.gone:
+                raise
+            return False
+        return True
+
+    def plan_deletion(self, *ids: str, note: str = "") -> tuple[Step, ...]:
+        """Returns the step that deletes these resources; no step without any. note: what else the plan says. Pure."""
+        return (DeleteResources(kind=self, ids=ids, note=note),) if ids else ()
 
 
 def retry_while(codes: Collection[str], call: Callable[[], T], *, timeout_s: float = NOT_FOUND_TIMEOUT_S) -> T:
@@ -126,54 +167,60 @@ def retry_while(codes: Collection[str], call: Callable[[], T], *, timeout_s: flo
     return done[0]
 
 
+def create_once(
+    create: Callable[[], object], find: Callable[[], N | None], *, taken: str, what: str, name: str
+) -> N | None:
+    """Creates a resource. Returns None, or an existing one with its name that is of the cluster `name`, too.
+
+    find: reads the existing one. taken: AWS's code for it. what: for the error. Raises ClusterError if that one is not
+    the cluster's, and ClientError.
+    """
+    try:
+        create()
+    except ClientError as error:
+        if error_code(error) != taken:
+            raise
+        existing = poll(find, timeout_s=NOT_FOUND_TIMEOUT_S)
+        if existing is None or not existing.ours:
+            raise not_ours(what, name=name) from error
+        return existing
+    return None
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeleteResources(Step):
-    """Delete resources of one kind, once nothing uses them. They may be gone already.
+    """Delete resources of one kind, once nothing uses them. They may be gone already."""
 
-    call: deletes one. gone, in_use: EC2's codes for one that does not exist, and for one that something still uses.
-    note: what else the printed plan says.
-    """
-
-    kind: str
+    kind: ResourceKind[Any]
     ids: tuple[str, ...]
-    call: Callable[[EC2Client, str], object]
-    gone: str = ""
-    in_use: frozenset[str] = frozenset()
-    timeout_s: float = RELEASE_TIMEOUT_S
     note: str = ""
 
     def describe(self) -> str:
-        what = f"{self.kind} {self.ids[0]}" if len(self.ids) == 1 else count(len(self.ids), self.kind)
+        kind = self.kind.kind
+        what = f"{kind} {self.ids[0]}" if len(self.ids) == 1 else count(len(self.ids), kind)
         return f"delete {what}{self.note}"
 
     def details(self) -> Iterable[str]:
         return self.ids if len(self.ids) > 1 else ()
 
     def deletions(self) -> Iterable[tuple[str, Sequence[str]]]:
-        return ((self.kind, self.ids),)
+        return ((self.kind.kind, self.ids),)
 
     def apply(self, context: Context) -> bool:
         """Deletes the resources, one call each. Returns False if none existed. Raises ClientError."""
-        changed = False
-        for each in self.ids:
-            try:
-                retry_while(self.in_use, partial(self.call, context.clients.ec2, each), timeout_s=self.timeout_s)
-                changed = True
-            except ClientError as error:
-                if error_code(error) != self.gone:
-                    raise
-        return changed
+        deleted = [self.kind.delete(context.clients.ec2, each) for each in self.ids]
+        return any(deleted)
 
 
 def list_volumes(ec2: EC2Client, *filters: FilterTypeDef) -> list[VolumeTypeDef]:
     """Returns the volumes that exist, 500 with each call. Raises boto3's errors."""
     pages = ec2.get_paginator("describe_volumes").paginate(Filters=filters, PaginationConfig={"PageSize": 500})
-    return [volume for page in pages for volume in page["Volumes"] if volume["State"] not in {"deleting", "deleted"}]
+    return [volume for page in pages for volume in filter(is_there, page["Volumes"])]
 
 
-def delete_volume(ec2: EC2Client, volume_id: str) -> None:
-    """Deletes a volume. Raises ClientError."""
-    ec2.delete_volume(VolumeId=volume_id)
+def is_there(volume: VolumeTypeDef) -> bool:
+    """Returns whether a volume that EC2 lists still exists. Pure."""
+    return volume["State"] not in {"deleting", "deleted"}
 
 
 def tagged(name: str) -> FilterTypeDef:

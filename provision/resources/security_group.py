@@ -8,16 +8,20 @@ from typing import TYPE_CHECKING
 
 from botocore.exceptions import ClientError
 
-from foundation.waiting import poll
-from provision.aws.clients import NOT_FOUND_TIMEOUT_S, aws_errors, error_code, not_ours
+from provision.aws.clients import aws_errors, error_code, not_ours
 from provision.model import TAG_LEASE, TAG_NAME, ClusterState, SecurityGroup, resource_name
 from provision.plan import Context, Step, World
-from provision.resources.resource import DeleteResources, ResourceKind, find_left_by_tag, find_tag, retry_while, tag_new
+from provision.resources.resource import (
+    ResourceKind,
+    create_once,
+    find_tag,
+    retry_while,
+    tag_new,
+)
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
     from mypy_boto3_ec2.type_defs import (
-        FilterTypeDef,
         IpPermissionOutputTypeDef,
         IpPermissionTypeDef,
         SecurityGroupTypeDef,
@@ -26,7 +30,6 @@ if TYPE_CHECKING:
 KIND = "security group"
 SSH_RULE = "cluster: ssh"
 """The description by which this program recognizes its ssh rules."""
-INTERFACES_TIMEOUT_S = 180.0
 
 
 def find_security_groups(ec2: EC2Client, *, name: str) -> tuple[SecurityGroup, ...]:
@@ -64,11 +67,6 @@ def _names(rules: Iterable[IpPermissionOutputTypeDef], group_id: str) -> bool:
 
 def _is_ssh(rule: IpPermissionOutputTypeDef) -> bool:
     return rule.get("IpProtocol") == "tcp" and rule.get("FromPort") == rule.get("ToPort") == 22
-
-
-def _list(ec2: EC2Client, filters: list[FilterTypeDef]) -> Iterable[str]:
-    pages = ec2.get_paginator("describe_security_groups").paginate(Filters=filters)
-    return pages.search("SecurityGroups[].GroupId")
 
 
 def find_group(world: World) -> SecurityGroup | None:
@@ -111,7 +109,8 @@ def plan_ssh_rules(group: SecurityGroup, ssh_from: str, *, egress: bool = False)
 
 
 def _plan_down(state: ClusterState) -> tuple[Step, ...]:
-    return tuple(delete_security_group(group.group_id) for group in state.security_groups if group.ours)
+    ours = (group.group_id for group in state.security_groups if group.ours)
+    return tuple(step for each in ours for step in SECURITY_GROUP.plan_deletion(each))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -128,28 +127,25 @@ class CreateSecurityGroup(Step):
     def apply(self, context: Context) -> bool:
         """Creates the group, or uses an existing one of that name if it is ours. Returns False if it existed."""
         ec2, name = context.clients.ec2, context.cluster
-        try:
+
+        def create() -> None:
             created = ec2.create_security_group(
                 GroupName=self.group_name,
                 Description=f"Nodes of the cluster {name}",
                 VpcId=self.vpc_id,
                 TagSpecifications=tag_new(context, "security-group"),
             )
-        except ClientError as error:
-            if error_code(error) != "InvalidGroup.Duplicate":
-                raise
+            context.made_group_id = created["GroupId"]
 
-            def find() -> SecurityGroup | None:
-                groups = find_security_groups(ec2, name=name)
-                return next((group for group in groups if group.vpc_id == self.vpc_id), None)
+        def find() -> SecurityGroup | None:
+            groups = find_security_groups(ec2, name=name)
+            return next((group for group in groups if group.vpc_id == self.vpc_id), None)
 
-            existing = poll(find, timeout_s=NOT_FOUND_TIMEOUT_S)
-            if existing is None or not existing.ours:
-                raise not_ours(f"security group {self.group_name}", name=name) from error
+        what = f"security group {self.group_name}"
+        existing = create_once(create, find, taken="InvalidGroup.Duplicate", what=what, name=name)
+        if existing is not None:
             context.made_group_id = existing.group_id
-            return False
-        context.made_group_id = created["GroupId"]
-        return True
+        return existing is None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -209,22 +205,6 @@ class RevokeIngress(Step):
         return True
 
 
-def _delete(ec2: EC2Client, group_id: str) -> None:
-    ec2.delete_security_group(GroupId=group_id)
-
-
-def delete_security_group(group_id: str) -> DeleteResources:
-    """Returns the step that deletes a group, after its network interfaces, which outlive their instance a little."""
-    return DeleteResources(
-        kind=KIND,
-        ids=(group_id,),
-        call=_delete,
-        gone="InvalidGroup.NotFound",
-        in_use=frozenset({"DependencyViolation"}),
-        timeout_s=INTERFACES_TIMEOUT_S,
-    )
-
-
 def _authorize(call: Callable[..., object], permissions: list[IpPermissionTypeDef], *, group_id: str) -> bool:
     """Adds rules in one call. Returns False if they existed. EC2's servers may not all know a new group yet."""
     try:
@@ -255,7 +235,12 @@ def _member_permission(group_id: str) -> IpPermissionTypeDef:
 
 SECURITY_GROUP: ResourceKind[None] = ResourceKind(
     kind=KIND,
-    find_left=find_left_by_tag(KIND, _list, "delete-security-group --group-id"),
+    listing="describe_security_groups",
+    ids=lambda page: (group["GroupId"] for group in page["SecurityGroups"]),
+    deletion="delete-security-group --group-id",
+    gone="InvalidGroup.NotFound",
+    in_use=frozenset({"DependencyViolation"}),
+    release_s=180.0,  # network interfaces outlive their instance a little
     plan_up=plan_security_group,
     plan_down=_plan_down,
     actions=(

@@ -10,6 +10,7 @@ import json
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from botocore.exceptions import ClientError
@@ -21,14 +22,13 @@ from provision.aws.clients import NOT_FOUND_TIMEOUT_S, Clients, aws_errors, erro
 from provision.describe import describe_now
 from provision.model import SHARED_ROLE, TAG_KEEP, TAG_ROLE, ClusterState, Node
 from provision.plan import Context, Request, Step, World
+from provision.resources.orphans import VOLUMES
 from provision.resources.resource import (
     RELEASE_TIMEOUT_S,
-    DeleteResources,
     KeptVolume,
     Leftovers,
     Resource,
     ResourceKind,
-    delete_volume,
     find_tag,
     list_volumes,
     tag_new,
@@ -41,12 +41,12 @@ if TYPE_CHECKING:
     from mypy_boto3_ec2.type_defs import CreateVolumeRequestTypeDef, VolumeTypeDef
 
 KIND = "shared volume"
+_IN_USE = frozenset({"VolumeInUse", "IncorrectState"})
 ATTACH_TIMEOUT_S = 300.0
 DEVICE = "/dev/sdf"
 """A name that AWS recommends for additional volumes; the system gives other names to NVMe devices
 (https://docs.aws.amazon.com/ebs/latest/userguide/device_naming.html)."""
-_GONE = "InvalidVolume.NotFound"
-_NOT_YET = frozenset({"IncorrectState", "IncorrectInstanceState", "InvalidInstanceID.NotFound", "VolumeInUse", _GONE})
+_NOT_YET = _IN_USE | {"IncorrectInstanceState", "InvalidInstanceID.NotFound", VOLUMES.gone}
 """AttachVolume's codes if the volume or the instance is not ready, or if not all of EC2's servers know it yet."""
 _ANSWER_ATTACHED = ("attaching", "attached", "busy", "detaching")
 
@@ -103,31 +103,22 @@ def _find(clients: Clients, request: Request) -> tuple[SharedVolume, ...]:
 
 def _find_left(clients: Clients, request: Request) -> Leftovers:
     """Looks for the volumes. Those to keep do not count as left over."""
-    found = _find(clients, request)
-    region = clients.region
+    found, of_volume = _find(clients, request), partial(VOLUMES.render_deletion, region=clients.region)
     return Leftovers(
         looked_for=(f"{KIND}s",),
         left=tuple(
-            Resource(kind=KIND, resource_id=each.volume_id, deletion=deletion_command(each.volume_id, region=region))
+            Resource(kind=KIND, resource_id=each.volume_id, deletion=of_volume(each.volume_id))
             for each in found
             if not each.keep
         ),
         kept=tuple(
             KeptVolume(
-                volume_id=each.volume_id,
-                zone=each.zone,
-                size_gib=each.size_gib,
-                deletion=deletion_command(each.volume_id, region=region),
+                volume_id=each.volume_id, zone=each.zone, size_gib=each.size_gib, deletion=of_volume(each.volume_id)
             )
             for each in found
             if each.keep
         ),
     )
-
-
-def deletion_command(volume_id: str, *, region: str) -> str:
-    """Returns the AWS CLI command that deletes a volume. Pure."""
-    return f"aws ec2 delete-volume --volume-id {volume_id} --region {region}"
 
 
 def find_attached(clients: Clients, state: ClusterState) -> tuple[SharedVolume, Node] | None:
@@ -160,7 +151,7 @@ def choose_volume(world: World) -> SharedVolume | None:
         listed = ", ".join(f"{volume.volume_id} ({volume.zone}, {volume.size_gib} GiB)" for volume in usable)
         raise ClusterError(
             f'cluster {world.request.name} has {len(usable)} volumes for [[volumes]] source = "head": {listed}',
-            hint=f"delete those that you do not need: {deletion_command('VOLUME', region=region)}",
+            hint=f"delete those that you do not need: {VOLUMES.render_deletion('VOLUME', region=region)}",
         )
     [volume] = usable
     elsewhere = [node for node in nodes if node.zone != volume.zone]
@@ -169,7 +160,7 @@ def choose_volume(world: World) -> SharedVolume | None:
             f'the volume of [[volumes]] source = "head", {volume.volume_id}, is in {volume.zone}, and '
             f"{elsewhere[0].name} is in {elsewhere[0].zone}: a volume cannot move to another zone",
             hint="cluster resize 0, then cluster up, launches the nodes in its zone; or, if you do not need what is on "
-            f"it: {deletion_command(volume.volume_id, region=region)}",
+            f"it: {VOLUMES.render_deletion(volume.volume_id, region=region)}",
         )
     return volume
 
@@ -204,9 +195,8 @@ def _plan_down(state: ClusterState) -> tuple[Step, ...]:
     found = SHARED_VOLUME.found_in(state) or ()
     untagged = [volume for volume in found if volume.keep and not volume.tagged_keep]
     steps: list[Step] = [TagKeep(volume_id=volume.volume_id, keep=True) for volume in untagged]
-    if deleted := [volume.volume_id for volume in found if not volume.keep]:
-        steps.append(_delete_volumes(*deleted))
-    return tuple(steps)
+    deleted = [volume.volume_id for volume in found if not volume.keep]
+    return (*steps, *SHARED_VOLUME.plan_deletion(*deleted, note=" and what is stored there"))
 
 
 # --- apply
@@ -334,21 +324,10 @@ class TagKeep(Step):
         return True
 
 
-def _delete_volumes(*volume_ids: str) -> DeleteResources:
-    return DeleteResources(
-        kind=KIND,
-        ids=volume_ids,
-        call=delete_volume,
-        gone=_GONE,
-        in_use=frozenset({"VolumeInUse", "IncorrectState"}),
-        note=" and what is stored there",
-    )
-
-
 def delete_made_volume(context: Context) -> None:
     """Deletes, for the roll-back, the volume that this run created, which is empty. Raises ClientError, AwsError."""
     if context.made_volume_id is not None:
-        _delete_volumes(context.made_volume_id).apply(context)
+        SHARED_VOLUME.delete(context.clients.ec2, context.made_volume_id)
         context.made_volume_id = None
 
 
@@ -359,7 +338,10 @@ def _find_one(context: Context, volume_id: str) -> SharedVolume | None:
 
 SHARED_VOLUME: ResourceKind[tuple[SharedVolume, ...]] = ResourceKind(
     kind=KIND,
-    find_left=_find_left,
+    deletion=VOLUMES.deletion,
+    gone=VOLUMES.gone,
+    in_use=_IN_USE,
+    look=_find_left,
     find=_find,
     is_wanted=lambda request: find_head_volume(request.volumes) is not None,
     plan_on_nodes=_plan_on_nodes,

@@ -8,7 +8,7 @@ from provision.model import ClusterState, KeyPair, SecurityGroup, format_indices
 from provision.plan import Plan, Step
 from provision.render import render_plan
 from provision.resources.instances import TerminateInstances, WaitForRunning, WaitForTerminated
-from provision.resources.key_pair import ImportKeyPair, delete_key_pair
+from provision.resources.key_pair import KEY_PAIR, ImportKeyPair
 from provision.resources.launch import LaunchNodes
 from provision.resources.placement_group import PlacementGroup
 from provision.resources.run_instances import NodeSpec
@@ -32,7 +32,7 @@ OTHER_KEY = "ssh-ed25519 AAAAother"
 GROUP = make_group()
 MAKE_KEY = ImportKeyPair(key_name="cluster-demo", is_made=True)
 IMPORT_KEY = ImportKeyPair(key_name="cluster-demo")
-DELETE_KEY = delete_key_pair("cluster-demo")
+(DELETE_KEY,) = KEY_PAIR.plan_deletion("cluster-demo")
 ALLOW_ALL = AllowTraffic(group_id=None, ssh_from=CALLER_NETWORK, members=True)
 MAKE_GROUP = CreateSecurityGroup(group_name="cluster-demo", vpc_id="vpc-1")
 TWO_NODES = (make_node(0), make_node(1))
