@@ -21,11 +21,10 @@ import shutil
 import stat
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from node.staging import s3
 
-WAIT_S = 0.1
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 # An instance's own NVMe disks are faster than its root volume, and free. Deep Learning AMIs combine and mount them;
@@ -77,21 +76,34 @@ class Cache:
             return None
         return path
 
-    def claim(self, entry: s3.Entry, should_stop: Callable[[], bool]) -> "Slot | None":
-        """Returns a Slot to fetch an object into; None if it may already exist. Waits while another process fetches it.
+    @contextlib.contextmanager
+    def claimed(self, entry: s3.Entry) -> Iterator[int | None]:
+        """Yields the file to write an object to, or None if it may exist, or another process fetches it.
 
-        should_stop: called regularly; if true, ends the wait with None. Raises OSError if there is no room.
+        The file becomes the object if the block succeeds; its content must then be complete and verified. Raises
+        OSError if there is no room.
         """
-        while not should_stop():
+        key = make_key(entry)
+        path, target = self.path("incoming", key), self.path("objects", key)
+        with self.locked():
+            is_free = not os.path.exists(target) and not self._is_locked(path)
+            if is_free:
+                self._make_room(entry.size_bytes)
+                file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o400)
+                fcntl.flock(file, fcntl.LOCK_EX)
+                os.ftruncate(file, entry.size_bytes)  # so that it counts towards the limit at once
+        if not is_free:
+            yield None
+            return
+        try:
+            yield file
             with self.locked():
-                key = make_key(entry)
-                if os.path.exists(self.path("objects", key)):
-                    return None
-                if not self._is_locked(self.path("incoming", key)):
-                    self._make_room(entry.size_bytes)
-                    return Slot(self, entry)
-            time.sleep(WAIT_S)
-        return None
+                os.rename(path, target)
+        except BaseException:
+            _remove(path)
+            raise
+        finally:
+            os.close(file)
 
     def own_path(self, name: str) -> str:
         """A path in this process's own folder, which is removed with it."""
@@ -153,31 +165,6 @@ class Cache:
     def path(self, *names: str) -> str:
         """A path in the folder."""
         return os.path.join(self.folder, *names)
-
-
-class Slot:
-    """The place of an object that this process fetches, locked until it is closed. path, file: of its content."""
-
-    def __init__(self, cache: Cache, entry: s3.Entry) -> None:
-        self._cache = cache
-        self._key = make_key(entry)
-        self.path = cache.path("incoming", self._key)
-        self._published = False
-        self.file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o400)
-        fcntl.flock(self.file, fcntl.LOCK_EX)
-        os.ftruncate(self.file, entry.size_bytes)  # so that it counts towards the limit at once
-
-    def publish(self) -> None:
-        """Makes the object visible; it must be complete and verified."""
-        with self._cache.locked():
-            os.rename(self.path, self._cache.path("objects", self._key))
-        self._published = True
-
-    def close(self) -> None:
-        """Releases the place, and removes the object unless it was published."""
-        if not self._published:
-            _remove(self.path)
-        os.close(self.file)
 
 
 def make_key(entry: s3.Entry) -> str:

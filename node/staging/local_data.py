@@ -20,6 +20,7 @@ RANGE_BYTES, PIECE_BYTES = 16 << 20, 1 << 20
 CONNECTIONS, OBJECTS = 16, 8  # at once
 ATTEMPTS = 3  # for an object that arrives damaged
 REPORT_EVERY_S = 5.0
+WAIT_S = 0.1  # for another process, which fetches an object
 Saved = tuple[s3.Entry, str]
 
 
@@ -176,35 +177,33 @@ class LocalData:
     def _obtain(self, entry: s3.Entry) -> None:
         """Fetches an object to the cache, unless another job does, and links it. Raises as `bring`."""
         while not self._link(entry):
-            slot = self._cache.claim(entry, self._stopped.is_set)
-            if self._stopped.is_set():
+            with self._cache.claimed(entry) as file:
+                if file is not None:
+                    self._copy(entry, file)
+            if file is None and self._stopped.wait(WAIT_S):
                 raise Stopped
-            if slot is not None:
-                with contextlib.closing(slot):
-                    self._copy(entry, slot.file, slot.path)
-                    slot.publish()
 
     def _replace(self, entry: s3.Entry, path: str) -> None:
         """Fetches an object to a file, all of it or nothing, with its time. Raises as `bring`."""
         draft = os.path.join(os.path.dirname(self._output), f"saved-{cache.make_key(entry)}")  # is not copied to S3
         os.makedirs(os.path.dirname(path), exist_ok=True)
         try:
-            with open(draft, "wb") as file:
-                self._copy(entry, file.fileno(), draft)
+            with open(draft, "wb+") as file:
+                self._copy(entry, file.fileno())
             os.utime(draft, (entry.modified_at, entry.modified_at))
             os.rename(draft, path)
         finally:
             with contextlib.suppress(FileNotFoundError):
                 os.remove(draft)
 
-    def _copy(self, entry: s3.Entry, file: int, path: str) -> None:
+    def _copy(self, entry: s3.Entry, file: int) -> None:
         """Writes an object to a file, and verifies it."""
         seen = set[tuple[bytes, ...]]()
         for _ in range(ATTEMPTS):
             begins = range(0, entry.size_bytes, RANGE_BYTES)
             list(self._ranges.map(lambda begin: self._copy_range(entry, file, begin), begins))
             check = integrity.find_check({"etag": entry.etag}, entry.size_bytes)
-            if check is not None and passes(check, path):
+            if check is not None and passes(check, file):
                 return
             # The ETag is useless if a KMS key encrypts the object, or if the guess of the part size is wrong, as is
             # assumed when the same bytes arrive twice.
@@ -233,11 +232,10 @@ class LocalData:
             raise DataError(what) from None
 
 
-def passes(check: integrity.Check, path: str) -> bool:
-    """Whether a file passes a check."""
-    with open(path, "rb") as stream:
-        for piece in iter(lambda: stream.read(PIECE_BYTES), b""):
-            check.feed(piece)
+def passes(check: integrity.Check, file: int) -> bool:
+    """Whether an open file passes a check."""
+    for at in range(0, check.size_bytes, PIECE_BYTES):
+        check.feed(os.pread(file, PIECE_BYTES, at))
     return check.matches()
 
 
