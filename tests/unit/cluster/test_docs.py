@@ -251,7 +251,8 @@ def test_the_messages_of_the_troubleshooting_page_are_ours() -> None:
     sources = "".join(
         path.read_text()
         for package in ("bootstrap", "cluster", "foundation", "node", "provision", "sandbox", "train")
-        for path in (REPOSITORY / package).rglob("*.py")
+        for path in (REPOSITORY / package).rglob("*")
+        if path.suffix in (".py", ".ini")
     )
     page = (REPOSITORY / "docs" / "troubleshooting.md").read_text()
     symptoms = re.findall(r"^\*\*(.+?)\*\*", page, re.MULTILINE)
