@@ -21,11 +21,11 @@ from msgspec import Meta, Struct
 from bootstrap.environment.file_cache import find_digest
 from bootstrap.transfer.sync import SECRETS, find_files, read_sync_files
 from bootstrap.transfer.tree import EXECUTABLE, PLAIN, Tree, TreeFile, file_of_bytes, make_tree, write_archive
-from cluster.capsule.contents import Ingredients
 from foundation.decode import decode
 from foundation.errors import ClusterError, list_lines
 from foundation.files import refuse_special
 from foundation.progress import silent
+from node.protocol import JobHost, JobSpec
 from train.s3.url import explain_path
 
 FORMAT, PROGRAM = 1, version("mxnet-cluster")
@@ -34,6 +34,19 @@ ERRORS = (OSError, ValueError, EOFError, tarfile.TarError, zlib.error)
 MOST_TIMES = 200  # what is unpacked may have so many times the size of the archive, or ALLOWED_BYTES
 ALLOWED_BYTES = 64 << 20
 ALL_FILES = tuple(f"!{pattern}" for pattern in SECRETS)  # [bootstrap] exclude for files that were chosen before
+
+
+class Ingredients(Struct, frozen=True, kw_only=True):
+    """What a job ran with, or would run with now.
+
+    program: the version of this program. data: size and ETag of the objects below [data] url, by name; "": the number
+    of all, and the SHA-256 over them.
+    """
+
+    spec: JobSpec
+    hosts: tuple[JobHost, ...] = ()
+    program: str = ""
+    data: dict[str, str] = {}
 
 
 class Manifest(Struct, frozen=True, kw_only=True):
@@ -72,10 +85,7 @@ def open_capsule(path: Path) -> Iterator[tuple[Ingredients, Manifest, Path]]:
             problems = list(find_differences(folder, manifest))
             ingredients = decode((folder / CAPSULE).read_bytes(), Ingredients)
         except ERRORS as error:
-            text = (
-                f"{error.strerror}: {error.filename}" if isinstance(error, OSError) and error.filename else str(error)
-            )
-            message = text.replace(f"{folder}/", "")
+            message = str(error).replace(f"{folder}/", "")
             raise ClusterError(f"{path} is no capsule that cluster {PROGRAM} reads, or is damaged: {message}") from None
         ran, found = ingredients.spec.project, read_tree(folder / FILES)
         if found.files and found.digest != ran:

@@ -6,11 +6,12 @@ What cannot be read is named in the file, and is no error: nodes end, and a repo
 import hashlib
 import json
 import os
+import re
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from importlib.metadata import distributions
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 from platform import python_version
 from tempfile import TemporaryDirectory
@@ -21,8 +22,7 @@ from msgspec.structs import replace
 
 from bootstrap.transfer.tree import Tree, file_of_bytes, make_tree
 from cluster.app import App
-from cluster.capsule.archive import CAPSULE, ERRORS, FILES, PROGRAM, encode, read_tree, unpack, write
-from cluster.capsule.contents import Ingredients, scrub
+from cluster.capsule.archive import CAPSULE, ERRORS, FILES, PROGRAM, Ingredients, encode, read_tree, unpack, write
 from cluster.config import read_table
 from cluster.jobs import JobSources, open_jobs
 from cluster.session import collect, source_of
@@ -30,7 +30,7 @@ from cluster.status import describe_status
 from cluster.views.status import status_document
 from foundation.errors import ClusterError
 from foundation.remote_command import HIDDEN, run_program
-from node.job_folder import mask
+from node.job_folder import SECRET, mask
 from node.protocol import JobSpec
 from node.train_settings import ENVIRONMENTS
 from train.follow.events import EventReader, render_line
@@ -42,6 +42,20 @@ from train.s3.url import S3Object, parse_url
 MOST_LINES = 1500  # of a log, at its begin and at its end
 LONGEST_LINE = 250
 MOST_OBJECTS = 2000
+# What is a secret, whatever its name; and names of secrets, with what comes before a value.
+_FORMS = re.compile(
+    r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
+    r"|\b(?:AKIA|ASIA)[A-Z0-9]{16}\b|\b(?:gh[pousr]_|github_pat_|glpat-|hf_|sk-|pypi-|xox[abprs]-)[\w-]{10,}"
+    r"|\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*|https://hooks\.slack\.com/\S+|https://discord(?:app)?\.com/api/webhooks/\S+",
+    re.DOTALL,
+)
+_NAME = (
+    r"[\w-]*(?:SECRET|TOKEN(?!IZ)|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|SIGNATURE|API[_-]?KEY|ACCESS[_-]?KEY"
+    r"|PRIVATE[_-]?KEY|WEBHOOK|AUTHORIZATION)[\w-]*"
+)
+_START = rf"""(?:{_NAME}["']?\s*[=:]\s*["']?|--{_NAME} |\b(?:Bearer|Basic) )+"""
+_NAMED = re.compile(rf"""({_START})(?![\d.,]+\b)[^\s"'&,;]{{4,}}""", re.IGNORECASE)
+_ACCOUNT = re.compile(r"(?<![\w.])\d{12}(?!\w)")  # also in a bucket's name
 
 
 def write_capsule(app: App, words: str | None, path: Path | None, *, is_report: bool = False) -> None:
@@ -159,3 +173,26 @@ def find_tree(app: App, record: JobRecord, sources: JobSources, folder: Path) ->
     if tree.digest != ran:
         raise ClusterError(f"they have changed here, and {name} has others in their place")
     return tree
+
+
+def scrub(value: Any, known: Collection[str], *, is_public: bool = False, name: str = "") -> Any:
+    """A value of JSON without what looks like a secret. known: values that are secrets. name: its key.
+
+    is_public: also masks numbers of AWS accounts, and the values of all variables of a job. In a list, the word after
+    an option such as --password is a secret.
+    """
+    if isinstance(value, Mapping):
+        if is_public and name in ENVIRONMENTS:
+            return dict.fromkeys(value, HIDDEN)
+        return {key: scrub(one, known, is_public=is_public, name=str(key)) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        found = [scrub(one, known, is_public=is_public, name=name) for one in value]
+        return [HIDDEN if _NAMED.fullmatch(f"{before} {one}") else one for before, one in pairwise(["", *found])]
+    if not isinstance(value, str) or not value:
+        return value
+    if SECRET.search(name):
+        return HIDDEN
+    for one in sorted(known, key=len, reverse=True):
+        value = value.replace(one, HIDDEN)
+    text = _NAMED.sub(rf"\1{HIDDEN}", _FORMS.sub(HIDDEN, mask("", value)))
+    return _ACCOUNT.sub(HIDDEN, text) if is_public else text

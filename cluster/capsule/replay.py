@@ -5,7 +5,9 @@ set-up commands and where results go, is this cluster's.
 """
 
 import re
-from collections.abc import Sequence
+import shlex
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from posixpath import normpath
@@ -17,17 +19,21 @@ from msgspec.structs import replace
 from bootstrap.apply import ReadyNode
 from bootstrap.environment.requirements import is_mxnet
 from cluster.app import App
-from cluster.capsule.archive import ALL_FILES, PROGRAM, open_capsule
-from cluster.capsule.contents import Ingredients, compare, render_command, render_rows
+from cluster.capsule.archive import ALL_FILES, PROGRAM, Ingredients, open_capsule
 from cluster.capsule.describe import list_data
 from cluster.submission.request import TrainRequest
 from cluster.submission.submit import find_registry, submit
+from cluster.views.layout import render_table
 from foundation.errors import ClusterError
 from foundation.remote_command import HIDDEN
-from node.protocol import JobSpec, Order
+from node.protocol import JobHost, JobSpec, Machine, Order
+from node.train_settings import ENVIRONMENTS
 from train.job.config import TrainConfig
 from train.job.lost_nodes import restore_config
 
+# Keys of [train] that are shown otherwise, or that do not change what a job computes.
+_LEFT_OUT = {"args", *ENVIRONMENTS, "hosts", "name", "nodes", "processes", "queue", "restarts", "script", "servers"}
+_MOST_ROWS = 30
 _PACKAGE = re.compile(r"(?!mxnet_cluster==)[A-Za-z0-9._-]+==[A-Za-z0-9.!+_]+")
 
 
@@ -71,3 +77,67 @@ def choose_settings(spec: JobSpec, train: TrainConfig) -> dict[str, Any]:
         found |= {"bootstrap.packages": packages, "bootstrap.project": ""}
     urls = {"data.url": spec.env["CLUSTER_DATA_URL"]} if "CLUSTER_DATA_URL" in spec.env else {}
     return {**found, **urls, "container.image": spec.image or ""}
+
+
+def compare(recorded: Ingredients, present: Ingredients) -> list[tuple[str, str, str, str]]:
+    """Compares what a job ran with and what it would run with now: (status, name, recorded, here); "-": unknown."""
+    before, now = flatten(recorded), flatten(present)
+    rows = []
+    for name in before | now:
+        then, here = before.get(name), now.get(name)
+        different = "missing" if here is None else "not recorded" if then is None else "differs"
+        if then is not None or here is not None:
+            rows.append(("same" if then == here else different, name, then or "-", here or "-"))
+    return rows
+
+
+def flatten(of: Ingredients) -> dict[str, str | None]:
+    """The ingredients as text, by names that begin with their kind; None: unknown."""
+    spec, train = of.spec, to_builtins(of.spec.train)
+    packages = {f"package {name}": version for name, _, version in (one.partition("==") for one in spec.packages)}
+    variables = [pair for key in ENVIRONMENTS for pair in train[key].items()]
+    environment = re.search(r"/env/([0-9a-f]{64})/", spec.python)
+    return {
+        "command": render_command(spec),
+        "files": spec.project or "none",
+        "processes": f"{spec.workers} workers, {spec.servers} servers",
+        "environment": environment[1] if environment is not None else spec.python or None,
+        "framework": spec.library,
+        "image": spec.image or "none",
+        "setup": spec.setup or "none",
+        "runtime": spec.code,
+        "cluster": of.program,
+        "NCCL": next((version for name, version in packages.items() if "nvidia_nccl" in name), None),
+        "nodes": str(len(of.hosts)),
+        **{f"machine {field}": _count(of.hosts, field) for field in Machine.__struct_fields__},
+        **packages,
+        **{f"[train] {key}": str(value) for key, value in train.items() if key not in _LEFT_OUT},
+        **{f"variable {name}": None if HIDDEN in value else value for name, value in variables},
+        **{f"data {name or 'in all'}": value for name, value in of.data.items()},
+    }
+
+
+def render_command(spec: JobSpec) -> str:
+    """The command, or the script with its arguments, as a user types it."""
+    return shlex.join(spec.typed_command or (spec.script or "", *spec.train.args))
+
+
+def _count(hosts: Iterable[JobHost], field: str) -> str | None:
+    """A field of protocol.Machine for all hosts, such as "2x g5.xlarge"; None if it is unknown."""
+    values = [getattr(host.machine, field) for host in hosts]
+    texts = Counter(", ".join(value) if isinstance(value, tuple) else str(value) for value in values if value)
+    return ", ".join(f"{number}x {text}" for text, number in sorted(texts.items())) or None
+
+
+def render_rows(rows: Sequence[tuple[str, str, str, str]], *, columns: int | None = None) -> str:
+    """What is the same, by kind in one line, and a table of the rest. rows: from compare."""
+    same = Counter(name.partition(" ")[0] for status, name, *_ in rows if status == "same")
+    lines = ["same: " + ", ".join(kind if number == 1 else f"{kind} ({number})" for kind, number in same.items())]
+    others = [[cell[:64] for cell in row] for row in rows if row[0] != "same"]  # a digest has as many characters
+    if others:
+        lines.append(
+            render_table([["STATUS", "INGREDIENT", "RECORDED", "HERE"], *others[:_MOST_ROWS]], columns=columns)
+        )
+    if len(others) > _MOST_ROWS:
+        lines.append(f"and {len(others) - _MOST_ROWS} more")
+    return "\n".join(lines)

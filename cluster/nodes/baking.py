@@ -25,7 +25,7 @@ from provision.aws.clients import aws_errors
 from provision.model import bake_name, resource_name
 from provision.plan import Plan
 from provision.preflight.caller import describe_caller
-from provision.preflight.machines import describe_types, find_baked, find_words
+from provision.preflight.machines import describe_baked, describe_types, find_words
 from provision.resources.image import CreateImage
 from provision.resources.instances import WaitForStopped
 from train.job.payload import shipped_scripts
@@ -45,9 +45,9 @@ def bake(app: App, *, name: str | None, yes: bool) -> None:
     recipe = f"{find_words(facts)} {find_recipe(app)}"
     # The same settings give the same name, by which an interrupted bake is found.
     name = name or f"{resource_name(cluster)}-{hashlib.sha256(recipe.encode()).hexdigest()[:12]}"
-    image = find_baked(clients.ec2, name)
+    image = next(iter(describe_baked(clients.ec2, name)), None)
     if image is not None and (image.cluster, image.recipe) != (cluster, recipe):
-        raise ClusterError(f"the image {name} is for other settings", hint=f"another --name; cluster image rm {name}")
+        raise ClusterError(f"the account has an image {name}, which is not for these settings", hint="another --name")
     own = {"name": bake_name(cluster), "train.script": shipped_scripts()[0], "volumes": []}
     own["provision.instance_profile"] = {"auto": "none"}.get(config.instance_profile, config.instance_profile)
     own["provision.ami"] = {"baked": "auto"}.get(config.ami, config.ami)

@@ -8,9 +8,8 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
-from msgspec.structs import asdict
 
-from foundation.errors import ClusterError, ConfigError, NotInRegionError
+from foundation.errors import ConfigError, NotInRegionError
 from foundation.thread_pool import bounded_pool
 from node.protocol import Machine
 from provision.aws.clients import Clients, aws_errors
@@ -142,7 +141,10 @@ def _facts(name: str, info: InstanceTypeInfoTypeDef) -> TypeFacts:
 
 
 class Image(Struct, frozen=True, kw_only=True):
-    """A machine image. root_size_gib: the least size of its root volume in GiB."""
+    """A machine image. root_size_gib: the least size of its root volume in GiB.
+
+    recipe: "arch=x86_64 gpu=none environment=... setup=...", of one that `cluster image bake` has made for `cluster`.
+    """
 
     image_id: str
     name: str
@@ -151,13 +153,8 @@ class Image(Struct, frozen=True, kw_only=True):
     root_device: str
     root_size_gib: int
     created_at: datetime
-
-
-class BakedImage(Image, frozen=True, kw_only=True):
-    """An image that `cluster image bake` made. recipe: "arch=x86_64 gpu=none environment=... setup=...", its tag."""
-
-    cluster: str
-    recipe: str
+    cluster: str = ""
+    recipe: str = ""
 
 
 # https://docs.aws.amazon.com/dlami/latest/devguide/find-dlami-id.html
@@ -172,7 +169,6 @@ OWNERS = {
 """The owners of the images of `ami = "auto"`, by partition: Amazon, and Canonical's account there. Not confirmed: the
 accounts in China and GovCloud; with a wrong one, Ubuntu's images are not found there."""
 TAG_BAKED = "cluster:baked"
-_BAKED: FilterTypeDef = {"Name": "tag-key", "Values": [TAG_BAKED]}
 
 
 def describe_images(clients: Clients, request: Request, types: Iterable[TypeFacts]) -> Mapping[str, Image]:
@@ -194,29 +190,16 @@ def describe_images(clients: Clients, request: Request, types: Iterable[TypeFact
     return images
 
 
-def describe_baked(ec2: EC2Client) -> tuple[BakedImage, ...]:
-    """Returns the baked images of this account and region, the newest first. Raises AwsError."""
-    found = []
+def describe_baked(ec2: EC2Client, name: str | None = None) -> tuple[Image, ...]:
+    """Returns the baked images of this account and region, the newest first. Raises AwsError.
+
+    name: only the image of this name, also if it has no recipe.
+    """
+    wanted: FilterTypeDef = {"Name": "name", "Values": [name]} if name else {"Name": "tag-key", "Values": [TAG_BAKED]}
     with aws_errors("looking for baked images"):  # of this account: anybody can publish one with such a tag
-        pages = ec2.get_paginator("describe_images").paginate(Owners=["self"], Filters=[_BAKED])
+        pages = ec2.get_paginator("describe_images").paginate(Owners=["self"], Filters=[wanted])
         listed = [image for page in pages for image in page["Images"]]
-    for image in sorted(listed, key=lambda image: image.get("CreationDate", ""), reverse=True):
-        tags = {tag["Key"]: tag["Value"] for tag in image.get("Tags", [])}
-        found.append(BakedImage(**asdict(_read_image(image)), cluster=tags.get(TAG_NAME, ""), recipe=tags[TAG_BAKED]))
-    return tuple(found)
-
-
-def find_baked(ec2: EC2Client, name: str) -> BakedImage | None:
-    """Returns the baked image of this name. Raises ClusterError if another image has it, AwsError."""
-    found = next((one for one in describe_baked(ec2) if one.name == name), None)
-    with aws_errors(f"looking for the image {name}"):
-        filters: list[FilterTypeDef] = [{"Name": "name", "Values": [name]}]
-        if found is None and ec2.describe_images(Owners=["self"], Filters=filters)["Images"]:
-            raise ClusterError(
-                f"the account already has an image {name}, which `cluster image bake` did not make",
-                hint="another --name",
-            )
-    return found
+    return tuple(map(_read_image, sorted(listed, key=lambda image: image.get("CreationDate", ""), reverse=True)))
 
 
 def find_words(facts: TypeFacts) -> str:
@@ -224,7 +207,7 @@ def find_words(facts: TypeFacts) -> str:
     return f"arch={facts.architecture} gpu={','.join(sorted(facts.gpu_makers)) or 'none'}"
 
 
-def choose_baked(request: Request, images: Sequence[BakedImage], facts: TypeFacts) -> BakedImage:
+def choose_baked(request: Request, images: Sequence[Image], facts: TypeFacts) -> Image:
     """Returns the newest image that fits. images: the newest first. Raises ConfigError, which says what differs."""
     wanted = f"cluster={request.name} state=available {find_words(facts)} {request.recipe()}".split()
     newest = ""
@@ -301,6 +284,7 @@ def _describe_named(ec2: EC2Client, config: ProvisionConfig) -> Image:
 
 
 def _read_image(image: ImageTypeDef) -> Image:
+    tags = {tag["Key"]: tag["Value"] for tag in image.get("Tags", [])}
     return Image(
         image_id=image["ImageId"],
         name=image.get("Name", "without a name"),
@@ -309,6 +293,8 @@ def _read_image(image: ImageTypeDef) -> Image:
         root_device=image.get("RootDeviceName", ""),  # only an unavailable image has none
         root_size_gib=_root_size_gib(image),
         created_at=datetime.fromisoformat(image["CreationDate"]),
+        cluster=tags.get(TAG_NAME, ""),
+        recipe=tags.get(TAG_BAKED, ""),
     )
 
 

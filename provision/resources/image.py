@@ -12,7 +12,7 @@ from foundation.errors import AwsError
 from foundation.waiting import poll
 from provision.aws.clients import Clients, aws_errors, error_code
 from provision.plan import Context, Step
-from provision.preflight.machines import TAG_BAKED, BakedImage, describe_baked
+from provision.preflight.machines import TAG_BAKED, Image, describe_baked
 from provision.resources.resource import tag_specification
 
 IMAGE_TIMEOUT_S = 7200.0  # the first snapshot of a large disk takes long
@@ -43,7 +43,7 @@ class CreateImage(Step):
                     raise
 
         def check() -> str | None:
-            states = (one.state for one in describe_baked(ec2) if one.name == self.name)
+            states = (one.state for one in describe_baked(ec2, self.name))
             return next((state for state in states if state != "pending"), None)
 
         state = poll(check, timeout_s=IMAGE_TIMEOUT_S)
@@ -52,7 +52,7 @@ class CreateImage(Step):
         return self.instance_id is not None
 
 
-def delete_image(clients: Clients, image: BakedImage) -> None:
+def delete_image(clients: Clients, image: Image) -> None:
     """Deletes an image with its snapshots, in one call. Raises AwsError, also for a snapshot that EC2 keeps."""
     with aws_errors(f"deleting the image {image.image_id}"):
         done = clients.ec2.deregister_image(ImageId=image.image_id, DeleteAssociatedSnapshots=True)

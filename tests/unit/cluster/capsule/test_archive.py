@@ -8,11 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from msgspec.structs import replace
 
 from bootstrap.transfer.tree import TreeFile, file_of_bytes, make_tree
-from cluster.capsule.archive import CAPSULE, FILES, MANIFEST, encode, open_capsule, write
-from cluster.capsule.contents import Ingredients
+from cluster.capsule.archive import CAPSULE, FILES, MANIFEST, Ingredients, encode, open_capsule, write
+from cluster.main import cli
 from cluster.report import write_report
 from foundation.errors import ClusterError
 from job_records import make_record
@@ -114,14 +115,18 @@ def test_what_was_changed_is_named(
     assert [path.name for path in tmp_path.iterdir()] == ["a.capsule"]
 
 
-@pytest.mark.parametrize("data", [None, b"", b"no archive", gzip.compress(b"no archive", mtime=0)])
-def test_another_file_is_no_capsule(tmp_path: Path, data: bytes | None) -> None:
+@pytest.mark.parametrize("data", [b"", b"no archive", gzip.compress(b"no archive", mtime=0)])
+def test_another_file_is_no_capsule(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "a.capsule"
-    if data is not None:
-        path.write_bytes(data)
+    path.write_bytes(data)
     with pytest.raises(ClusterError, match=r"no capsule.*: [^:]*[a-z]") as raised, open_capsule(path):
         pass
     assert "None" not in raised.value.message
+
+
+def test_a_file_that_does_not_exist() -> None:
+    done = CliRunner().invoke(cli, ["replay", "no.capsule"])
+    assert (done.exit_code, "File 'no.capsule' does not exist" in done.output) == (2, True)
 
 
 def test_a_device_or_a_pipe_is_not_replaced(tmp_path: Path) -> None:

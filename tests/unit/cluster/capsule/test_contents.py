@@ -12,10 +12,9 @@ from msgspec.structs import replace
 
 from cluster.app import App
 from cluster.capsule import replay
-from cluster.capsule.archive import Manifest
-from cluster.capsule.contents import Ingredients, compare, render_rows, scrub
-from cluster.capsule.describe import find_tree, write_capsule
-from cluster.capsule.replay import choose_settings
+from cluster.capsule.archive import Ingredients, Manifest
+from cluster.capsule.describe import find_tree, scrub, write_capsule
+from cluster.capsule.replay import choose_settings, compare, render_rows
 from cluster.jobs import JobSources
 from foundation.errors import ClusterError
 from job_records import make_record

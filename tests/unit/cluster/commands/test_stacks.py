@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from cluster.views.stacks import render_rank, render_stacks, stack_documents
+from cluster.commands.job.stacks import render_rank, render_stacks, stack_documents
 from node.job.stacks import Collective, Frame, Location, Program, Stack, Thread
 from node.protocol import JobSpec
 from node.train_settings import TrainSettings
