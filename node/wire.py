@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import Struct, to_builtins
 
-from node.job.stacks import Location, Program, Stack
+from node.job.stacks import Location, Stack
 from node.protocol import Container, JobHost, JobId, JobResult, JobSpec, JobState, LeftOnHost, NewFiles, Record
 from node.samples import Sample
 
@@ -211,11 +211,10 @@ class Used(Struct, tag=True):
 
 
 class Placed(Struct, tag=True):
-    """Where the Python program of process `p` is, and its stacks if they were asked for. asked: as in TakeStack."""
+    """Where the Python program of process `p` is. asked: as in TakeStack."""
 
     p: int
     location: Location
-    programs: tuple[Program, ...] = ()
     asked: bool = False
 
 

@@ -320,9 +320,9 @@ class Agent(asyncio.Protocol):
         nccl = asyncio.ensure_future(nccl_ras.ask(pids))
         recorded = asyncio.ensure_future(process.recorder.read()) if wanted.recorder else None
         async with self._looking:  # not all at once, beside the processes that train
-            location, programs = await stack.take(process.find(), native=wanted.native, whole=wanted.whole)
+            location = await stack.take(process.find(), native=wanted.native, whole=wanted.whole)
         location = replace(location, nccl=await nccl, collectives=await recorded if recorded else None)
-        self.send(Placed(process.number, location, programs if wanted.whole else (), wanted.asked))
+        self.send(Placed(process.number, location, wanted.asked))
 
     async def _reach(self, message: Reach) -> None:
         found = await asyncio.to_thread(environment.find_unreachable, message.addresses)

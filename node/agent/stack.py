@@ -26,12 +26,10 @@ SCOPE = "sys/kernel/yama/ptrace_scope"
 NO_PYTHON = "Failed to find python version"  # py-spy's message
 
 
-async def take(
-    found: Sequence[process_tree.Process], *, native: bool = False, whole: bool = False
-) -> tuple[Location, tuple[Program, ...]]:
-    """The place of the first of these processes that is a Python program, or why that is unknown, and its stacks.
+async def take(found: Sequence[process_tree.Process], *, native: bool = False, whole: bool = False) -> Location:
+    """The place of the first of these processes that is a Python program, or why that is unknown.
 
-    whole: also the stacks of the others. native: only of the first one.
+    whole: with the stacks of all of them. native: with the frames of C of the first one.
     """
     location, programs = Location(why=NOT_PYTHON), list[Program]()
     for pid, _, words in sorted(found)[: None if whole else MOST_TRIED]:
@@ -44,7 +42,7 @@ async def take(
         frames = sum(len(thread.frames) for program in programs for thread in program.threads)
         if len(programs) == (MOST_PROGRAMS if whole else 1) or frames > MOST_FRAMES:
             break  # a message is limited
-    return location, tuple(programs)
+    return replace(location, programs=tuple(programs)) if whole else location
 
 
 def _location_of(pid: int, threads: Sequence[Thread]) -> Location:

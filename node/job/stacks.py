@@ -71,6 +71,7 @@ class Location(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     waits: it is in a function that waits for other processes. stack: its own frames in one line, the innermost first.
     nccl: what NCCL, asked in this process, finds wrong with the job. collectives: None if PyTorch does not say.
+    programs: with their whole stacks, if these were asked for.
     """
 
     text: Text = ""
@@ -79,16 +80,16 @@ class Location(Struct, frozen=True, kw_only=True, omit_defaults=True):
     why: Text = ""
     nccl: tuple[Text, ...] = ()
     collectives: tuple[Collective, ...] | None = None
+    programs: tuple[Program, ...] = ()
 
 
 class Stack(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Where a process of a job is. programs: with their whole stacks, if these were asked for."""
+    """Where a process of a job is."""
 
     role: Name
     host: Name
     rank: Count | None = None
     location: Location = Location()
-    programs: tuple[Program, ...] = ()
 
     @property
     def name(self) -> str:

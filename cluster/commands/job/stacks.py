@@ -68,7 +68,7 @@ def render_stacks(stacks: Sequence[Stack], spec: JobSpec) -> str:
 def render_rank(stack: Stack) -> str:
     """Renders all threads of a process, and of the Python programs that it has started."""
     found = list_findings({stack.name: stack.location}, most=1) or [f"no stack of {stack.name}: {stack.location.why}"]
-    return "\n\n".join(["\n".join(found), *map(_render_program, stack.programs)])
+    return "\n\n".join(["\n".join(found), *map(_render_program, stack.location.programs)])
 
 
 def _render_program(program: Program) -> str:
@@ -86,9 +86,9 @@ def stack_documents(stacks: Sequence[Stack]) -> list[dict[str, Any]]:
     return [
         as_document(
             {
-                **pick(one, "role rank programs"),
+                **pick(one, "role rank"),
                 "node": one.host,
-                **pick(one.location, "waits nccl collectives"),
+                **pick(one.location, "programs waits nccl collectives"),
                 "location": one.location.text or None,
                 "stack": one.location.stack or None,
                 "why": one.location.why or None,

@@ -49,7 +49,5 @@ class StackRequests:
 
 
 def _describe(process: JobProcess, future: "asyncio.Future[Placed]") -> Stack:
-    placed = future.result() if future.done() else Placed(process.number, Location(why=UNANSWERED))
-    return Stack(
-        role=process.role, host=process.host, rank=process.rank, location=placed.location, programs=placed.programs
-    )
+    location = future.result().location if future.done() else Location(why=UNANSWERED)
+    return Stack(role=process.role, host=process.host, rank=process.rank, location=location)

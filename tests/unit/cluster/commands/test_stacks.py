@@ -50,7 +50,8 @@ def test_the_process_that_is_elsewhere_comes_first() -> None:
 def test_a_rank_with_its_data_loader() -> None:
     main = Thread((Frame("load", "/w/data.py", 88), Frame("<module>", "/w/train.py", 9)), 7, "MainThread")
     loader = Program(pid=8, words="python train.py", threads=(Thread((Frame("read", "/w/data.py", 3),), 8),))
-    rank = replace(RANKS[5], programs=(Program(pid=7, words="python train.py", threads=(main,)), loader))
+    programs = (Program(pid=7, words="python train.py", threads=(main,)), loader)
+    rank = replace(RANKS[5], location=replace(LOADS, programs=programs))
     assert render_rank(rank).split("\n") == [
         *("worker 5 on node-2 is at data.py:88 in load()", ""),
         *("process 7: python train.py", "  MainThread", "    load (/w/data.py:88)", "    <module> (/w/train.py:9)", ""),

@@ -96,6 +96,6 @@ def test_a_stack_or_the_reason_for_none(
     monkeypatch.setattr(stack, "run", run)
     monkeypatch.setattr(process_tree, "read", lambda *_: b"1\n")
     monkeypatch.setattr(process_tree, "start_time", lambda _: 1)
-    assert asyncio.run(stack.take([(7, 1, "python a.py")]))[0] == location
+    assert asyncio.run(stack.take([(7, 1, "python a.py")])) == location
     assert len(asked) == len(answers)
     assert ("sudo" in asked) == (REFUSED in answers)
