@@ -80,7 +80,8 @@ def read_position(bar: str) -> str:
 class _Watched:
     """What is known of a process. Times are monotonic; 0.0: never."""
 
-    cpu_at: float = 0.0  # when it last made progress by its use of the CPU alone
+    progress_at: float = 0.0  # when it last made progress by its use of the CPU alone
+    pace_s: float = 0.0  # the longest time without progress that this has ended
     line_at: float = 0.0  # of its last line
     position: str = ""  # of its progress bar
     used_at: float = 0.0  # when it was last active,
@@ -124,7 +125,7 @@ class Stalls:
         self._is_watching = False
         self._limit_s = None if isinstance(limit, str) else limit
         self._every_s = min(CHECK_EVERY_S, self._limit_s / CHECKS) if self._limit_s else CHECK_EVERY_S
-        self._proven_at = self._pace_s = 0.0
+        self._job = _Watched()  # its progress: output, batches, and what processes have read and written
         self._watched: defaultdict[int, _Watched] = defaultdict(_Watched)  # by the process's number
         self._recorded_at = -1.0  # when their flight recorders were last read: once while there is no progress
         self._is_unclear = False  # whether a process works, or only its flight recorder does
@@ -139,7 +140,7 @@ class Stalls:
         """Starts watching, because all processes have started."""
         if self._train.stall_timeout_s != "none":
             self._is_watching = True
-            self._proven_at = time.monotonic()
+            self._job.progress_at = time.monotonic()
             self._tasks.begin(self._watch())
 
     def on_line(self, process: JobProcess, text: str) -> None:
@@ -148,7 +149,7 @@ class Stalls:
         if self._is_watching and not (report is not None and report.is_noise):
             watched, now = self._watched[process.number], time.monotonic()
             watched.line_at, watched.used, watched.stopped, watched.location = now, None, [], None
-            self._note_progress(now)
+            self._note_progress(now, self._job)
 
     def on_bar(self, process: JobProcess, text: str) -> None:
         """Handles a worker's progress bar: one that moves counts as a line."""
@@ -174,7 +175,7 @@ class Stalls:
             if use.recorded:  # the first record uses 1.2 s and reads 28 MB, which is no progress
                 self._is_unclear = True
             elif process.role != "scheduler" and not self._finished:
-                self._note_progress(now, None if moves else watched)
+                self._note_progress(now, self._job if moves else watched)
         watched.used, watched.used_at = use, now
 
     def on_location(self, process: JobProcess, location: Location) -> None:
@@ -187,7 +188,7 @@ class Stalls:
             watched.first_seen_at = now
         watched.location, watched.seen_at = location, now
         if watched.waits and watched.stays and not self._spec.servers:
-            watched.cpu_at = min(watched.cpu_at, watched.first_seen_at)
+            watched.progress_at, watched.pace_s = min(watched.progress_at, watched.first_seen_at), 0.0
 
     def complete(self, process: JobProcess, location: Location) -> Location:
         """Returns the location of a process, with what the frames of C have shown there."""
@@ -196,7 +197,7 @@ class Stalls:
 
     def on_progress(self) -> None:
         """Handles the report of a batch that a worker has finished."""
-        self._note_progress(time.monotonic())
+        self._note_progress(time.monotonic(), self._job)
 
     def on_exit(self, process: JobProcess) -> None:
         """Handles the end of a process."""
@@ -204,7 +205,7 @@ class Stalls:
         if not self._is_watching or process.role != "worker" or process.exit_code != 0:
             return
         now = time.monotonic()
-        self._note_progress(now)
+        self._note_progress(now, self._job)
         self._finished.append((now, process))
         if len(self._finished) == 1:
             self._tasks.later(patience_s("ended", 0.0, self._limit_s), self._report_ended)
@@ -212,15 +213,17 @@ class Stalls:
     @property
     def _progress_at(self) -> float:
         """When the job last made progress."""
-        return max([self._proven_at, *(one.cpu_at for one in self._watched.values())])
+        return max(one.progress_at for one in (self._job, *self._watched.values()))
 
-    def _note_progress(self, now: float, by_cpu_of: _Watched | None = None) -> None:
-        if by_cpu_of is not None:  # it may spin
-            by_cpu_of.cpu_at = now
-            return
+    @property
+    def _pace_s(self) -> float:
+        """The longest time without progress so far."""
+        return max(one.pace_s for one in (self._job, *self._watched.values()))
+
+    def _note_progress(self, now: float, of: _Watched) -> None:
         if not self._blocked and not any(one.stopped for one in self._watched.values()):  # else it was not its own pace
-            self._pace_s = max(self._pace_s, now - self._progress_at)
-        self._proven_at = now
+            of.pace_s = max(of.pace_s, now - self._progress_at)
+        of.progress_at = now
 
     # -- looking -------------------------------------------------------------------------------------------------
 
@@ -258,7 +261,7 @@ class Stalls:
 
         True at most every NATIVE_EVERY_S.
         """
-        computes = worker.stays and not worker.waits and worker.cpu_at >= worker.first_seen_at
+        computes = worker.stays and not worker.waits and worker.progress_at >= worker.first_seen_at
         is_due = computes and not self._spec.servers and now >= worker.native_at + NATIVE_EVERY_S
         worker.native_at = now if is_due else worker.native_at
         return is_due

@@ -238,6 +238,15 @@ def test_a_worker_that_computes_makes_progress(job: Job, locations: tuple[str, .
     assert job.told == []
 
 
+def test_a_worker_that_computes_now_and_then_sets_the_pace(timers: Timers) -> None:
+    job = Job(timers, servers=0)
+    job.locations = {job.worker(0).name: "evaluate.py:7", job.worker(1).name: "train.py:40 (barrier)"}
+    for _ in range(6):
+        job.run(50)
+        job.run(10, cpu_share=1.0)
+    assert len(job.told) == 2  # once, and that it makes progress again
+
+
 def test_what_nccl_says_is_told(timers: Timers) -> None:
     """One worker is asked: NCCL answers for the whole job."""
     job = Job(timers, 2 * MIN)
