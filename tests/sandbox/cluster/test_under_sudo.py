@@ -11,68 +11,55 @@ import shlex
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from foundation.user_folders import cache_folder
-from ordinary_user import find_packages
-from project import REPOSITORY
+from ordinary_user import install
 from terminal import Terminal
 from waits import until
 
 pytestmark = pytest.mark.sandbox
 
-PACKAGES = ("mxnet_cluster", "cluster", "train", "bootstrap", "node", "provision", "foundation", "sandbox/ec2_sandbox")
 STATE = Path(".local/state/cluster")
 CACHE = Path(".cache/cluster")
 
 
 @dataclass
 class User:
-    """A user with a home that has a project and the program. packages: the folder of what the program requires."""
+    """A user with a home that has a project and the program."""
 
     name: str
-    python: str = f"/usr/bin/python3.{sys.version_info.minor}"
-    packages: Path = field(init=False)
-    project: Path = field(init=False)
 
     def __post_init__(self) -> None:
         account = pwd.getpwnam(self.name)
         self.uid, self.gid, self.home = account.pw_uid, account.pw_gid, Path(account.pw_dir)
-        self.project = self.home / "project"
+        self.project, self.code = self.home / "project", self.home / "code"
         self.project.mkdir()
-        os.chown(self.project, self.uid, self.gid)
-
-    def place_code(self) -> None:
-        for name in PACKAGES:  # without byte code, like a fresh checkout
-            target = self.home / "code" / Path(name).name
-            shutil.copytree(REPOSITORY / name, target, ignore=shutil.ignore_patterns("__pycache__"))
-        self.packages = find_packages(self.home, Path(self.python).name)
-        subprocess.run(["chown", "-R", f"{self.uid}:{self.gid}", str(self.home)], check=True)
+        install(self.code)
+        subprocess.run(["chown", "-Rh", f"{self.uid}:{self.gid}", str(self.home)], check=True)
 
     def environment(self) -> dict[str, str]:
-        hidden = ("AWS_", "CLUSTER_", "SUDO_", "XDG_", "VIRTUAL_ENV")
+        hidden = ("AWS_", "CLUSTER_", "PYTHONPATH", "SUDO_", "XDG_", "VIRTUAL_ENV")
         kept = {key: value for key, value in os.environ.items() if not key.startswith(hidden)}
-        paths = f"{self.home / 'code'}:{self.packages}"
-        return {**kept, "HOME": str(self.home), "USER": self.name, "LOGNAME": self.name, "PYTHONPATH": paths}
+        return {**kept, "HOME": str(self.home), "USER": self.name, "LOGNAME": self.name}
 
     def sudo_environment(self, *, keeps_home: bool = True) -> dict[str, str]:
         """Returns the environment of `sudo -E`; without keeps_home, that of plain sudo.
 
-        Nothing is compiled, as by the installed command, mxnet_cluster.main.
+        Nothing is compiled: pip has compiled the module of an installed command, which lets no other be compiled.
         """
         made = {**self.environment(), "SUDO_UID": str(self.uid), "SUDO_GID": str(self.gid), "SUDO_USER": self.name}
         made["PYTHONDONTWRITEBYTECODE"] = "1"
         return made if keeps_home else {**made, "HOME": "/root", "USER": "root", "LOGNAME": "root"}
 
     def command(self, *words: str) -> list[str]:
-        return [self.python, "-P", "-m", "cluster", *words]
+        return [str(self.code / ".venv/bin/cluster"), *words]
 
     def run(self, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
         """Runs a command as the user, without sudo."""
@@ -92,7 +79,7 @@ class User:
 
     def compile_code(self) -> None:
         """Compiles the code, as the user's first command would; commands under sudo do not."""
-        words = [self.python, "-m", "compileall", "-q", str(self.home / "code")]
+        words = [str(self.code / ".venv/bin/python"), "-m", "compileall", "-q", "-x", r"/\.venv/", str(self.code)]
         subprocess.run(words, user=self.uid, group=self.gid, extra_groups=[], check=True)
 
     def root_owned(self) -> list[str]:
@@ -108,28 +95,22 @@ def checked(done: subprocess.CompletedProcess[str], code: int) -> subprocess.Com
 
 
 @pytest.fixture
-def account() -> Iterator[User]:
-    """Yields a user without the program."""
+def user() -> Iterator[User]:
     name = f"cluster-test-{os.getpid()}"
     home = Path(tempfile.mkdtemp(prefix="cluster-home-"))  # not below pytest's folders, which only root can enter
     home.rmdir()
     subprocess.run(["useradd", "--create-home", "--home-dir", str(home), "--shell", "/bin/sh", name], check=True)
     try:
-        yield User(name)
+        made = User(name)
+        yield made
+        words = made.command("sandbox", "stop", "--yes")
+        subprocess.run(words, cwd=made.project, env=made.environment(), capture_output=True, check=True)
     finally:
         subprocess.run(["userdel", name], check=True)
         shutil.rmtree(home)
 
 
 HIDDEN = shutil.ignore_patterns(".*")
-
-
-@pytest.fixture
-def user(account: User) -> Iterator[User]:
-    account.place_code()
-    yield account
-    words = account.command("sandbox", "stop", "--yes")
-    subprocess.run(words, cwd=account.project, env=account.environment(), capture_output=True, check=True)
 
 
 @pytest.mark.slow
@@ -192,31 +173,26 @@ exec setpriv --reuid={uid} --regid={gid} --init-groups -- "$@"
 def test_a_command_asks_for_sudo_by_itself_and_once(user: User) -> None:
     """At a terminal it asks for the password; without one, the error names the command. Only the sandbox is root's."""
     subprocess.run(["chpasswd"], input=f"{user.name}:correct horse\n", text=True, check=True)
-    command = install(user)
     setup = SUDOERS.format(name=user.name, uid=user.uid, gid=user.gid)
     program = ("unshare", "--mount", "--", "/bin/sh", "-euc", setup, "sh")
-    environment = {key: value for key, value in user.environment().items() if key != "PYTHONPATH"}
-
-    def start(*words: str, **streams: Any) -> subprocess.Popen[str]:
-        return subprocess.Popen((*program, *command, *words), cwd=user.project, env=environment, text=True, **streams)
-
     user.run("init", "--name", "demo")
-    pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with start("sandbox", "start", **pipes) as refused:
-        _, output = refused.communicate(timeout=60)
-    assert refused.returncode == 1, output
-    assert "Without root, the sandbox needs " in output  # user ids, or packages that this machine does not have
-    assert "try: sudo " in output
+    refused = subprocess.run(
+        (*program, *user.command("sandbox", "start")), cwd=user.project, env=user.environment(), text=True,
+        stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert refused.returncode == 1, refused.stderr
+    assert "Without root, the sandbox needs " in refused.stderr  # user ids, or packages that this machine does not have
+    assert "try: sudo " in refused.stderr
 
     terminal = Terminal(columns=200)
     try:
         streams: Any = dict.fromkeys(("stdin", "stdout", "stderr"), terminal.theirs)
         script = " && ".join(
-            shlex.join([*command, *words]) for words in (["sandbox", "start"], ["status"], ["sandbox", "stop"])
+            shlex.join(user.command(*words)) for words in (["sandbox", "start"], ["status"], ["sandbox", "stop"])
         )
         with subprocess.Popen(
             [*program, "setsid", "--ctty", "--wait", "sh", "-c", script],
-            cwd=user.project, env=environment, start_new_session=True, **streams,
+            cwd=user.project, env=user.environment(), start_new_session=True, **streams,
         ) as shell:  # fmt: skip
             terminal.wait_for(lambda: "password for" in terminal.raw, timeout_s=60)
             before = terminal.screen.text
@@ -231,15 +207,3 @@ def test_a_command_asks_for_sudo_by_itself_and_once(user: User) -> None:
     assert screen.count("password for") == 1, screen
     assert "removed the sandbox" in screen
     assert user.root_owned() == []
-
-
-def install(user: User) -> list[str]:
-    """Installs the program in an environment of the user's, because sudo removes PYTHONPATH."""
-    folder = user.home / "environment"
-    subprocess.run([user.python, "-m", "venv", "--without-pip", str(folder)], check=True)
-    packages = folder / "lib" / f"python3.{sys.version_info.minor}" / "site-packages"
-    (packages / "program.pth").write_text(f"{user.home / 'code'}\n{user.packages}\n")
-    script = folder / "bin" / "cluster"
-    script.write_text("from mxnet_cluster import main\n\nmain()\n")
-    subprocess.run(["chown", "-R", f"{user.uid}:{user.gid}", str(user.home)], check=True)
-    return [str(folder / "bin" / "python"), str(script)]

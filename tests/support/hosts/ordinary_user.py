@@ -88,11 +88,6 @@ def ordinary_user() -> Iterator[User]:
     """A user with the project and its command; the sandbox is removed at the end of the block."""
     home = Path(tempfile.mkdtemp(prefix="cluster-user-", dir="/tmp"))  # whose parent folders are open to all
     user = User(home=home)
-    listed = subprocess.run(("git", "ls-files", "-z"), cwd=REPOSITORY, capture_output=True, check=True).stdout
-    for name in listed.split(b"\0")[:-1]:
-        target = user.source / os.fsdecode(name)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(REPOSITORY / os.fsdecode(name), target)
     install(user.source)
     subprocess.run(["chown", "-Rh", f"{UID}:{UID}", home], check=True)
     try:
@@ -104,7 +99,11 @@ def ordinary_user() -> Iterator[User]:
 
 
 def install(source: Path) -> None:
-    """Installs the command in an environment of the system's own Python, whose packages are those of this process."""
+    """Copies the project to a folder, with an environment for its command, whose packages are those of this process."""
+    listed = subprocess.run(("git", "ls-files", "-z"), cwd=REPOSITORY, capture_output=True, check=True).stdout
+    for name in map(os.fsdecode, listed.split(b"\0")[:-1]):
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(REPOSITORY / name, source / name)
     environment = source / ".venv"
     subprocess.run((UV, "venv", "--quiet", "--python", "/usr/bin/python3", environment), check=True)
     (folder,) = environment.glob("lib/python3.*/site-packages")
