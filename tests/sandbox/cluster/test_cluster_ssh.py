@@ -11,27 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from preloaded import preloaded
 from project import CLUSTER, Project
-from terminal import Terminal
 from waits import until
 
 pytestmark = pytest.mark.sandbox
-
-
-def talk(project: Project, *words: str, script: bytes) -> tuple[int, str]:
-    """Types into a terminal in which `cluster WORDS...` runs. Returns its exit code and all that was shown."""
-    terminal = Terminal()
-    try:
-        terminal.type(script.decode())
-        env = {**project.environment(), "TERM": "dumb"}
-        done = preloaded().run(
-            [CLUSTER, *words], cwd=project.directory, env=env, timeout_s=60, terminal=terminal.theirs
-        )
-        terminal.settle()
-        return done.returncode, terminal.raw
-    finally:
-        terminal.close()
 
 
 def test_ssh_opens_a_shell(two_nodes: Project) -> None:
@@ -41,13 +24,13 @@ def test_ssh_opens_a_shell(two_nodes: Project) -> None:
     two_nodes.run("exec", "--", "true")
     before = pins.read_text()
     pins.unlink()  # as on another machine: they are verified and pinned first
-    script = b"tty; echo addr=$(hostname -I); echo agent=[$SSH_AUTH_SOCK]; exit 7\n"
+    script = "tty; echo addr=$(hostname -I); echo agent=[$SSH_AUTH_SOCK]; exit 7\n"
     for words, node in (["ssh"], nodes[0]), (["ssh", "node-1"], nodes[1]):
-        code, shown = talk(two_nodes, *words, script=script)
-        assert code == 7, shown
-        assert f"addr={node['private_ip']}" in shown
-        assert "/dev/pts/" in shown
-        assert "agent=[]" in shown
+        shown = two_nodes.run_at_terminal(*words, typed=script)
+        assert shown.code == 7, shown
+        assert f"addr={node['private_ip']}" in shown.raw
+        assert "/dev/pts/" in shown.raw
+        assert "agent=[]" in shown.raw
     assert pins.read_text() == before
 
 

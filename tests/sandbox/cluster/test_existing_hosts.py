@@ -9,7 +9,6 @@ import os
 import re
 import shlex
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,7 +21,6 @@ from foundation.progress import silent
 from job_steps import command_line, namespace_of
 from odd_words import VALUE, WORDS
 from own_hosts import OwnHosts, make_own_hosts
-from project import Project
 from sandbox_steps import enter, sandbox_in
 from waits import until
 
@@ -178,18 +176,10 @@ def test_ssh_and_cp(world: World, tmp_path: Path) -> None:
         project.run("cp", "sent", f"{name}:a b")
         project.run("cp", f"{name}:a b", "received")
         assert (project.directory / "received").read_text() == "sent\n"
-        assert "1002001" in type_into(project, f"ssh {name}", "expr 1001 '*' 1001\nexit 3\n")
+        shown = project.run_at_terminal("ssh", name, typed="expr 1001 '*' 1001\nexit 3\n")
+        assert shown.code == 3, shown
+        assert "1002001" in shown.raw
     del project.env["PATH"]
-
-
-def type_into(project: Project, words: str, typed: str) -> str:
-    """Types into a terminal in which `cluster WORDS` runs, which has to exit with 3. Returns all that was shown."""
-    done = subprocess.run(
-        ("script", "-qefc", f"{project.command} {words}", "/dev/null"), cwd=project.directory, input=typed, text=True,
-        env={**project.environment(), "TERM": "dumb"}, capture_output=True, timeout=60, check=False,
-    )  # fmt: skip
-    assert done.returncode == 3, done.stdout
-    return done.stdout
 
 
 def test_jobs_on_the_hosts(world: World) -> None:

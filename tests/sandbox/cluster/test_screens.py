@@ -5,9 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from preloaded import preloaded
-from project import CLUSTER, Project
-from terminal import Terminal
+from project import Project
 
 pytestmark = pytest.mark.sandbox
 
@@ -27,25 +25,15 @@ def with_data(two_nodes: Project) -> Iterator[Project]:
 
 
 def show(project: Project, *words: str, typed: str = "") -> tuple[int, str]:
-    """Runs a command at a terminal of 80 columns and 24 lines. Returns its exit code and all that it showed.
+    """Runs a command at a terminal of 80 columns. Returns its exit code and all that it showed.
 
     Fails if the terminal had to break a line that could have been wrapped between words.
     """
-    terminal = Terminal(columns=80, lines=24)
-    env = {name: value for name, value in project.environment().items() if name != "COLUMNS"} | {"TERM": "xterm"}
-    try:
-        terminal.type(typed)
-        done = preloaded().run(
-            [CLUSTER, *words], cwd=project.directory, env=env, timeout_s=180, terminal=terminal.theirs
-        )
-        text = terminal.settle()
-        broken = [row for row in terminal.screen.broken if not JOB_LINE.match(row) and " " in row.strip()]
-        assert broken == []
-    finally:
-        terminal.close()
+    code, text, _, broken = project.run_at_terminal(*words, typed=typed, term="xterm")
+    assert [row for row in broken if not JOB_LINE.match(row) and " " in row.strip()] == []
     assert "\N{HORIZONTAL ELLIPSIS}" not in text
     assert "..." not in re.sub(r"\S*\.\.\.\S* *\]?|\[\S+ *\.\.\.\]|SOURCE\.\.\.|PATH\.\.\.", "", text)
-    return done.returncode, text
+    return code, text
 
 
 @pytest.mark.parametrize(
@@ -77,16 +65,5 @@ def test_a_prompt_explains_its_keys_and_what_enter_does(with_data: Project) -> N
 
 @pytest.mark.parametrize("words", ["ssh-config", "sandbox env"])
 def test_what_people_copy_is_not_wrapped(with_data: Project, words: str) -> None:
-    terminal = Terminal(columns=80, lines=24)
-    try:
-        preloaded().run(
-            [CLUSTER, *words.split()],
-            cwd=with_data.directory,
-            env=with_data.environment(),
-            timeout_s=60,
-            terminal=terminal.theirs,
-        )
-        terminal.settle()
-    finally:
-        terminal.close()
-    assert with_data.run(*words.split()).stdout.replace("\n", "\r\n") in terminal.raw
+    shown = with_data.run_at_terminal(*words.split())
+    assert with_data.run(*words.split()).stdout.replace("\n", "\r\n") in shown.raw

@@ -10,13 +10,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 
 from ec2_sandbox import control
 from foundation.progress import silent
 from preloaded import Started, may_run, preloaded
+from terminal import Terminal
 
 REPOSITORY = Path(__file__).parents[3]
 CLUSTER = str(Path(sys.executable).parent / "cluster")
@@ -69,6 +70,15 @@ def cluster_in(directory: Path, config: str) -> "Iterator[Project]":
         yield project
 
 
+class Shown(NamedTuple):
+    """What a command has shown at a terminal. broken: see Screen."""
+
+    code: int
+    text: str
+    raw: str
+    broken: list[str]
+
+
 @dataclass
 class Project:
     """`directory` holds cluster.toml and, below it, the state of clusters. Wheels are in the user's usual cache.
@@ -113,6 +123,19 @@ class Project:
         )
         assert "Traceback" not in done.stderr, done.stderr
         return done
+
+    def run_at_terminal(self, *words: str, typed: str = "", columns: int = 80, term: str = "dumb") -> Shown:
+        """Runs `cluster WORDS...` to its end at a terminal, at which somebody types."""
+        terminal = Terminal(columns, 24)
+        env = {**self.environment(), "TERM": term}
+        env.pop("COLUMNS")
+        try:
+            terminal.type(typed)
+            command = [self.command, *words]
+            done = preloaded().run(command, cwd=self.directory, env=env, timeout_s=180, terminal=terminal.theirs)
+            return Shown(done.returncode, terminal.settle(), terminal.raw, terminal.screen.broken)
+        finally:
+            terminal.close()
 
     @property
     def messages(self) -> Path:
