@@ -22,7 +22,7 @@ from collections.abc import Collection, Iterable, Mapping
 from msgspec import Struct
 
 from foundation.errors import NotFoundError
-from provision.model import ClusterState, KeyPair, UntrustedInstance, resource_name
+from provision.model import ClusterState, Instance, KeyPair, UntrustedInstance, resource_name
 
 SIGNED_FOR_S = 900.0
 """A signed token proves an instance that was launched at most so long after its signature. EC2 lists an ended instance
@@ -43,18 +43,7 @@ class KnownInstances(Struct, frozen=True, kw_only=True):
     launch_key: bytes | None = None
 
 
-class Claim(Struct, frozen=True, kw_only=True):
-    """The properties that EC2 reports for an instance with the cluster's tag. launched_at: first, as Unix time."""
-
-    instance_id: str
-    reservation_id: str
-    key_name: str | None
-    group_ids: frozenset[str]
-    client_token: str | None
-    launched_at: float
-
-
-def find_known(claims: Collection[Claim], known: KnownInstances) -> frozenset[str]:
+def find_known(instances: Collection[Instance], known: KnownInstances) -> frozenset[str]:
     """Returns the ids of the instances that this machine launched, adopted or pinned, or that the head launched.
 
     A token counts only while one RunInstances call launched all instances that carry it. EC2 accepts the same token
@@ -62,15 +51,15 @@ def find_known(claims: Collection[Claim], known: KnownInstances) -> frozenset[st
     describe instances can read it.
     """
     reservations: dict[str | None, set[str]] = {}
-    for claim in claims:
-        reservations.setdefault(claim.client_token, set()).add(claim.reservation_id)
+    for one in instances:
+        reservations.setdefault(one.client_token, set()).add(one.reservation_id)
     return frozenset(
-        claim.instance_id
-        for claim in claims
-        if claim.instance_id in known.instance_ids
+        one.instance_id
+        for one in instances
+        if one.instance_id in known.instance_ids
         or (
-            (claim.client_token in known.tokens or is_signed(claim, known.launch_key))
-            and len(reservations[claim.client_token]) == 1
+            (one.client_token in known.tokens or is_signed(one, known.launch_key))
+            and len(reservations[one.client_token]) == 1
         )
     )
 
@@ -86,39 +75,41 @@ def sign_token(launch_key: bytes, *, now: float) -> str:
     return f"{signed}.{_sign(signed, launch_key)}"
 
 
-def is_signed(claim: Claim, launch_key: bytes | None) -> bool:
+def is_signed(instance: Instance, launch_key: bytes | None) -> bool:
     """Returns whether an instance was launched with a token of sign_token, at the time in the token. Pure."""
-    signed, _, signature = (claim.client_token or "").rpartition(".")
+    signed, _, signature = (instance.client_token or "").rpartition(".")
     if not launch_key or not hmac.compare_digest(signature.encode(), _sign(signed, launch_key).encode()):
         return False
-    return abs(claim.launched_at - int(signed.partition(".")[0], 16)) <= SIGNED_FOR_S
+    return abs(instance.launched_at.timestamp() - int(signed.partition(".")[0], 16)) <= SIGNED_FOR_S
 
 
-def find_problems(claim: Claim, *, name: str, key_problem: str | None, group_ids: frozenset[str]) -> tuple[str, ...]:
+def find_problems(
+    instance: Instance, *, name: str, key_problem: str | None, group_ids: frozenset[str]
+) -> tuple[str, ...]:
     """Returns why an instance cannot be a node of the cluster `name`, whoever launched it; empty if it can.
 
     key_problem: see find_key_problem. group_ids: the cluster's security groups.
     """
     wanted = resource_name(name)
     problems = []
-    if claim.key_name != wanted:
-        has = "it has no key pair" if claim.key_name is None else f"its key pair is {claim.key_name!r}"
+    if instance.key_name != wanted:
+        has = "it has no key pair" if instance.key_name is None else f"its key pair is {instance.key_name!r}"
         problems.append(f"{has}, not {wanted!r}")
     elif key_problem is not None:
         problems.append(key_problem)
-    if not claim.group_ids & group_ids:
+    if group_ids.isdisjoint(instance.group_ids):
         ours = ", ".join(sorted(group_ids)) or f"{wanted}, which does not exist"
-        theirs = ", ".join(sorted(claim.group_ids)) or "none"
+        theirs = ", ".join(instance.group_ids) or "none"
         problems.append(f"its security group is {theirs}, not {ours}")
     return tuple(problems)
 
 
-def find_tokens(claims: Iterable[Claim]) -> Mapping[str, frozenset[str]]:
+def find_tokens(instances: Iterable[Instance]) -> Mapping[str, frozenset[str]]:
     """ClientToken -> the ids of the instances that were launched with it."""
     found: dict[str, set[str]] = {}
-    for claim in claims:
-        if claim.client_token is not None:
-            found.setdefault(claim.client_token, set()).add(claim.instance_id)
+    for one in instances:
+        if one.client_token is not None:
+            found.setdefault(one.client_token, set()).add(one.instance_id)
     return {token: frozenset(ids) for token, ids in found.items()}
 
 

@@ -64,10 +64,13 @@ def tags(*, name: str, owner: str, role: str) -> dict[str, str]:
 
 
 class Instance(Struct, frozen=True, kw_only=True):
-    """A live instance with a cluster's tag.
+    """An instance with a cluster's tag, as EC2 reports it. What it claims to be, anyone in the account can set.
 
-    launched_at: when EC2 first launched it, in UTC; started_at: when it last started.
-    lease: its tag cluster:lease. image_id: its AMI. is_block: it is in a Capacity Block, which is paid in advance.
+    launched_at: when EC2 first launched it, in UTC; started_at: when it last started; stopped_at: when a call stopped
+    or terminated it, as Unix time, if EC2 says so. is_reclaimed: EC2 ended a spot instance. is_block: it is in a
+    Capacity Block, which is paid in advance. image_id: its AMI. own_volume_ids: those that are deleted with it.
+    cluster, owner, lease, indices: its tags; indices: of all nodes of its launch, launch_index: its place among them.
+    reservation_id: of the RunInstances call.
     """
 
     instance_id: str
@@ -82,11 +85,32 @@ class Instance(Struct, frozen=True, kw_only=True):
     state_reason: str | None = None
     market: Market = "on-demand"
     is_block: bool = False
+    is_reclaimed: bool = False
     started_at: datetime | None = None
+    stopped_at: float | None = None
+    cluster: str | None = None
+    owner: str | None = None
     lease: str | None = None
+    indices: tuple[int, ...] = ()
+    launch_index: int = 0
+    reservation_id: str = ""
+    client_token: str | None = None
+    key_name: str | None = None
+    group_ids: tuple[str, ...] = ()
     profile_arn: str | None = None
     image_id: str = ""
     volume_ids: tuple[str, ...] = ()
+    own_volume_ids: tuple[str, ...] = ()
+
+    @property
+    def tagged_index(self) -> int | None:
+        """The index from its tag; None if the tag is missing or invalid."""
+        return self.indices[self.launch_index] if self.launch_index < len(self.indices) else None
+
+    @property
+    def age_order(self) -> tuple[datetime, int, str]:
+        """Sorts instances by their launch."""
+        return self.launched_at, self.launch_index, self.instance_id
 
 
 class Node(Instance, frozen=True, kw_only=True):
@@ -108,13 +132,10 @@ class Node(Instance, frozen=True, kw_only=True):
 class UntrustedInstance(Instance, frozen=True, kw_only=True):
     """An instance that carries a cluster's tag but is not one of its nodes: nothing is sent to it.
 
-    owner: its tag cluster:owner, which anyone can set. is_known: this machine launched, adopted or pinned it.
-    problems: why it cannot be a node, regardless of who launched it; empty if `cluster adopt` would make it one.
+    is_known: this machine launched, adopted or pinned it. problems: why it cannot be a node, regardless of who launched
+    it; empty if `cluster adopt` would make it one.
     """
 
-    owner: str | None
-    key_name: str | None
-    group_ids: tuple[str, ...]
     is_known: bool
     problems: tuple[str, ...] = ()
 

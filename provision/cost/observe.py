@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
 from functools import partial
@@ -15,18 +14,16 @@ from foundation.thread_pool import bounded_pool
 from provision.aws.clients import Clients, aws_errors
 from provision.config import ProvisionConfig
 from provision.cost.ledger import Ledger, LedgerVolume, Observation, SeenNode, set_prices
-from provision.describe import find_instances, first_launched, is_in_block, market_of, tagged_index
+from provision.describe import find_instances
 from provision.membership import KnownInstances, find_known
+from provision.model import Instance
 from provision.preflight.prices import PricedPlace, describe_prices, find_volume_price
 from provision.resources.resource import list_volumes, tagged
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
-    from mypy_boto3_ec2.type_defs import InstanceTypeDef, VolumeTypeDef
+    from mypy_boto3_ec2.type_defs import VolumeTypeDef
 
-_WHEN = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?:GMT|UTC)\)")
-"""In StateTransitionReason, if a call ended the instance: "User initiated (2026-05-04 13:12:11 GMT)"."""
-_RECLAIMED = frozenset({"Server.SpotInstanceTermination", "Server.SpotInstanceShutdown"})
 _ENDED = frozenset({"stopping", "stopped", "shutting-down", "terminated"})
 
 
@@ -51,17 +48,16 @@ def observe(
         reading = pool.submit(find_instances, ec2, tagged(name))
         volumes = pool.submit(list_volumes, ec2, tagged(name)).result()
         claimed = reading.result()
-    noted, ours = {node.instance_id for node in known.nodes}, find_known([each.claim for each in claimed], here)
-    over = {each.claim.instance_id for each in claimed if each.instance["State"]["Name"] == "terminated"}
-    unseen = over - noted
-    instances = [each.instance for each in claimed if each.claim.instance_id not in unseen - ours]
+    noted, ours = {node.instance_id for node in known.nodes}, find_known(claimed, here)
+    unseen = {each.instance_id for each in claimed if each.state == "terminated"} - noted
+    instances = [each for each in claimed if each.instance_id not in unseen - ours]
     usual: dict[str, Any] = {"disk_gib": config.volume_size_gib, "has_address": config.ssh_address == "public"}
     sizes = {volume["VolumeId"]: volume["Size"] for volume in volumes}
-    roots = {volume_id for instance in instances for volume_id in _own_volumes(instance)}
+    roots = {volume_id for instance in instances for volume_id in instance.own_volume_ids}
     seen_at = known.seen.get(clients.region, 0.0)
     # Instance id -> when an instance in the ledger was last seen running; 0.0 if it was not running.
     in_ledger = {node.instance_id: seen_at if node.runs else 0.0 for node in known.nodes if node.periods}
-    seen = [replace(_read(each, sizes), **(usual if each["InstanceId"] in unseen else {})) for each in instances]
+    seen = [replace(_read(each, sizes), **(usual if each.instance_id in unseen else {})) for each in instances]
     with bounded_pool() as pool:
         nodes = tuple(pool.map(lambda node: _find_end(ec2, node, in_ledger), seen))
     return Observation(
@@ -71,15 +67,6 @@ def observe(
         nodes=nodes,
         volumes=tuple(_read_volume(volume, clients.region) for volume in volumes if _is_apart(volume, roots)),
     )
-
-
-def _own_volumes(instance: InstanceTypeDef) -> list[str]:
-    """Returns the ids of the volumes that are deleted with the instance."""
-    return [
-        mapping["Ebs"]["VolumeId"]
-        for mapping in instance.get("BlockDeviceMappings", [])
-        if "Ebs" in mapping and mapping["Ebs"].get("DeleteOnTermination")
-    ]
 
 
 def _is_apart(volume: VolumeTypeDef, roots: Collection[str]) -> bool:
@@ -93,35 +80,23 @@ def _read_volume(volume: VolumeTypeDef, region: str) -> LedgerVolume:
     return LedgerVolume(volume_id=volume["VolumeId"], region=region, size_gib=volume["Size"], made_at=made_at)
 
 
-def _read(instance: InstanceTypeDef, sizes: Mapping[str, int]) -> SeenNode:
-    index = tagged_index(instance)
-    state = instance["State"]["Name"]
-    disks = [sizes[volume_id] for volume_id in _own_volumes(instance) if volume_id in sizes]
-    launched_at = first_launched(instance).astimezone(UTC).timestamp()
-    started_at = instance["LaunchTime"].astimezone(UTC).timestamp()
+def _read(instance: Instance, sizes: Mapping[str, int]) -> SeenNode:
+    disks = [sizes[volume_id] for volume_id in instance.own_volume_ids if volume_id in sizes]
     return SeenNode(
-        instance_id=instance["InstanceId"],
-        name=instance["InstanceId"] if index is None else f"node-{index}",
-        instance_type=instance["InstanceType"],
-        market=market_of(instance),
-        zone=instance["Placement"]["AvailabilityZone"],
-        state=state,
-        launched_at=launched_at,
-        started_at=started_at,
-        ended_at=parse_transition(instance.get("StateTransitionReason", "")) if state in _ENDED else None,
-        reclaimed=instance.get("StateReason", {}).get("Code") in _RECLAIMED,
+        instance_id=instance.instance_id,
+        name=instance.instance_id if instance.tagged_index is None else f"node-{instance.tagged_index}",
+        instance_type=instance.instance_type,
+        market=instance.market,
+        zone=instance.zone,
+        state=instance.state,
+        launched_at=instance.launched_at.timestamp(),
+        started_at=(instance.started_at or instance.launched_at).timestamp(),
+        ended_at=instance.stopped_at if instance.state in _ENDED else None,
+        reclaimed=instance.is_reclaimed,
         disk_gib=sum(disks) if disks else None,
-        has_address=bool(instance.get("PublicIpAddress")),
-        is_block=is_in_block(instance),
+        has_address=instance.public_ip is not None,
+        is_block=instance.is_block,
     )
-
-
-def parse_transition(reason: str) -> float | None:
-    """Returns when a call stopped or terminated an instance, from its StateTransitionReason; None if unknown. Pure."""
-    found = _WHEN.search(reason)
-    if found is None:
-        return None
-    return datetime.strptime(found[1], "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC).timestamp()
 
 
 def _find_end(ec2: EC2Client, node: SeenNode, in_ledger: Mapping[str, float]) -> SeenNode:

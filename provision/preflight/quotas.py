@@ -19,7 +19,7 @@ from botocore.exceptions import ConnectionError as NoConnectionError
 from foundation.errors import QuotaError
 from foundation.thread_pool import bounded_pool
 from provision.aws.clients import Clients, error_code
-from provision.describe import find_instances, market_of
+from provision.describe import find_instances
 from provision.model import LaunchOption, Market, Quota, count
 from provision.preflight.machines import list_types
 
@@ -149,8 +149,7 @@ def _find_limit(clients: Clients, code: str) -> tuple[float | None, str | None]:
 def _count_in_use(ec2: EC2Client, kinds: Sequence[QuotaKind]) -> dict[str, int]:
     """Counts the vCPUs of the account's pending and running instances, by the quota's code."""
     live: FilterTypeDef = {"Name": "instance-state-name", "Values": ["pending", "running"]}
-    instances = (each.instance for each in find_instances(ec2, live))
-    running = Counter((str(each["InstanceType"]), market_of(each)) for each in instances)
+    running = Counter((each.instance_type, each.market) for each in find_instances(ec2, live))
     counted = {place: kind for place in running if (kind := find_quota_kind(*place)) in kinds and kind is not None}
     vcpus = list_types(ec2, {instance_type for instance_type, _ in counted}) if counted else {}
     in_use = dict.fromkeys((kind.code for kind in kinds), 0)

@@ -28,7 +28,7 @@ from provision.describe import describe_cluster
 from provision.down import DownPlan, Receipt, down, prepare_down
 from provision.files import ClusterFiles
 from provision.lease.config import NO_LEASE, LeaseConfig
-from provision.model import Caller, ClusterState, KeyPair, LaunchOption, Node, Preflight, SecurityGroup
+from provision.model import Caller, ClusterState, Instance, KeyPair, LaunchOption, Node, Preflight, SecurityGroup
 from provision.plan import Plan, Request
 from provision.power import plan_stop, prepare_start
 from provision.resources.launch_recovery import wait_for_interrupted_launches
@@ -37,6 +37,7 @@ from provision.volumes.config import VolumeConfig
 from sandbox_in_process import REGION, Clock, InProcessSandbox
 
 T = TypeVar("T")
+AnyInstance = TypeVar("AnyInstance", bound=Instance)
 NAME = "demo"
 CALLER_NETWORK = "203.0.113.7/32"
 PUBLIC_KEY = "ssh-ed25519 AAAAours"
@@ -98,22 +99,24 @@ def make_preflight(*options: LaunchOption, **values: Any) -> Preflight:
     return Preflight(options=options or (make_option(),), **values)
 
 
-def make_node(index: int, **values: Any) -> Node:
+def make_instance(kind: type[AnyInstance], **values: Any) -> AnyInstance:
+    """An instance; node-0, if it is a node."""
     defaults: dict[str, Any] = {
-        "instance_id": f"i-{index}",
-        "index": index,
-        "role": "head" if index == 0 else "worker",
+        "instance_id": "i-0",
         "state": "running",
-        "private_ip": f"10.0.0.{index + 10}",
-        "public_ip": f"198.51.100.{index + 10}",
+        "private_ip": "10.0.0.10",
+        "public_ip": "198.51.100.10",
         "instance_type": "c5.xlarge",
         "zone": "us-east-1a",
         "launched_at": LAUNCHED_AT,
-        "subnet_id": "subnet-1",
-        "vpc_id": "vpc-1",
-        "started_at": LAUNCHED_AT,
     }
-    return Node(**{**defaults, **values})
+    return kind(**{**defaults, **values})
+
+
+def make_node(index: int, **values: Any) -> Node:
+    given = {"subnet_id": "subnet-1", "vpc_id": "vpc-1", "started_at": LAUNCHED_AT, "instance_id": f"i-{index}"}
+    given |= {"private_ip": f"10.0.0.{index + 10}", "public_ip": f"198.51.100.{index + 10}"}
+    return make_instance(Node, **{**given, "index": index, "role": "worker" if index else "head", **values})
 
 
 def make_bill(instance_id: str, **values: Any) -> NodeBill:

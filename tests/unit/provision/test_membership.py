@@ -1,6 +1,7 @@
 """Which instances are nodes: the tag is only a claim, and three conditions decide."""
 
 from collections.abc import Collection
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -9,7 +10,6 @@ from cluster.commands.adopt import choose, render_candidates
 from cluster.views.terminal import escape
 from foundation.errors import NotFoundError
 from provision.membership import (
-    Claim,
     KnownInstances,
     find_key_problem,
     find_known,
@@ -17,8 +17,8 @@ from provision.membership import (
     no_nodes,
     sign_token,
 )
-from provision.model import ClusterState, KeyPair, UntrustedInstance
-from provision_world import LAUNCHED_AT, NAME, PUBLIC_KEY, World, make_config, make_key, make_node
+from provision.model import ClusterState, Instance, KeyPair, UntrustedInstance
+from provision_world import NAME, PUBLIC_KEY, World, make_config, make_instance, make_key, make_node
 
 OURS = make_key()
 SIGNED_AT = 1_800_000_000.0
@@ -26,45 +26,27 @@ LAUNCH_KEY = b"derived"
 SIGNED = sign_token(LAUNCH_KEY, now=SIGNED_AT)
 
 
-def make_claim(**values: Any) -> Claim:
-    defaults: dict[str, Any] = {
-        "instance_id": "i-1",
-        "reservation_id": "r-1",
-        "key_name": "cluster-demo",
-        "group_ids": frozenset({"sg-1"}),
-        "client_token": "a-token",
-        "launched_at": SIGNED_AT,
-    }
-    return Claim(**{**defaults, **values})
+def make_claim(**values: Any) -> Instance:
+    """An instance with the cluster's tag, launched at SIGNED_AT + launched_s."""
+    launched_at = datetime.fromtimestamp(SIGNED_AT + values.pop("launched_s", 0), UTC)
+    given = {"instance_id": "i-1", "reservation_id": "r-1", "key_name": "cluster-demo", "group_ids": ("sg-1",)}
+    return make_instance(Instance, **{**given, "client_token": "a-token", "launched_at": launched_at, **values})
 
 
 def make_untrusted(**values: Any) -> UntrustedInstance:
-    defaults: dict[str, Any] = {
-        "instance_id": "i-9",
-        "state": "running",
-        "private_ip": "10.0.0.9",
-        "public_ip": None,
-        "instance_type": "c5.xlarge",
-        "zone": "us-east-1a",
-        "launched_at": LAUNCHED_AT,
-        "owner": None,
-        "image_id": "ami-1",
-        "key_name": "cluster-demo",
-        "group_ids": ("sg-1",),
-        "is_known": False,
-    }
-    return UntrustedInstance(**{**defaults, **values})
+    given = {"instance_id": "i-9", "key_name": "cluster-demo", "group_ids": ("sg-1",), "image_id": "ami-1"}
+    return make_instance(UntrustedInstance, **{**given, "is_known": False, **values})
 
 
 @pytest.mark.parametrize(
     ("claim", "key_pair", "groups", "problem"),
     [
         ({}, OURS, ["sg-1"], None),
-        ({"group_ids": frozenset({"sg-2"})}, OURS, ["sg-1", "sg-2"], None),  # one group in each VPC
+        ({"group_ids": ("sg-2",)}, OURS, ["sg-1", "sg-2"], None),  # one group in each VPC
         ({}, None, ["sg-1"], None),  # the key pair was deleted in EC2; `up` imports it again
         ({"key_name": "mine"}, OURS, ["sg-1"], "its key pair is 'mine', not 'cluster-demo'"),
         ({}, make_key(ours=False), ["sg-1"], "does not carry the cluster's tag"),
-        ({"group_ids": frozenset({"sg-7"})}, OURS, ["sg-1"], "its security group is sg-7, not sg-1"),
+        ({"group_ids": ("sg-7",)}, OURS, ["sg-1"], "its security group is sg-7, not sg-1"),
         ({}, OURS, [], "its security group is sg-1, not cluster-demo, which does not exist"),
     ],
 )
@@ -104,7 +86,7 @@ def test_which_instances_this_machine_knows(
     ("claims", "key", "is_known"),
     [
         ([{}], LAUNCH_KEY, True),
-        ([{"launched_at": SIGNED_AT + 3600}], LAUNCH_KEY, False),  # somebody has used it again since the node ended
+        ([{"launched_s": 3600}], LAUNCH_KEY, False),  # somebody has used it again since the node ended
         ([{}, {"instance_id": "i-2", "reservation_id": "r-2"}], LAUNCH_KEY, False),
         ([{}], b"another cluster's", False),
         ([{}], None, False),

@@ -12,11 +12,21 @@ from cluster.views.status import Status, render_status, status_document
 from provision.cost.bill import ClusterBill, VolumeBill
 from provision.describe import describe_clusters
 from provision.lease.terms import Lease, render_lease
-from provision.model import ClusterState, Instance, Node, UntrustedInstance
+from provision.model import ClusterState, Node, UntrustedInstance
 from provision.preflight.prices import Prices
 from provision.resources.shared_volume import SharedVolume
 from provision.status import find_allocation
-from provision_world import LAUNCHED_AT, NAME, World, make_bill, make_config, make_group, make_node, make_state
+from provision_world import (
+    LAUNCHED_AT,
+    NAME,
+    World,
+    make_bill,
+    make_config,
+    make_group,
+    make_instance,
+    make_node,
+    make_state,
+)
 
 NOW = LAUNCHED_AT + timedelta(hours=10)
 PRICES: Prices = {("on-demand", "c5.xlarge", "us-east-1a"): 0.17, ("spot", "c5.xlarge", "us-east-1a"): 0.05}
@@ -31,9 +41,7 @@ def stopped(index: int, reason: str | None = BY_CALL, **values: Any) -> Node:
 
 def untrusted(index: int, state: str = "running") -> UntrustedInstance:
     """A node that another machine, or this one with another HOME, has launched."""
-    node = make_node(index, state=state)
-    given = {name: getattr(node, name) for name in Instance.__struct_fields__}
-    return UntrustedInstance(**given, owner=None, key_name=None, group_ids=(), is_known=False)
+    return make_instance(UntrustedInstance, instance_id=f"i-{index}", state=state, is_known=False)
 
 
 ELSEWHERE = "cluster adopt makes those that you know nodes of this machine, cluster down ends all"

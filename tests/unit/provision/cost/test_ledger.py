@@ -5,7 +5,7 @@ import pytest
 
 from provision.cost import storage
 from provision.cost.ledger import Ledger, LedgerNode, LedgerVolume, Observation, SeenNode, note
-from provision.cost.observe import parse_transition
+from provision.describe import parse_transition
 
 START = 1_900_000_000.0
 HOUR = 3600.0

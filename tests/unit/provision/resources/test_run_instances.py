@@ -12,8 +12,9 @@ from botocore.exceptions import EndpointConnectionError, ReadTimeoutError, SSLEr
 from msgspec.structs import replace
 
 from foundation.progress import Event
-from provision.describe import number_nodes
+from provision.describe import number_nodes, read_instance
 from provision.lease.user_data import SSHD_SETTINGS, render_user_data
+from provision.model import Instance
 from provision.resources.run_instances import NodeSpec, call_run_instances, request_digest, run_instances_request
 from provision_world import aws_error, make_option
 from sandbox_in_process import Clock
@@ -119,9 +120,9 @@ def test_what_is_retried_with_the_same_token(monkeypatch: pytest.MonkeyPatch, er
     assert len(clock.slept_s) == attempts - 1
 
 
-def instance(name: str, *, launch_index: int, indices: str | None, age_s: int = 0, **more: Any) -> Any:
+def instance(name: str, *, launch_index: int, indices: str | None, age_s: int = 0, **more: Any) -> Instance:
     launched = datetime(2030, 1, 1, tzinfo=UTC) - timedelta(seconds=age_s)
-    return {
+    shown: Any = {
         "InstanceId": name,
         "AmiLaunchIndex": launch_index,
         "LaunchTime": launched,
@@ -131,9 +132,10 @@ def instance(name: str, *, launch_index: int, indices: str | None, age_s: int = 
         "Tags": [{"Key": "cluster:index", "Value": indices}] if indices is not None else [],
         **more,
     }
+    return read_instance(shown, reservation_id="r-1")
 
 
-def names(*instances: Any) -> dict[int, str]:
+def names(*instances: Instance) -> dict[int, str]:
     """The instance ids by node number. Checks that they are the same for any order in which EC2 lists the instances."""
     results = [{node.index: node.instance_id for node in number_nodes(order)} for order in permutations(instances)]
     assert all(result == results[0] for result in results)
