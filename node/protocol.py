@@ -162,11 +162,12 @@ class JobSpec(Struct, frozen=True, kw_only=True):
     """What a job runs. Its order and its record contain it, so it contains no secrets (see job_folder.mask).
 
     train: [train] with the values that were chosen for this job: its name, the engine as launcher, the numbers of
-    processes and the names of its hosts. selection: [train] nodes. scheduler: the batch scheduler that assigns the
-    nodes. python: that of the training environment on the nodes. cwd: the job's working folder. env: the job's
-    variables, also "NAME (servers)" and "NAME (workers)". output_url: the job's own folder in [data] results. setup:
-    the digest of [bootstrap] setup, whose exports the processes get. library: MXNet or PyTorch. packages: the wheels of
-    the environment, such as "torch==2.13.0". image: the image that the processes run in, by digest.
+    processes, and as hosts the names of those in the launcher's hostfile, line by line. selection: [train] nodes.
+    scheduler: the batch scheduler that assigns the nodes. python: that of the training environment on the nodes. cwd:
+    the job's working folder. env: the job's variables, also "NAME (servers)" and "NAME (workers)". output_url: the
+    job's own folder in [data] results. setup: the digest of [bootstrap] setup, whose exports the processes get.
+    library: MXNet or PyTorch. packages: the wheels of the environment, such as "torch==2.13.0". image: the image that
+    the processes run in, by digest.
     code, project: the digests of this project's and the user's files.
     nodes_credentials: the job uses the credentials of the head's instance profile, which the head reads itself.
     beside: the job takes no turn in the queue: it starts at once, and other jobs do not wait for it.
@@ -214,12 +215,12 @@ class JobSpec(Struct, frozen=True, kw_only=True):
 class Order(Struct, kw_only=True):
     """A job as the head receives it: what to run, where, and the secrets, which are in no file.
 
-    hosts: the head first. hostfile: the launcher's, private addresses. tree: the user's files, which are copied to the
-    working folder before; None for none. env, env_server, env_worker: variables of all processes, and of servers and
-    workers. secrets: more variables of workers and servers. gpus_per_worker: the GPUs that each worker of a node
-    sees, in their order; () for all. volumes: the folders where [[volumes]] are mounted.
+    hosts: the head first. tree: the user's files, which are copied to the working folder before; None for none.
+    env, env_server, env_worker: variables of all processes, and of servers and workers. secrets: more variables of
+    workers and servers. gpus_per_worker: the GPUs that each worker of a node sees, in their order; () for all.
+    volumes: the folders where [[volumes]] are mounted.
     request: the request to the batch scheduler. Then hosts are all that it may choose from, and the spec's processes
-    and hostfile name the first ones in place of those that it assigns. within: with this batch job, the job ends.
+    and hosts are those of the first ones in place of those that it assigns. within: with this batch job, the job ends.
     containers: how the processes run in the image, by the host's name; {} for no containers. image_launcher: the folder
     on the head with the image's launch.py; None for the environment's launch.py.
     replace_command: a command on the head that replaces lost nodes: the job's id and the nodes' names are added, and it
@@ -232,7 +233,6 @@ class Order(Struct, kw_only=True):
 
     spec: JobSpec
     hosts: tuple[JobHost, ...]
-    hostfile: tuple[str, ...] = ()
     tree: str | None = None
     env: dict[str, str] = {}
     env_server: dict[str, str] = {}

@@ -149,7 +149,7 @@ class Engine(ABC):
 
     def render_hostfile(self, order: Order) -> tuple[str, ...]:
         """The lines of the launcher's hostfile."""
-        return order.hostfile
+        return tuple(map(_entry, list_hosts(order)))
 
     def find_rendezvous(self, role: str, launched: Mapping[str, str]) -> Rendezvous | None:
         """The rendezvous that a process must reach before it starts, or None."""
@@ -174,14 +174,16 @@ def assign_hosts(order: Order, granted: Sequence[JobHost]) -> None:
 
     The order then contains only these hosts and the head, which comes first.
     """
-    planned = list(dict.fromkeys(line.partition(":")[0] for line in order.hostfile))
-    known = {host.ip: host for host in order.hosts}
-    moved = dict(zip(planned, granted, strict=False))
-    busy = {host.ip: replace(host, workers=known[ip].workers, servers=known[ip].servers) for ip, host in moved.items()}
+    known = {host.name: host for host in order.hosts}
+    moved = dict(zip(dict.fromkeys(order.train.hosts), granted, strict=False))
     head = order.hosts[0]
-    first = busy.pop(head.ip, replace(head, workers=0, servers=0))
-    order.hostfile = tuple(_entry(moved[line.partition(":")[0]]) for line in order.hostfile)
-    order.hosts = (first, *busy.values())
+    placed = {
+        host.name: replace(host, workers=known[name].workers, servers=known[name].servers)
+        for name, host in moved.items()
+    }
+    first = placed.pop(head.name, replace(head, workers=0, servers=0))
+    train = replace(order.train, hosts=tuple(moved[name].name for name in order.train.hosts))
+    order.spec, order.hosts = replace(order.spec, train=train), (first, *placed.values())
 
 
 def _entry(host: JobHost) -> str:
@@ -189,8 +191,12 @@ def _entry(host: JobHost) -> str:
     return host.ip if host.own_host is None or host.own_host.port == SSH_PORT else f"{host.ip}:{host.own_host.port}"
 
 
+def list_hosts(order: Order) -> list[JobHost]:
+    """The hosts of the lines of the hostfile. Pure."""
+    known = {host.name: host for host in order.hosts}
+    return [known[name] for name in order.train.hosts]
+
+
 def hosts_by_rank(order: Order) -> tuple[JobHost, ...]:
     """The hosts with workers, in the order of the hostfile. Pure."""
-    listed = list(dict.fromkeys(line.partition(":")[0] for line in order.hostfile))
-    known = {host.ip: host for host in order.hosts if host.workers}
-    return tuple(known[ip] for ip in listed if ip in known)
+    return tuple(host for host in dict.fromkeys(list_hosts(order)) if host.workers)

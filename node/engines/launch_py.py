@@ -16,6 +16,7 @@ from node.engines.engine import (
     Rendezvous,
     Report,
     Started,
+    list_hosts,
     take_turns,
 )
 from node.programs import program_words
@@ -44,8 +45,7 @@ class LaunchPy(Engine):
         Without servers, launch.py would start a scheduler that waits forever for a worker that does not need it.
         """
         if not order.spec.servers:
-            host = order.hostfile[0].partition(":")[0]
-            return (HostLaunch("worker", host, {RANK: "0", WORLD_SIZE: "1"}),)
+            return (HostLaunch("worker", list_hosts(order)[0].ip, {RANK: "0", WORLD_SIZE: "1"}),)
         words = [order.spec.python, order.hosts[0].ip, "-n", str(order.spec.workers), "-s", str(order.spec.servers)]
         words += ["--launcher", self.name]
         words += self._options(order, head)

@@ -15,6 +15,7 @@ from node.engines.engine import (
     NewProcess,
     Started,
     hosts_by_rank,
+    list_hosts,
     take_turns,
 )
 from node.engines.launch_py import LaunchPy
@@ -48,7 +49,7 @@ class MpiEngine(LaunchPy):
     def render_hostfile(self, order: Order) -> tuple[str, ...]:
         """Each host once, with its slots: otherwise Open MPI counts its cores, and may use it more than others."""
         if order.spec.servers:
-            return tuple(f"{address} slots=1" for address in dict.fromkeys(order.hostfile))
+            return tuple(f"{host.ip} slots=1" for host in dict.fromkeys(list_hosts(order)))
         return tuple(f"{host.ip} slots={host.workers}" for host in hosts_by_rank(order))
 
     def plan_launches(self, order: Order, head: Head) -> tuple[Launch, ...]:

@@ -212,7 +212,7 @@ class Supervisor:
         self.allocation = Allocation(Client(scheduler, order.spec.setup), self.message)
         hosts = await self.allocation.wait(request, order.hosts, note)
         assign_hosts(order, hosts)
-        self.attempt.processes.use(hosts)
+        self.attempt.processes.use(order.hosts)
         self.record.nodes = order.hosts
         self.message(f"{', '.join(host.name for host in hosts)} assigned")
         self.set_state("starting")

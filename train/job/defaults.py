@@ -121,7 +121,7 @@ def find_option(words: Sequence[str], name: str) -> str | None:
 def render_settings(job: Job) -> list[str]:
     """The job in a few lines: its defaults, with their reasons."""
     order = job.order
-    used = count(len(set(order.hostfile)), "node")
+    used = count(len(set(order.train.hosts)), "node")
     if order.train.kv_store == "none":
         where = f"{count(order.spec.workers, 'process', 'processes')} on {used}"
     else:

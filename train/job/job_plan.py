@@ -16,7 +16,7 @@ from node.engines import ENGINES, find_engine
 from node.engines.engine import Framework
 from node.engines.schedulers import SCHEDULERS
 from node.job_folder import mask
-from node.protocol import AllocationRequest, Container, JobHost, JobSpec, Notify, Order
+from node.protocol import AllocationRequest, Container, JobSpec, Notify, Order
 from train.job.checks import ProposedJob, check
 from train.job.config import DataConfig, QueueConfig, TrainConfig
 from train.job.defaults import (
@@ -187,7 +187,7 @@ def plan_job(
         **access.env,
         **config.env,
     }
-    train = _settle(config, name, hosts, hidden=hidden or {})
+    train = _settle(config, name, placement, hidden=hidden or {})
     spec = JobSpec(
         id=job_id,
         name=name,
@@ -218,7 +218,6 @@ def plan_job(
     order = Order(
         spec=spec,
         hosts=hosts,
-        hostfile=placement.hostfile,
         tree=head.project_dir,
         env=env,
         env_server=config.env_server,
@@ -341,18 +340,17 @@ def _environment(
 
 
 def _settle(
-    config: TrainConfig, name: str, hosts: Sequence[JobHost], *, hidden: Mapping[str, tuple[str, ...]]
+    config: TrainConfig, name: str, placement: Placement, *, hidden: Mapping[str, tuple[str, ...]]
 ) -> TrainConfig:
     """[train] as the job's spec has it: with the values chosen for it, and without secrets. See JobSpec."""
-    used = [host for host in hosts if host.workers or host.servers] or hosts
     uses_slots = ENGINES[config.launcher].uses_slots
     return replace(
         config,
         name=name,
         nodes="current",
-        hosts=tuple(host.name for host in used for _ in range(host.workers if uses_slots else 1)),
-        workers="auto" if uses_slots and config.kv_store == "none" else sum(host.workers for host in hosts),
-        servers=sum(host.servers for host in hosts) or "auto",
+        hosts=placement.lines,
+        workers="auto" if uses_slots and config.kv_store == "none" else sum(placement.workers.values()),
+        servers=sum(placement.servers.values()) or "auto",
         processes="auto",
         env=_mask(config.env, hidden.get("env", ())),
         env_server=_mask(config.env_server, hidden.get("env_server", ())),

@@ -18,12 +18,12 @@ SSH_PORT = "22"
 class Placement(Struct, frozen=True, kw_only=True):
     """Where a job's processes run. nodes: the used ones, the cluster's head first, because the launcher runs there.
 
-    hostfile: the launcher's: private addresses, with the port if it is not 22. workers, servers: their number by the
-    node's name.
+    lines: the names of those in the launcher's hostfile, perhaps repeated. workers, servers: their number by the node's
+    name.
     """
 
     nodes: tuple[ReadyNode, ...]
-    hostfile: tuple[str, ...]
+    lines: tuple[str, ...]
     workers: Mapping[str, int]
     servers: Mapping[str, int]
 
@@ -84,10 +84,7 @@ def place(chosen: Sequence[ReadyNode], *, head: ReadyNode, launcher: str, worker
     placed = {node.host.name: node for node in (head, *chosen)}
     return Placement(
         nodes=tuple(placed.values()),
-        hostfile=tuple(
-            node.host.private_ip if str(node.host.port) == SSH_PORT else f"{node.host.private_ip}:{node.host.port}"
-            for node in chosen
-        ),
+        lines=tuple(node.host.name for node in chosen),
         servers={host: count for (role, host), count in placed_processes.items() if role == "server"},
         workers={host: count for (role, host), count in placed_processes.items() if role == "worker"},
     )

@@ -105,19 +105,12 @@ def find_refused(hosts: Sequence[JobHost], waiting_for: Collection[str], present
 def replace_hosts(order: Order, new: Iterable[JobHost]) -> None:
     """Replaces the hosts with the same names by new ones, which run the same processes."""
     by_name = {host.name: host for host in new}
-    known = {host.ip: host for host in order.hosts}
-    moved = {host.ip: by_name[host.name].ip for host in order.hosts if host.name in by_name}
     order.hosts = tuple(
         replace(by_name[host.name], workers=host.workers, servers=host.servers, own_host=host.own_host)
         if host.name in by_name
         else host
         for host in order.hosts
     )
-    lines = []
-    for line in order.hostfile:
-        ip, colon, port = line.partition(":")
-        lines.append(moved.get(ip, ip) + colon + port if ip in known else line)
-    order.hostfile = tuple(lines)
 
 
 def count_lost_batches(done: Mapping[str, int] | None, resumed: Mapping[str, int] | None) -> int | None:

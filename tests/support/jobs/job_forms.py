@@ -9,7 +9,8 @@ from node.job_folder import mask
 from node.protocol import AllocationRequest, JobSpec, Order, Record
 from node.train_settings import TrainSettings
 
-RENAMED = {"job": "id", "job_setup": "setup", "subfolder": "cwd", "max_duration_s": "max_duration"}
+RENAMED = {"job": "id", "job_setup": "setup", "lines": "hosts"}
+RENAMED |= {"subfolder": "cwd", "max_duration_s": "max_duration"}
 OF_SPEC = {*JobSpec.__struct_fields__, "job"}
 DEFAULTS = {"launcher": "ssh", "on_node_loss": "fail"}
 
@@ -19,7 +20,7 @@ def make_settings(**keys: Any) -> TrainSettings:
 
 
 def nest_order(keys: Mapping[str, Any]) -> dict[str, Any]:
-    """An order as JSON. `job` is its id, `job_setup` is [train] setup."""
+    """An order as JSON. `job` is its id, `job_setup` is [train] setup, `lines` is [train] hosts."""
     made = _nest(keys, set(Order.__struct_fields__))
     made["spec"]["env"] = {name: mask(name, value) for name, value in keys.get("env", {}).items()}
     return made

@@ -123,7 +123,7 @@ class LocalHead:
         hosts = [{"name": f"node-{i}", "ip": f"127.0.0.{i + 1}", "instance_id": f"i-{i}"} for i in range(2)]
         fields = {"job": job, "name": "name", "python": self.python, "workers": 2, "servers": 1, "hosts": hosts}
         fields |= {
-            "hostfile": [str(host["ip"]) for host in hosts],
+            "lines": [host["name"] for host in hosts],
             "cwd": str(self.home),
             "env": {},
             "library": "mxnet",
@@ -286,11 +286,9 @@ def processes() -> Iterator[tuple[int, str, list[bytes]]]:
 
 def place_processes(order: dict[str, Any]) -> dict[str, Any]:
     """The order, with the numbers of processes on its hosts, as its engine places them."""
-    names = {host["ip"]: host["name"] for host in order["hosts"]}
     head = order["hosts"][0]["name"]
-    chosen = [names[line.partition(":")[0]] for line in order.get("hostfile", ())] or [head]
     placed = ENGINES[order.get("launcher", "ssh")].place(
-        chosen, head=head, workers=order["workers"], servers=order["servers"]
+        order.get("lines") or [head], head=head, workers=order["workers"], servers=order["servers"]
     )
     hosts = [
         {**host, "workers": placed["worker", host["name"]], "servers": placed["server", host["name"]]}

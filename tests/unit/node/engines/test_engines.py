@@ -12,7 +12,7 @@ from node.protocol import JobHost
 
 HEAD = Head("/jobs/j/hosts", mpi_ssh="/jobs/j/bin/mpi-ssh", role_words=("python", "role", "launched"), port=29500)
 HOSTS = tuple(JobHost(name=f"node-{index}", ip=f"10.0.0.{4 + index}") for index in range(3))
-HOSTFILE = ("10.0.0.4", "10.0.0.5", "10.0.0.5")
+LINES = ("node-0", "node-1", "node-1")
 TORCHRUN = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "10.0.0.4", "MASTER_PORT": "29500"}
 PS_LITE = {"DMLC_PS_ROOT_URI": "10.0.0.4", "DMLC_PS_ROOT_PORT": "9091"}
 
@@ -20,7 +20,7 @@ PS_LITE = {"DMLC_PS_ROOT_URI": "10.0.0.4", "DMLC_PS_ROOT_PORT": "9091"}
 @pytest.mark.parametrize(("servers", "policy", "slots"), [(0, "slot", (1, 2)), (2, "node", (1, 1))])
 def test_mpirun_places_processes_as_planned(servers: int, policy: str, slots: tuple[int, int]) -> None:
     """Measured with Open MPI 4.1.8, which takes a host's cores for its slots if a hostfile names it only once."""
-    order = make_order(launcher="mpi", hosts=HOSTS[:2], hostfile=HOSTFILE, workers=3, servers=servers)
+    order = make_order(launcher="mpi", hosts=HOSTS[:2], lines=LINES, workers=3, servers=servers)
     (launch,) = ENGINES["mpi"].plan_launches(order, HEAD)
     assert isinstance(launch, HeadLaunch)
     assert launch.env["OMPI_MCA_rmaps_base_mapping_policy"] == policy
@@ -30,8 +30,8 @@ def test_mpirun_places_processes_as_planned(servers: int, policy: str, slots: tu
 
 def order_of_three(launcher: str) -> Any:
     """An order for one process on node-1, which comes first, and two on node-2. The head, node-0, has none."""
-    lines = ("10.0.0.5", "10.0.0.6:2222", "10.0.0.6:2222")
-    return make_order(launcher=launcher, hosts=HOSTS, hostfile=lines, workers=3, kv_store="none")
+    lines = ("node-1", "node-2", "node-2")
+    return make_order(launcher=launcher, hosts=HOSTS, lines=lines, workers=3, kv_store="none")
 
 
 def test_without_a_launcher_each_process_knows_its_rank() -> None:

@@ -16,7 +16,7 @@ HOSTS = tuple(JobHost(name=f"node-{i}", ip=f"10.0.0.{4 + i}", instance_id=f"i-{i
 
 
 def make_processes(**more: Any) -> Processes:
-    fields = {"hosts": HOSTS, "hostfile": ("10.0.0.4", "10.0.0.5"), "workers": 2, "servers": 1}
+    fields = {"hosts": HOSTS, "lines": ("node-0", "node-1"), "workers": 2, "servers": 1}
     order = make_order(**{**fields, **more})
     return Processes(order, make_agents(order))
 

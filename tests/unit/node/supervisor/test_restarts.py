@@ -43,7 +43,7 @@ STUCK = {"node-0": [(77, "python train.py")]}
 def order(**changes: Any) -> Order:
     return make_order(
         workers=2,
-        hostfile=("10.0.0.4", "10.0.0.5"),
+        lines=("node-0", "node-1"),
         **{"hosts": HOSTS, "on_node_loss": "requeue", "restarts": 2, "restarts_on_error": 1, **changes},
     )
 

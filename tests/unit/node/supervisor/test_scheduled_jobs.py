@@ -5,12 +5,13 @@ from typing import Any
 import pytest
 
 from fake_slurm import NODES, FakeSlurm, make_slurm
-from job_host import LocalHead, job_host, job_id, lines_of
+from job_host import ROLE, LocalHead, job_host, job_id, lines_of, log_has
 from waits import until
 
 __all__ = ["job_host"]
 
 JOB = job_id(1)
+RUNNING = log_has('"state": "running"')
 
 
 @pytest.fixture
@@ -27,7 +28,7 @@ def order(host: LocalHead, *command: str, job: str = JOB, **more: Any) -> dict[s
     hosts = [{"name": f"node-{i}", "ip": f"127.0.0.{i + 1}", "instance_id": f"i-{i}"} for i in range(3)]
     request = {"job": job, "name": "name", "nodes": 2, "queue": "cluster"}
     fields: dict[str, Any] = {"launcher": "env", "kv_store": "none", "workers": 2, "servers": 0, "hosts": hosts}
-    fields |= {"hostfile": ["127.0.0.1", "127.0.0.2"], "scheduler": "slurm", "request": request}
+    fields |= {"lines": ["node-0", "node-1"], "scheduler": "slurm", "request": request}
     return host.order(*(command or ("true",)), job=job, **fields, **more)
 
 
@@ -40,6 +41,14 @@ def test_after_a_killed_supervisor_the_nodes_are_given_back(job_host: LocalHead,
     (answer,) = job_host.ask("list")
     assert answer["jobs"][0]["error"] == "the supervisor on node-0 was killed"
     until(lambda: slurm.read("cancelled") == "12\n")
+
+
+def test_launch_py_runs_on_nodes_that_were_not_planned(job_host: LocalHead, slurm: FakeSlurm) -> None:
+    """The plan names the first ones, and the head has no worker then."""
+    slurm.set_job("RUNNING")
+    made = order(job_host, "/bin/bash", "-c", ROLE, env={"WORKER": f"echo $CLUSTER_HOST; {RUNNING}"})
+    result, log = job_host.run({**made, "launcher": "ssh", "kv_store": "dist_sync", "servers": 1})
+    assert (result["state"], sorted(lines_of(log, "worker"))) == ("done", ["node-1", "node-2"])
 
 
 def test_the_scheduler_decides_which_of_its_jobs_run_at_once(job_host: LocalHead, slurm: FakeSlurm) -> None:

@@ -80,7 +80,7 @@ def test_after_a_killed_supervisor_no_process_is_left_on_the_head(job_host: Loca
     """Although nobody asks. All get SIGTERM first, daemons too; the first of two questions completes the record."""
     worker = "trap 'touch ~/told; exit' TERM; setsid sh -c \"trap '' TERM; echo here; exec sleep 600\" & wait"
     order = job_host.order(env={"WORKER": worker}, **ALONE)
-    job_host.ask("submit", order={**order, "hosts": order["hosts"][:1], "hostfile": order["hostfile"][:1]})
+    job_host.ask("submit", order={**order, "hosts": order["hosts"][:1], "lines": order["lines"][:1]})
     job_host.wait_for('"line": "here"')
     job_host.kill_supervisor()
     until(lambda: not job_host.processes(), timeout_s=20)

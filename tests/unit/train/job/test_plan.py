@@ -14,7 +14,7 @@ from train.job.defaults import render_settings
 
 
 @pytest.mark.parametrize(
-    ("keys", "workers", "servers", "threads", "hosts", "hostfile"),
+    ("keys", "workers", "servers", "threads", "hosts", "lines"),
     [
         ({}, 4, 4, "4", [0, 1, 2, 3], [0, 1, 2, 3]),
         ({"workers": 8, "servers": 1}, 8, 1, "2", [0, 1, 2, 3], [0, 1, 2, 3]),
@@ -25,14 +25,14 @@ from train.job.defaults import render_settings
     ],
 )
 def test_workers_servers_and_threads(
-    *, keys: dict[str, Any], workers: int, servers: int, threads: str, hosts: list[int], hostfile: list[int]
+    *, keys: dict[str, Any], workers: int, servers: int, threads: str, hosts: list[int], lines: list[int]
 ) -> None:
     order = plan(TrainConfig(**keys), 4).order
     assert (order.spec.workers, order.spec.servers, order.env["OMP_NUM_THREADS"]) == (workers, servers, threads)
     assert [(host.name, host.ip, host.instance_id, host.own_host) for host in order.hosts] == [
         (f"node-{n}", f"10.0.0.{4 + n}", f"i-{n}", None) for n in hosts
     ]
-    assert list(order.hostfile) == [f"10.0.0.{4 + n}" for n in hostfile]
+    assert list(order.train.hosts) == [f"node-{n}" for n in lines]
     assert sum(host.workers for host in order.hosts) == workers
     assert sum(host.servers for host in order.hosts) == servers
 
