@@ -24,7 +24,7 @@ OF_RUNTIME = sorted(
     for name in CODE
     if "scripts" not in name and name != "mxnet_cluster"
     for path in ([REPOSITORY / name] if (REPOSITORY / name).is_file() else (REPOSITORY / name).rglob("*.py"))
-    if path not in {*BOOTSTRAP, SHIM}
+    if path.suffix == ".py" and path not in {*BOOTSTRAP, SHIM}
 )
 OTHER_PACKAGES = ("msgspec", "obstore", "psutil", "pynvml", "mxnet", "numpy", "torch", "dmlc_tracker")
 ENVIRONMENT = {*OTHER_PACKAGES, "networks", "train", "node", "foundation", "sitecustomize"}
