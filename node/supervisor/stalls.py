@@ -165,9 +165,8 @@ class Stalls:
         if before is not None:
             seconds = now - watched.used_at
             moves = moves_bytes(seconds, use.bytes - before.bytes)
-            spins = watched.waits and watched.stays and not self._spec.servers
             share = self._processes.engine.idle_cpu_share
-            if not moves and (spins or not uses_cpu(seconds, use.cpu_s - before.cpu_s, share)):
+            if not moves and (self._spins(watched) or not uses_cpu(seconds, use.cpu_s - before.cpu_s, share)):
                 watched.stopped = sorted({*use.stopped} & {*before.stopped})
                 watched.used = replace(before, stopped=use.stopped)
                 return
@@ -187,8 +186,12 @@ class Stalls:
         if before is None or before.text != location.text:
             watched.first_seen_at = now
         watched.location, watched.seen_at = location, now
-        if watched.waits and watched.stays and not self._spec.servers:
-            watched.progress_at, watched.pace_s = min(watched.progress_at, watched.first_seen_at), 0.0
+        if self._spins(watched) and watched.progress_at > watched.first_seen_at:
+            watched.progress_at, watched.pace_s = watched.first_seen_at, 0.0
+
+    def _spins(self, watched: _Watched) -> bool:
+        """Whether the use of the CPU is only that of waiting. With servers, MXNet's engine may compute meanwhile."""
+        return watched.waits and watched.stays and not self._spec.servers
 
     def complete(self, process: JobProcess, location: Location) -> Location:
         """Returns the location of a process, with what the frames of C have shown there."""
