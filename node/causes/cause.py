@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from node.causes.mistakes import Mistake, find_mistake, render_advice, without_rank
+from node.causes.mistakes import Mistake, find_mistake, without_rank
 from node.health import judge_xids, parse_xids
 from node.wire import Clues
 
@@ -48,7 +48,7 @@ def find_last(lines: Sequence[str]) -> tuple[Mistake, str, str] | None:
     texts = [without_rank(line) for line in lines]
     begin = texts.index(BEGIN) if BEGIN in texts else 0
     matches = [(find_mistake(line), line) for line in reversed(texts[begin:])]
-    found = [(match[0], render_advice(*match), line) for match, line in matches if match is not None]
+    found = [(match[0], match[0].advice.format(**match[1]), line) for match, line in matches if match is not None]
     return next((one for one in found if not one[0].of_peer), found[0] if found else None)
 
 

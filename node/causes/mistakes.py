@@ -4,7 +4,6 @@ The file is INI, which needs no quotes, because a node's Python may be 3.10, whi
 """
 
 import re
-from collections.abc import Mapping
 from configparser import ConfigParser
 from functools import cache
 from pathlib import Path
@@ -57,20 +56,12 @@ def _needles() -> list[tuple[str, Mistake]]:
 
 
 def find_mistake(text: str) -> tuple[Mistake, dict[str, str]] | None:
-    """The first mistake that a line shows, and the named groups of its pattern; None for harmless lines."""
+    """The first mistake that a line shows, and the named groups for its advice; None for harmless lines."""
     for needle, mistake in _needles():
         groups = mistake.find_groups(text) if needle in text else None
         if groups is not None:
             return None if HARMLESS.search(text) else (mistake, groups)
     return None
-
-
-def render_advice(mistake: Mistake, groups: Mapping[str, str]) -> str:
-    """The advice for a line with these groups."""
-    advice = mistake.advice
-    for name, value in groups.items():
-        advice = advice.replace(f"{{{name}}}", value)
-    return advice
 
 
 def without_rank(text: str) -> str:

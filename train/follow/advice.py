@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from node.causes.cause import LONGEST
-from node.causes.mistakes import find_mistake, render_advice, without_rank
+from node.causes.mistakes import find_mistake, without_rank
 from train.follow.events import Event
 
 
@@ -28,4 +28,4 @@ class Advisor:
         self._given.add(mistake.advice)
         if "module" in groups and self._advise_on_module is not None:
             return self._advise_on_module(groups["module"])
-        return render_advice(mistake, groups)
+        return mistake.advice.format(**groups)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from job_events import line
-from node.causes.mistakes import Mistake, read_mistakes, render_advice
+from node.causes.mistakes import Mistake, read_mistakes
 from train.follow.advice import Advisor
 
 SAMPLES = tomllib.loads(Path(__file__).with_name("mistakes.toml").read_text())
@@ -34,7 +34,7 @@ OF_OTHER_VERSIONS = [
 def test_a_known_mistake_gets_its_own_advice(needle: str, sample: str) -> None:
     entry = find_entry(needle)
     advice = Advisor().take(line(sample))
-    assert advice == render_advice(entry, entry.find_groups(sample) or {})
+    assert advice == entry.advice.format(**(entry.find_groups(sample) or {}))
     assert "{" not in advice
     assert "\n" not in advice
 
