@@ -6,9 +6,8 @@ Pure, apart from the reading.
 import os
 from collections.abc import Callable, Iterable, Iterator
 
-from msgspec.structs import replace
-
 from foundation.decode import decode
+from node.job.events import EventReader
 from node.protocol import MAX_LINE_BYTES, LogLine, LogWanted, Process
 
 BLOCK_BYTES = 1 << 18
@@ -83,16 +82,8 @@ def find_processes(
     roles: those of the last attempt, as the job's record has them. attempts: how many the job has made. lines: the
     log's; they are read only for the processes of earlier attempts.
     """
-    found = {role.number: role for role in roles}
+    reader = EventReader()
     for line in lines() if attempts > 1 else ():
-        if b'"role": ' not in line and b'"rank": ' not in line:
-            continue
-        try:
-            event = decode(line, LogLine)
-        except ValueError:
-            continue
-        if event.p is not None and event.role is not None and event.host is not None:
-            found.setdefault(event.p, Process(role=event.role, host=event.host, number=event.p, rank=event.rank))
-        elif event.p in found and event.rank is not None:
-            found[event.p] = replace(found[event.p], rank=event.rank)
-    return tuple(found.values())
+        if b'"role": ' in line or b'"rank": ' in line:
+            reader.read(line)
+    return tuple({**reader.processes, **{role.number: role for role in roles}}.values())

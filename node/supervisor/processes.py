@@ -114,7 +114,6 @@ class Processes:
         self.order, self.agents, self.first = order, agents, first
         self.engine = ENGINES[order.train.launcher]
         self.all: list[JobProcess] = []
-        self.use(order.hosts)
         # The settings of the cluster's nodes, in the same form as those of own hosts.
         self._node = HostSettings(
             user="",
@@ -126,19 +125,13 @@ class Processes:
             tree=order.tree,
         )
 
-    def use(self, hosts: tuple[JobHost, ...]) -> None:
-        """Uses these hosts, the head first."""
-        self.hosts = hosts
-        self.head = hosts[0].name
-        self._names = {host.ip: host.name for host in hosts}
-        self._by_name = {host.name: host for host in hosts}
-
     # -- lists ---------------------------------------------------------------------------------------------------
 
     def add(self, role: str, host: str, *, title: str = "") -> JobProcess:
         """Adds a process and returns it. host: its address or name. title: as in JobProcess."""
         title = title or (self.engine.program if role == "launcher" else "")
-        name = self._names.get(host, host)
+        known = self.find_host(host)
+        name = host if known is None else known.name
         process = JobProcess(self.first + len(self.all), role, name, self.agents[name], title=title)
         self.all.append(process)
         return process
@@ -154,8 +147,8 @@ class Processes:
         return self.all[at] if 0 <= at < len(self.all) else None
 
     def find_host(self, address: str) -> JobHost | None:
-        """The host of the job with this address, or None."""
-        return self._by_name.get(self._names.get(address, address))
+        """The host of the job with this address or name, or None."""
+        return next((host for host in self.order.hosts if address in (host.ip, host.name)), None)
 
     def lacks(self, role: str, host: str) -> bool:
         """Whether the job has a process of this role on this host that nobody has started."""
@@ -172,10 +165,10 @@ class Processes:
 
     def expected(self) -> Counter[tuple[str, str]]:
         """The number of processes by (role, host) that the engine starts."""
-        wanted = Counter({("worker", host.name): host.workers for host in self.hosts})
-        wanted += Counter({("server", host.name): host.servers for host in self.hosts})
+        wanted = Counter({("worker", host.name): host.workers for host in self.order.hosts})
+        wanted += Counter({("server", host.name): host.servers for host in self.order.hosts})
         if self.order.spec.servers:
-            wanted["scheduler", self.head] += 1
+            wanted["scheduler", self.order.hosts[0].name] += 1
         return wanted
 
     def missing(self) -> list[str]:
@@ -239,7 +232,7 @@ class Processes:
 
     def order_of(self, process: JobProcess, launched: dict[str, str]) -> RoleOrder:
         """Returns the order of a process. The scheduler and launchers get no secrets."""
-        order, host = self.order, self._by_name.get(process.host)
+        order, host = self.order, self.find_host(process.host)
         settings = (host.own_host if host is not None else None) or self._node
         own = {"server": order.env_server, "worker": order.env_worker}.get(process.role, {})
         env = {**self._env_at(settings), **own}
@@ -353,7 +346,7 @@ class Processes:
 
     def is_node(self, host: str) -> bool:
         """Whether a host is a node of the cluster, not one of the user's own hosts."""
-        known = self._by_name.get(host)
+        known = self.find_host(host)
         return known is None or known.own_host is None
 
     def have_them_reach(self, running: Iterable[JobProcess]) -> None:
@@ -370,9 +363,11 @@ class Processes:
         """Returns [(host, (address, port)), ...]: ps-lite's ports, and that of ssh on nodes without a known one."""
         # The port of a process that has ended is closed.
         found = [(one.host, one.bound) for one in self.of_job() if one.bound and one.exit_code is None]
-        known = {host for host, _ in found}
-        rest = sorted({process.host for process in self.of_job()} - known)
-        return found + [(name, (self._by_name[name].ip, SSH_PORT)) for name in rest if self.is_node(name)]
+        silent = {process.host for process in self.of_job()} - {host for host, _ in found}
+        rest = sorted(
+            (host.name, host.ip) for host in self.order.hosts if host.name in silent and host.own_host is None
+        )
+        return found + [(name, (address, SSH_PORT)) for name, address in rest]
 
     def describe_unreachable(self) -> str:
         """Describes which hosts cannot reach which others, as their agents have reported; "" if all can."""

@@ -212,7 +212,6 @@ class Supervisor:
         self.allocation = Allocation(Client(scheduler, order.spec.setup), self.message)
         hosts = await self.allocation.wait(request, order.hosts, note)
         assign_hosts(order, hosts)
-        self.attempt.processes.use(order.hosts)
         self.record.nodes = order.hosts
         self.message(f"{', '.join(host.name for host in hosts)} assigned")
         self.set_state("starting")
@@ -303,15 +302,12 @@ class Supervisor:
         finally:
             self.replacement = None
         self.record.nodes = self.order.hosts
-        self.attempt.processes.use(self.order.hosts)
 
     async def answer(self, message: Any) -> bytes | None:
         """Carries out a client's request. Returns the answer; b"" for none; None to refuse it."""
         answer: Any = Reply()
-        if isinstance(message, Launch):
-            answer = await self.attempt.launch_for(message)
-        elif isinstance(message, RunProgram):
-            answer = await self.attempt.run_program(message)
+        if isinstance(message, Launch | RunProgram):
+            answer = await self.attempt.start_for(message)
         elif isinstance(message, Replace) and self.replacement is not None:
             answer = self.replacement.take(message.hosts)
         elif isinstance(message, Replace):
@@ -339,18 +335,11 @@ class Supervisor:
         if state != self.state:
             self.state = self.record.state = state
             self.log.put(state=state)
-            self.save_in(0.0)  # at once, for those who read the record
+            self.tasks.later(0.0, self.save)  # at once, for those who read the record
 
     def save_soon(self) -> None:
         """Writes the record a moment later, together with other changes."""
-        if self.saving is None:
-            self.save_in(RECORD_EVERY_S)
-
-    def save_in(self, delay_s: float) -> None:
-        """Writes the record after a delay."""
-        if self.saving is not None:
-            self.saving.cancel()
-        self.saving = self.tasks.later(delay_s, self.save)
+        self.saving = self.saving or self.tasks.later(RECORD_EVERY_S, self.save)
 
     def save(self, *, lasting: bool = False) -> None:
         """Writes the record now. Raises OSError."""

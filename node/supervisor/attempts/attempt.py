@@ -104,7 +104,7 @@ class RunningAttempt:
             if isinstance(launch, HostLaunch):
                 self.start_process(self.processes.add(launch.role, launch.address), dict(launch.launched))
             else:
-                process = self.processes.add("launcher", self.processes.head, title=launch.program)
+                process = self.processes.add("launcher", order.hosts[0].name, title=launch.program)
                 role = self.processes.order_of_head(launch, launching.environment(order))
                 self.register(process)
                 process.agent.put(Start(process.number, role))
@@ -183,24 +183,24 @@ class RunningAttempt:
         else:
             self.start_process(self.processes.add(role, agent.host.name), message.launched, message.shim)
 
-    async def launch_for(self, message: Launch) -> int | None:
-        """Starts a process for launch.py. Returns its exit code at its end; None if the job has no such process."""
-        role, host = message.launched.get("DMLC_ROLE", "worker"), self.processes.find_host(message.host)
-        if self.is_over or host is None or not self.processes.lacks(role, host.name):
-            return None
-        process = self.processes.add(role, host.name)
-        self.start_process(process, message.launched)
-        await process.has_ended.wait()
-        return process.exit_code
+    async def start_for(self, message: Launch | RunProgram) -> int | None:
+        """Starts a process for launch.py, or one of mpirun's daemons. Returns its exit code at its end.
 
-    async def run_program(self, message: RunProgram) -> int | None:
-        """Runs one of mpirun's daemons on a host. Returns its exit code; None if the job has no such host."""
+        Returns None if the job has no such process, or no such host.
+        """
         host = self.processes.find_host(message.host)
         if self.is_over or host is None:
             return None
-        process = self.processes.add("launcher", host.name, title=DAEMON)
-        self.register(process)
-        process.agent.put(Start(process.number, self.processes.order_of_program(message.text), keep=True))
+        if isinstance(message, RunProgram):
+            process = self.processes.add("launcher", host.name, title=DAEMON)
+            self.register(process)
+            process.agent.put(Start(process.number, self.processes.order_of_program(message.text), keep=True))
+        else:
+            role = message.launched.get("DMLC_ROLE", "worker")
+            if not self.processes.lacks(role, host.name):
+                return None
+            process = self.processes.add(role, host.name)
+            self.start_process(process, message.launched)
         await process.has_ended.wait()
         return process.exit_code
 
