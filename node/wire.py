@@ -88,14 +88,14 @@ class Inspect(Struct, tag=True):
 
 
 class TakeStack(Struct, tag=True):
-    """Answer with Placed. asked: for a user. whole: with the whole stacks of process `p`.
+    """Answer with Placed. asked: the number of a user's request; 0: it is the supervisor's own look.
 
-    native: look at the frames of C, too, for which the program is stopped for about 0.1 s. nccl: ask NCCL, too.
-    recorder: read PyTorch's flight recorder, too.
+    whole: with the whole stacks of process `p`. native: look at the frames of C, too, for which the program is stopped
+    for about 0.1 s. nccl: ask NCCL, too. recorder: read PyTorch's flight recorder, too.
     """
 
     p: int
-    asked: bool = False
+    asked: int = 0
     whole: bool = False
     native: bool = False
     nccl: bool = False
@@ -215,7 +215,7 @@ class Placed(Struct, tag=True):
 
     p: int
     location: Location
-    asked: bool = False
+    asked: int = 0
 
 
 class Blocked(Struct, tag=True):

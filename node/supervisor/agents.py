@@ -1,6 +1,7 @@
 """The connections to a job's agents: one ssh for each node, and a child process on the head itself."""
 
 import asyncio
+import itertools
 import os
 import subprocess
 import time
@@ -12,11 +13,12 @@ from foundation.decode import decode
 from foundation.remote_command import run_program
 from node import children, wire
 from node.agent.notice import find_address
+from node.job.stacks import Location
 from node.protocol import JobHost, Order
 from node.setup import process_tree
 from node.ssh import SSH_FAILED, ssh_command, words_on
 from node.tasks import Tasks
-from node.wire import AgentOrder, Blocked, Booted, Closed, Clues, FromAgent, Ping
+from node.wire import AgentOrder, Blocked, Booted, Closed, Clues, FromAgent, Ping, Placed, TakeStack
 
 PING_EVERY_S = 2.0
 OUTPUT_BYTES = 4000
@@ -41,6 +43,8 @@ class HostAgent:
         self.output = b""  # the end of what ssh has printed
         self.child, self.ended = child, children.watch(child)
         self._input: asyncio.WriteTransport | None = None
+        self._asked: dict[int, asyncio.Future[Location]] = {}  # a user's requests that it has not answered
+        self._numbers = itertools.count(1)  # of such requests
 
     async def open(self) -> tuple[asyncio.StreamReader, asyncio.StreamReader]:
         """Opens its pipes. Returns its output, and what ssh prints."""
@@ -58,6 +62,13 @@ class HostAgent:
         if self.is_open and self._input is not None and not self._input.is_closing():
             self._input.write(wire.encode(message))
 
+    def ask(self, message: TakeStack) -> "asyncio.Future[Location]":
+        """Sends a user's request. Returns the answer, which may never come."""
+        message.asked = next(self._numbers)
+        answer = self._asked[message.asked] = asyncio.get_running_loop().create_future()
+        self.put(message)
+        return answer
+
     def note(self, message: Any) -> None:
         """Keeps what a message reports of the host."""
         self.received_at = time.monotonic()
@@ -69,6 +80,8 @@ class HostAgent:
             self.blocked = message.addresses
         elif isinstance(message, Clues):
             self.clues = message
+        elif isinstance(message, Placed) and message.asked in self._asked:
+            self._asked.pop(message.asked).set_result(message.location)
         elif isinstance(message, Closed):
             self.closed = message
             self.is_done.set()

@@ -30,6 +30,7 @@ from node.supervisor.allocation import Allocation, Client
 from node.supervisor.attempts import restarts
 from node.supervisor.attempts.attempt import RunningAttempt
 from node.supervisor.attempts.new_nodes import Replacement
+from node.supervisor.attempts.stacks import take_stacks
 from node.supervisor.clients import Clients
 from node.supervisor.notifier import Notifier
 from node.supervisor.processes import LONGEST_LINE
@@ -313,7 +314,7 @@ class Supervisor:
         elif isinstance(message, Replace):
             answer = Reply(error=restarts.find_refused(message.hosts, ()))
         elif isinstance(message, TakeStacks):
-            answer = await self.attempt.stacks.take(message)
+            answer = await take_stacks(self.attempt.processes, self.attempt.stalls, message)
         elif isinstance(message, Message):
             self.message(message.text)
         elif isinstance(message, NotStarted):

@@ -20,7 +20,6 @@ from node.supervisor.agents import Agents, HostAgent, wait_for
 from node.supervisor.attempts import restarts
 from node.supervisor.attempts.interruption import Interruption
 from node.supervisor.attempts.restarts import AttemptEnd
-from node.supervisor.attempts.stacks import StackRequests
 from node.supervisor.outcome import Outcome
 from node.supervisor.processes import DAEMON, JobProcess, Processes
 from node.supervisor.stalls import Stalls
@@ -70,7 +69,6 @@ class RunningAttempt:
         self.processes = Processes(order, hosts, first_process)
         self.outcome = Outcome(self.processes, tasks, message=job.message, warn=job.warn)
         self.stalls = Stalls(self.processes, tasks, job.report_stall, self.outcome.end_stalled, keep=job.keep_stacks)
-        self.stacks = StackRequests(self.processes)
         self.interruption = Interruption(order, hosts, tasks, job.message, self.outcome.decide)
         self.started_at: float | None = None
         self.ended_at: float | None = None
@@ -227,14 +225,7 @@ class RunningAttempt:
             self.note_exit(process, message)
         elif isinstance(message, Used):
             self.stalls.on_use(process, message)
-        else:
-            self.on_location(process, message)
-
-    def on_location(self, process: JobProcess, message: Placed) -> None:
-        """Handles a report about where a process is."""
-        if message.asked:
-            self.stacks.on_message(replace(message, location=self.stalls.complete(process, message.location)))
-        else:
+        elif not message.asked:
             self.stalls.on_location(process, message.location)
 
     def on_numbers(self, agent: HostAgent, message: Reported) -> None:

@@ -1,31 +1,42 @@
 """Requests for the stacks of a job's processes, which several users may make at the same time."""
 
 import asyncio
+import subprocess
+import sys
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from job_channels import make_agents, make_order
 from node.job.stacks import Location
+from node.supervisor.agents import HostAgent
 from node.supervisor.attempts import stacks
 from node.supervisor.processes import Processes
 from node.wire import Placed, Stacks, TakeStack, TakeStacks
 
 
-def test_two_requests_at_the_same_time_are_both_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_requests_at_the_same_time_get_their_own_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stacks, "ANSWERS_S", 0.5)
     order = make_order()
     agents = make_agents(order)
     processes = Processes(order, agents)
-    processes.add("worker", "node-0").pid = 7
+    process = processes.add("worker", "node-0")
+    process.pid = 7
+    stalls = cast("Any", SimpleNamespace(complete=lambda _process, location: location))
 
-    async def ask_twice() -> tuple[Stacks, Stacks]:
-        requests = stacks.StackRequests(processes)
+    async def ask_twice(child: "subprocess.Popen[bytes]") -> list[Stacks]:
+        agent = process.agent = HostAgent(order.hosts[0], child, is_here=True)
 
         def put(message: TakeStack) -> None:
-            answer = Placed(message.p, Location(text="train.py:7"), asked=True)
-            asyncio.get_running_loop().call_later(0.02, requests.on_message, answer)
+            answer = Placed(message.p, Location(text=f"native {message.native}"), message.asked)
+            for _ in range(2):  # the second one is a mistake of the node
+                asyncio.get_running_loop().call_later(0.05 if message.native else 0.02, agent.note, answer)
 
-        agents["node-0"].put = put
-        return await asyncio.gather(requests.take(TakeStacks()), requests.take(TakeStacks(native=True)))
+        monkeypatch.setattr(agent, "put", put)
+        requests = (TakeStacks(native=True), TakeStacks())
+        return await asyncio.gather(*(stacks.take_stacks(processes, stalls, one) for one in requests))
 
-    assert [answer.stacks[0].location.text for answer in asyncio.run(ask_twice())] == ["train.py:7"] * 2
+    with subprocess.Popen([sys.executable, "-c", ""]) as child:
+        answers = asyncio.run(ask_twice(child))
+    assert [one.stacks[0].location.text for one in answers] == ["native True", "native False"]
