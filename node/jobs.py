@@ -39,7 +39,6 @@ from collections.abc import Sequence
 from typing import IO, Any
 
 from foundation.decode import decode
-from foundation.file_lock import FileLock
 from node import health, job_folder, wire
 from node.engines.schedulers import SCHEDULERS
 from node.job.samples import find_since
@@ -141,27 +140,18 @@ def submit(order: Order, supervisor: "subprocess.Popen[bytes]", log: IO[bytes]) 
         job_folder.prune(records)
         newest = max([record.submitted_at for record in records] + [0.0])
         order.before = tuple(one.id for one in waiting)
-        record = Record(
-            spec=order.spec,
-            nodes=order.hosts,
-            state="queued" if waiting else "starting",
-            submitted_at=order.submitted_at or max(time.time(), newest + 0.001),
-            started_at=order.attempts[0].started_at if order.attempts else None,
-        )
         os.makedirs(job_folder.path(job), mode=0o700)
         try:
-            with FileLock(job_folder.path(job, "starting")) as starting:
-                starting.take_now()
-                if order.submitted_at is not None:
-                    job_log.restore(job, log)
-                job_folder.write_record(record)
-                hand_over(order, supervisor)
+            if order.submitted_at is not None:
+                job_log.restore(job, log)
+            order.submitted_at = order.submitted_at or max(time.time(), newest + 0.001)
+            hand_over(order, supervisor)
         except OSError as error:
             shutil.rmtree(job_folder.path(job), ignore_errors=True)
             if error.filename is None and error.errno is not None:
                 raise OSError(error.errno, error.strerror, job_folder.path(job)) from error
             raise
-        return Submitted(job=job, state=record.state)
+        return Submitted(job=job, state="queued" if waiting else "starting")
 
 
 def waits_for(order: Order, other: Record) -> bool:

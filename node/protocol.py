@@ -227,8 +227,9 @@ class Order(Struct, kw_only=True):
     calls `jobs.py replace`; () for none.
     authorities: certificates of the S3 endpoint's private CA, as PEM, for AWS_CA_BUNDLE; None if it has none.
     before: the ids of the jobs that the job waits for; jobs.py sets it.
-    attempts, submitted_at: for a job whose head was lost, and which continues on another one: its attempts so far, and
-    when the first head accepted it. first_process: the number of the first process that starts, after those in its log.
+    attempts: those so far of a job whose head was lost, and which continues on another one. submitted_at: when the
+    first head accepted it; for other jobs, jobs.py sets it. first_process: the number of the first process that starts,
+    after those in its log.
     """
 
     spec: JobSpec

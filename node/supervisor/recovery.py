@@ -25,11 +25,11 @@ LOOK_S = 1.0  # for a process that only checks whether the lock is held
 
 
 def is_alive(job: str) -> bool:
-    """Whether a supervisor runs this job, or is about to."""
+    """Whether a supervisor runs this job."""
     record = job_folder.read_record(job)
     if record is None or record.has_ended:
         return False
-    return any(is_held(job_folder.path(job, name)) for name in ("starting", "lock")) or find_elsewhere(record) != ""
+    return is_held(job_folder.path(job, "lock")) or find_elsewhere(record) != ""
 
 
 def find_elsewhere(record: Record) -> str:

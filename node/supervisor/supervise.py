@@ -9,6 +9,7 @@ import contextlib
 import os
 import signal
 import sys
+import time
 
 from foundation.decode import decode
 from foundation.file_lock import FileLock
@@ -28,13 +29,18 @@ def main() -> int:
     order = decode(line, Order)
     leave(order.tree)
     held = FileLock(job_folder.path(order.spec.id, "lock"))
-    has_it = held.take(LOCK_TIMEOUT_S)
-    record = job_folder.read_record(order.spec.id)  # with the lock, no other process writes it
-    if not has_it or record is None or record.has_ended:
-        sys.exit(f"{order.spec.id}: another supervisor runs this job, or has ended it")
+    if not held.take(LOCK_TIMEOUT_S):
+        sys.exit(f"{order.spec.id}: another supervisor runs this job")
     process_tree.raise_open_files("auto")  # a process of the job needs two
     pid = os.getpid()
-    record.supervisor = protocol.Supervisor(pid=pid, start_time=process_tree.start_time(pid), host=os.uname().nodename)
+    record = Record(
+        spec=order.spec,
+        nodes=order.hosts,
+        state="queued" if order.before else "starting",
+        submitted_at=order.submitted_at or time.time(),
+        started_at=order.attempts[0].started_at if order.attempts else None,
+        supervisor=protocol.Supervisor(pid=pid, start_time=process_tree.start_time(pid), host=os.uname().nodename),
+    )
     return asyncio.run(supervise(order, record))
 
 

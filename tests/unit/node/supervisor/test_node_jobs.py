@@ -48,7 +48,7 @@ def test_a_job_of_one_worker_and_its_record(job_host: LocalHead) -> None:
     assert (spec["env"], spec["owner"], spec["code"], spec["name"]) == ({"A_TOKEN": "***"}, "me", "abc", "name")
     assert [(role["role"], role["rank"], role["exit_code"]) for role in listed["roles"]] == [("worker", 0, 3)]
     names = sorted(path.name for path in job_host.folder().iterdir() if path.suffix != ".err")
-    assert names == ["events", "files", "lock", "notice", "output", "placed", "placing-1", "record.json", "starting"]
+    assert names == ["events", "files", "lock", "notice", "output", "placed", "placing-1", "record.json"]
 
 
 def test_one_job_runs_at_a_time_and_others_in_their_order(job_host: LocalHead) -> None:
