@@ -65,16 +65,16 @@ class Outcome:
 
     def fail(self, error: str, *, final: bool = False) -> None:
         """Fails the attempt for a reason other than the exit code of one of its processes. final: see AttemptEnd."""
-        self.decide(AttemptEnd("failed", 1, error, "error", final=final))
+        self.decide(AttemptEnd(1, error, "error", final=final))
 
     def stop(self, why: str = "stopped") -> None:
         """Ends the job before its own end."""
-        self.decide(AttemptEnd("stopped", STOPPED, why, "stopped"))
+        self.decide(AttemptEnd(STOPPED, why, "stopped"))
 
     def lose(self, host: str, why: str) -> None:
         """Ends the attempt because a node is lost, even if an error of its processes was noticed first."""
         self.lost_hosts[host] = f"it {why}"
-        self.decide(AttemptEnd("failed", 1, f"{host} {why}", "lost", lost=(host,)))
+        self.decide(AttemptEnd(1, f"{host} {why}", "lost", lost=(host,)))
 
     # -- start ---------------------------------------------------------------------------------------------------
 
@@ -139,12 +139,12 @@ class Outcome:
 
     def expire(self, error: str, *, final: bool = False) -> None:
         """Ends the job because its time is over: max_duration, or the walltime of a batch scheduler."""
-        self.decide(AttemptEnd("failed", OVERTIME, error, "overtime", final=final))
+        self.decide(AttemptEnd(OVERTIME, error, "overtime", final=final))
 
     def end_stalled(self, error: str) -> None:
         """Ends the attempt because no worker has made progress for stall_timeout."""
         is_loss = self._order.train.on_stall == "requeue"
-        self.decide(AttemptEnd("failed", OVERTIME, error, "stalled" if is_loss else "error"))
+        self.decide(AttemptEnd(OVERTIME, error, "stalled" if is_loss else "error"))
 
     # -- kv-store ------------------------------------------------------------------------------------------------
 
@@ -225,7 +225,7 @@ class Outcome:
         """Ends the attempt if this was the last process that counts."""
         is_last = self._order.train.ends_with == "rank 0" and process.role == "worker" and process.rank == 0
         if (is_last and process.succeeded) or (is_done and self._processes.all_ended()):
-            self.decide(AttemptEnd("done", 0, None, "done"))
+            self.decide(AttemptEnd(0, None, "done"))
         elif is_done:
             if self._early is not None:
                 self._early.cancel()
@@ -235,7 +235,7 @@ class Outcome:
         """Ends the attempt: all workers are done, but none has told the servers to stop."""
         if self._lacks_kv_store():
             self._warn_of_kv_store()
-        self.decide(AttemptEnd("done", 0, None, "done"))
+        self.decide(AttemptEnd(0, None, "done"))
 
     def _are_dismissed(self) -> bool:
         """Whether the workers have freed their kv-stores, as at the end of a function that created one.
@@ -262,4 +262,4 @@ class Outcome:
         failed.sort(key=lambda process: (process.signal not in CRASHES, is_of_peer(process.last_lines)))
         if self.decided is None:
             self.culprit = failed[0]
-        self.decide(AttemptEnd("failed", failed[0].exit_code or 1, self._processes.describe_failures(failed), "error"))
+        self.decide(AttemptEnd(failed[0].exit_code or 1, self._processes.describe_failures(failed), "error"))

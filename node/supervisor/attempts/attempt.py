@@ -5,6 +5,7 @@ It ends when `outcome` has decided how. The supervisor then decides whether anot
 
 import asyncio
 import time
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
 AGENTS_END_S = 5.0
 LAST_OUTPUT_S = 2.0  # from the end of a job's processes on a host to the end of the connection
 STOP_COPY_S = 15.0  # of the job's files to S3: less than `cluster stop` waits
-ProcessReport = Started | Bar | Joined | Exited | Used | Placed
+ProcessReport = Output | Started | Bar | Joined | Exited | Used | Placed
 
 
 class RunningAttempt:
@@ -121,12 +122,12 @@ class RunningAttempt:
 
     def on_message(self, agent: HostAgent, message: Any) -> None:
         """Handles a message of an agent."""
-        if isinstance(message, Output):
-            self.on_output(message)
-        elif isinstance(message, Announced):
+        if isinstance(message, Announced):
             self.announce(agent, message)
         elif isinstance(message, ProcessReport):
-            self.on_report(message)
+            process = self.processes.by_number(message.p)
+            if process is not None:
+                self.on_report(process, message)
         elif isinstance(message, Ping) and message.is_copying:
             self.outcome.note_copying()
         elif isinstance(message, VolumeDead):
@@ -138,14 +139,11 @@ class RunningAttempt:
         elif isinstance(message, Sampled):
             self._job.samples.put(replace(message.sample, host=agent.host.name))
 
-    def on_output(self, message: Output) -> None:
+    def on_output(self, process: JobProcess, lines: Iterable[str]) -> None:
         """Handles lines of a process's output."""
-        process = self.processes.by_number(message.p)
-        if process is None:
-            return
         if process.role == "launcher" and (self.is_over or self.outcome.failed):
             return  # such as torchrun's own traceback: the user already sees the reason
-        for text in message.lines:
+        for text in lines:
             self._job.log.put_line(process.number, text)
             process.last_line = text.strip() or process.last_line
             process.last_lines.append(text[:LONGEST])
@@ -210,12 +208,11 @@ class RunningAttempt:
             log.put(p=process.number, rank=process.rank)
         self._job.save_soon()
 
-    def on_report(self, message: ProcessReport) -> None:
+    def on_report(self, process: JobProcess, message: ProcessReport) -> None:
         """Handles a report about a process."""
-        process = self.processes.by_number(message.p)
-        if process is None:
-            return
-        if isinstance(message, Started):
+        if isinstance(message, Output):
+            self.on_output(process, message.lines)
+        elif isinstance(message, Started):
             self.note_start(process, message.pid)
         elif isinstance(message, Bar):
             self.on_bar(process, message.text)
@@ -280,7 +277,7 @@ class RunningAttempt:
     @property
     def ending(self) -> AttemptEnd:
         """How it has ended. If the end of a node was announced, this explains all later failures."""
-        found = self.outcome.decided or AttemptEnd("failed", 1, None, "error")
+        found = self.outcome.decided or AttemptEnd(1, None, "error")
         if found.reason == "error" and not found.final and self.interruption.hosts:
             return replace(found, reason="notice", lost=self.interruption.hosts)
         return found

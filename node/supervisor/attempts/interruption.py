@@ -90,4 +90,4 @@ class Interruption:
     def _end(self) -> None:
         self._has_ended = True
         error = f"{' and '.join(self.hosts)}: interrupted by EC2 (spot notice)"
-        self._decide(AttemptEnd("failed", 1, error, "notice", lost=self.hosts))
+        self._decide(AttemptEnd(1, error, "notice", lost=self.hosts))

@@ -27,12 +27,16 @@ class AttemptEnd(Struct, frozen=True):
     own, such as a full disk.
     """
 
-    state: JobState
     exit_code: int
     error: str | None
     reason: EndReason
     lost: tuple[str, ...] = ()
     final: bool = False
+
+    @property
+    def state(self) -> JobState:
+        """The state of the job, if no other attempt follows."""
+        return self.reason if self.reason in ("done", "stopped") else "failed"
 
 
 Next = Literal["end", "wait", "again"]
@@ -70,7 +74,7 @@ def plan_next(order: Order, ending: AttemptEnd, lost: Sequence[str], left: Left,
     left: the processes that remain on its hosts; if any remain on a host that is not lost, the job ends. before: the
     earlier attempts.
     """
-    if ending.final or ending.state in ("done", "stopped") or ending.reason == "overtime":
+    if ending.final or ending.reason in ("done", "stopped", "overtime"):
         return "end"
     if any(name not in lost for name in left):
         return "end"

@@ -64,7 +64,7 @@ def test_workers_that_fail_at_the_same_time_are_counted(job: Job) -> None:
     job.exits(0, 3)
     job.wait(0.0)
     error = "2 workers failed; first: worker on node-1 (process 2) ended with exit code 7"
-    assert job.outcome.decided == AttemptEnd("failed", 7, error, "error")
+    assert job.outcome.decided == AttemptEnd(7, error, "error")
 
 
 def test_a_killed_worker_is_named_not_one_that_lost_its_connection_to_it(job: Job) -> None:
@@ -72,7 +72,7 @@ def test_a_killed_worker_is_named_not_one_that_lost_its_connection_to_it(job: Jo
     job.ends(job.workers[1], 137, 9)
     job.wait(outcome.GATHER_S)
     error = "2 workers failed; first: worker on node-1 (process 2) was killed by signal 9"
-    assert job.outcome.decided == AttemptEnd("failed", 137, error, "error")
+    assert job.outcome.decided == AttemptEnd(137, error, "error")
 
 
 def test_a_worker_that_fails_first_is_named_not_one_that_complains_about_it(job: Job) -> None:
@@ -169,7 +169,7 @@ def test_running_servers_at_the_end_mean_workers_without_a_kv_store(
     job.exits(1, 0)
     assert job.outcome.decided is None
     job.wait(outcome.REAP_GRACE_S)
-    assert job.outcome.decided == AttemptEnd("done", 0, None, "done")
+    assert job.outcome.decided == AttemptEnd(0, None, "done")
     assert list(warned) == ["kv-store"] * is_warned_of
 
 
@@ -195,7 +195,7 @@ def test_the_end_waits_for_a_process_that_is_announced_late(job: Job) -> None:
         job.ends(process, 0)
     assert job.outcome.decided is None
     job.ends(job._add("server", "node-1", 3), 0)
-    assert job.outcome.decided == AttemptEnd("done", 0, None, "done")
+    assert job.outcome.decided == AttemptEnd(0, None, "done")
 
 
 def test_a_server_that_fails_after_the_workers_is_only_reported(job: Job) -> None:
@@ -207,7 +207,7 @@ def test_a_server_that_fails_after_the_workers_is_only_reported(job: Job) -> Non
     job.ends(server, 5)
     assert messages == ["server on node-1 (process 3) ended with exit code 5, after all workers had finished"]
     job.ends(job.scheduler, 0)
-    assert job.outcome.decided == AttemptEnd("done", 0, None, "done")
+    assert job.outcome.decided == AttemptEnd(0, None, "done")
 
 
 def test_workers_may_continue_without_their_kv_stores(job: Job) -> None:
@@ -235,7 +235,7 @@ def test_a_job_ends_after_its_longest_time(timers: Timers) -> None:
     job = Job(timers, max_duration=60)
     job.outcome.watch_duration(60.0)
     job.wait(60.0)
-    assert job.outcome.decided == AttemptEnd("failed", 124, "ran longer than max_duration (1m)", "overtime")
+    assert job.outcome.decided == AttemptEnd(124, "ran longer than max_duration (1m)", "overtime")
 
 
 def test_a_node_that_sends_no_messages_is_lost(job: Job) -> None:

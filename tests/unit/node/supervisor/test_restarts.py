@@ -29,13 +29,13 @@ OWN = JobHost(
     workers=1,
     own_host=HostSettings(user="me", port=2222, python="python", code_dir="/c", cwd="/", command=("true",)),
 )
-DONE = AttemptEnd("done", 0, None, "done")
-STOPPED = AttemptEnd("stopped", 130, "stopped", "stopped")
-ERROR = AttemptEnd("failed", 7, "worker 0 failed", "error")
-OVERTIME = AttemptEnd("failed", 124, "too long", "overtime")
-NOTICE = AttemptEnd("failed", 1, "node-1: interrupted", "notice", lost=("node-1",))
-STALLED = AttemptEnd("failed", 124, "no worker made progress", "stalled")
-FULL = AttemptEnd("failed", 1, "no space left", "error", final=True)
+DONE = AttemptEnd(0, None, "done")
+STOPPED = AttemptEnd(130, "stopped", "stopped")
+ERROR = AttemptEnd(7, "worker 0 failed", "error")
+OVERTIME = AttemptEnd(124, "too long", "overtime")
+NOTICE = AttemptEnd(1, "node-1: interrupted", "notice", lost=("node-1",))
+STALLED = AttemptEnd(124, "no worker made progress", "stalled")
+FULL = AttemptEnd(1, "no space left", "error", final=True)
 GONE = {"node-1": [(0, "could not be searched: no answer")]}
 STUCK = {"node-0": [(77, "python train.py")]}
 
