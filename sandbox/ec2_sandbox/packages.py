@@ -11,13 +11,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from ec2_sandbox.errors import SandboxError
-from ec2_sandbox.hosts.hosts import words_inside
+from ec2_sandbox.hosts.inside import words_inside
 from ec2_sandbox.paths import HostStatus
 
 FETCH_TIMEOUT_S = 1800
 MAX_THREADS = 8
 SEEN_AT = Path("/run/host/packages")
-ENVIRONMENT = ("PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "DEBIAN_FRONTEND=noninteractive")
+INSTALL = "/usr/lib/ec2-sandbox/install-packages"  # in hosts/root
 LOCK_TIMEOUT_S = 300  # another apt-get, such as unattended-upgrades, may run
 
 
@@ -64,12 +64,8 @@ def install(folder: Path, hosts: Sequence[HostStatus]) -> None:
 
 
 def _install(folder: Path, host: HostStatus) -> None:
-    files = [str(SEEN_AT / folder.name / path.name) for path in folder.glob("*.deb")]
     assert host.pid is not None  # noqa: S101 -- it runs
-    words = words_inside(host.pid, "env", "--ignore-environment", *ENVIRONMENT, "dpkg", "--install", *files)
-    done = _run(words)
-    if done.returncode != 0:  # a package may need another package to be configured before it (Pre-Depends)
-        done = _run(words)
+    done = _run(words_inside(host.pid, INSTALL, str(SEEN_AT / folder.name)))
     if done.returncode != 0:
         message = "\n".join(done.stdout.splitlines()[-10:])
         raise SandboxError(f"Could not install the packages on {host.instance_id}:\n{message}")

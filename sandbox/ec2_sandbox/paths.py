@@ -26,6 +26,7 @@ from ec2_sandbox.hosts import cgroups
 
 # An argument of process 1 of an ordinary user's namespaces (rootless.py). The next argument is the user's STATE_ROOT.
 USERS_MARK = "ec2-sandbox-user"
+PYTHON = "/usr/bin/python3"  # the machine's own, which hosts have, too
 # No bucket's name begins with a dot.
 CHECKIP_PATH = "/.sandbox/checkip"
 CONTROL_TIMEOUT_S = 30.0

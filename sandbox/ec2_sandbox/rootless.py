@@ -14,8 +14,8 @@ import sys
 from pathlib import Path
 
 from ec2_sandbox.errors import SandboxError
-from ec2_sandbox.hosts.hosts import PYTHON, add_sbin, sudo_command
-from ec2_sandbox.paths import USERS_MARK, find_processes, paths_of, read_arguments
+from ec2_sandbox.hosts.hosts import add_sbin, sudo_command
+from ec2_sandbox.paths import PYTHON, USERS_MARK, find_processes, paths_of, read_arguments
 from ec2_sandbox.progress import Event, Report
 from ec2_sandbox.sudo import AGAIN
 

@@ -19,8 +19,8 @@ from ec2_sandbox import control, rootless
 from ec2_sandbox.cli.settings import make_settings
 from ec2_sandbox.errors import NotFoundError, SandboxError
 from ec2_sandbox.faults import Fault, fault, parse_fault, render_fault
-from ec2_sandbox.hosts.files import PATH
-from ec2_sandbox.hosts.hosts import Folder, words_inside
+from ec2_sandbox.hosts.hosts import Folder
+from ec2_sandbox.hosts.inside import words_inside
 from ec2_sandbox.paths import HostStatus, paths_of
 from ec2_sandbox.progress import Report, silent
 
@@ -260,10 +260,9 @@ class Host(HostStatus):
         """
         if self.pid is None:
             raise SandboxError(f"{self.instance_id} is {self.state}, and has no running host.")
-        environment = ("env", "--ignore-environment", f"PATH={PATH}", "HOME=/root", "LANG=C.UTF-8")
         return subprocess.run(
-            words_inside(self.pid, "--wd=/", "--", *environment, *words), input=stdin,
-            capture_output=True, text=True, errors="replace", check=check, timeout=timeout_s,
+            words_inside(self.pid, *words), input=stdin, capture_output=True, text=True, errors="replace", check=check,
+            timeout=timeout_s,
         )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ unknown images, key pairs and instance types and for security groups in use.
 
 import itertools
 import threading
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
 from ipaddress import IPv4Network
 from typing import TYPE_CHECKING, Any, cast
@@ -33,7 +33,6 @@ from ec2_sandbox.api.reservations import CapacityReservations
 from ec2_sandbox.api.volumes import SandboxSnapshot, SandboxVolume, check_attachable
 from ec2_sandbox.config import GRANTED, Market, SandboxConfig
 from ec2_sandbox.faults import FaultBook
-from ec2_sandbox.hosts.network import Group, Rule
 
 if TYPE_CHECKING:
     from ec2_sandbox.api.regions import Regions
@@ -373,57 +372,3 @@ class PublicAddresses:
             if str(address) not in used:
                 return str(address)
         raise EC2ClientError("InsufficientAddressCapacity", "The sandbox has no free public address.")
-
-
-def read_groups(backend: "Regions", wanted: Iterable[str]) -> tuple[Group, ...]:
-    """Returns the groups with these ids, and all groups that their rules refer to."""
-    everything = {group.id: group for groups in backend.groups.values() for group in groups.values()}
-    members = _members_of(backend)
-    found: dict[str, Group] = {}
-    waiting = list(wanted)
-    while waiting:
-        group_id = waiting.pop()
-        if group_id in found or group_id not in everything:
-            continue
-        group = everything[group_id]
-        found[group_id] = Group(
-            id=group_id,
-            ingress=tuple(_read_rules(backend, group.ingress_rules)),
-            egress=tuple(_read_rules(backend, group.egress_rules)),
-            members=tuple(members.get(group_id, ())),
-        )
-        waiting += [
-            rule.peer for rule in (*found[group_id].ingress, *found[group_id].egress) if isinstance(rule.peer, str)
-        ]
-    return tuple(found.values())
-
-
-def _members_of(backend: "Regions") -> dict[str, list[str]]:
-    members: dict[str, list[str]] = {}
-    for interface in backend.enis.values():
-        for group in interface.group_set:
-            members.setdefault(group.id, []).append(str(interface.private_ip_address))
-    return members
-
-
-def _read_rules(backend: "Regions", rules: Iterable[Any]) -> Iterator[Rule]:
-    """Yields the rules, except those for IPv6 addresses, which the sandbox does not have."""
-    for rule in rules:
-        for peer in _peers_of(backend, rule):
-            yield Rule(
-                protocol=str(rule.ip_protocol),
-                peer=peer,
-                from_port=-1 if rule.from_port is None else int(rule.from_port),
-                to_port=-1 if rule.to_port is None else int(rule.to_port),
-            )
-
-
-def _peers_of(backend: "Regions", rule: Any) -> Iterator[IPv4Network | str]:
-    if rule.cidr_ipv4:
-        yield IPv4Network(rule.cidr_ipv4, strict=False)
-    if rule.source_group.get("GroupId"):
-        yield rule.source_group["GroupId"]
-    prefix_list = backend.managed_prefix_lists.get(rule.prefix_list_id) if rule.prefix_list_id else None
-    if prefix_list is not None and prefix_list.address_family == "IPv4":
-        for entry in prefix_list.entries.get(prefix_list.version or 0) or []:
-            yield IPv4Network(entry["Cidr"], strict=False)

@@ -1,6 +1,5 @@
-"""Approximate prices of instances, in a small table.
+"""Approximate prices of instances: prices.toml has those on demand.
 
-On-demand Linux in us-east-1, in dollars per hour, as of 2025. The exact prices: https://aws.amazon.com/ec2/pricing/on-demand/
 Spot prices are invented: a share of the on-demand price that differs by type and zone.
 
 Implements GetProducts of AWS's price list service, which moto lacks, for on-demand Linux, gp3 volumes and snapshots:
@@ -10,42 +9,20 @@ https://docs.aws.amazon.com/aws-cost-management/latest/APIReference/API_pricing_
 import datetime as dt
 import hashlib
 import json
+import tomllib
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from moto.ec2.models.instance_types import INSTANCE_TYPES
 
 from ec2_sandbox.api.refusals import Refusal, RefusedError
 
-# In most families, the price is proportional to the size. The unit here is one xlarge.
-UNITS = {"large": 0.5, "xlarge": 1, "2xlarge": 2, "4xlarge": 4, "8xlarge": 8, "9xlarge": 9, "12xlarge": 12,
-         "16xlarge": 16, "18xlarge": 18, "24xlarge": 24}  # fmt: skip
-SMALL = ("large", "xlarge", "2xlarge", "4xlarge")
-USUAL = (*SMALL, "8xlarge", "12xlarge", "16xlarge", "24xlarge")
-# By family: the price of an xlarge in dollars per hour, and the sizes.
-FAMILIES: dict[str, tuple[float, tuple[str, ...]]] = {
-    "c5": (0.17, (*SMALL, "9xlarge", "12xlarge", "18xlarge", "24xlarge")),
-    "c5n": (0.216, (*SMALL, "9xlarge", "18xlarge")),
-    "c6i": (0.17, USUAL), "c6a": (0.153, USUAL), "c7i": (0.1785, USUAL), "c6g": (0.136, USUAL[:-1]),
-    "m5": (0.192, USUAL), "m6i": (0.192, USUAL), "m7i": (0.2016, USUAL), "m6g": (0.154, USUAL[:-1]),
-    "r5": (0.252, USUAL), "r6i": (0.252, USUAL),
-}  # fmt: skip
-OTHERS = {
-    "t2.micro": 0.0116, "t3.nano": 0.0052, "t3.micro": 0.0104, "t3.small": 0.0208, "t3.medium": 0.0416,
-    "t3.large": 0.0832, "t3.xlarge": 0.1664, "t3.2xlarge": 0.3328, "t4g.micro": 0.0084, "m1.small": 0.044,
-    "g4dn.xlarge": 0.526, "g4dn.2xlarge": 0.752, "g4dn.4xlarge": 1.204, "g4dn.8xlarge": 2.176, "g4dn.12xlarge": 3.912,
-    "g4dn.16xlarge": 4.352, "g4dn.metal": 7.824,
-    "g5.xlarge": 1.006, "g5.2xlarge": 1.212, "g5.4xlarge": 1.624, "g5.8xlarge": 2.448, "g5.12xlarge": 5.672,
-    "g5.16xlarge": 4.096, "g5.24xlarge": 8.144, "g5.48xlarge": 16.288,
-    "g6.xlarge": 0.8048, "g6.2xlarge": 0.9776, "g6.4xlarge": 1.3232, "g6.8xlarge": 2.0144, "g6.12xlarge": 4.6016,
-    "g6.16xlarge": 3.3968, "g6.24xlarge": 6.6752, "g6.48xlarge": 13.3504,
-    "g6e.xlarge": 1.861, "g6e.2xlarge": 2.2421, "g6e.4xlarge": 3.0042, "g6e.8xlarge": 4.5286, "g6e.12xlarge": 10.4926,
-    "g6e.16xlarge": 7.5772, "g6e.24xlarge": 15.0656, "g6e.48xlarge": 30.1312,
-    "p3dn.24xlarge": 31.212, "p4d.24xlarge": 21.9576, "p4de.24xlarge": 27.4471, "p5.48xlarge": 55.04,
-    "p5en.48xlarge": 63.296, "p6-b200.48xlarge": 113.9328,
-}  # fmt: skip
-ON_DEMAND: dict[str, float] = OTHERS | {
-    f"{family}.{size}": round(price * UNITS[size], 4) for family, (price, sizes) in FAMILIES.items() for size in sizes
+_TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+ON_DEMAND: dict[str, float] = _TABLE["types"] | {
+    f"{name}.{size}": round(family["xlarge"] * _TABLE["units"][size], 4)
+    for name, family in _TABLE["families"].items()
+    for size in family["sizes"]
 }
 GP3_GIB_MONTH = 0.08  # dollars per GiB and month; https://aws.amazon.com/ebs/pricing/
 # The family, name, usage and dollars per GiB and month of what is stored.

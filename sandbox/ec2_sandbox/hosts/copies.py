@@ -13,7 +13,8 @@ from pathlib import Path
 from ec2_sandbox.api.regions import Regions
 from ec2_sandbox.api.volumes import SandboxSnapshot, SandboxVolume
 from ec2_sandbox.hosts import cgroups
-from ec2_sandbox.hosts.hosts import Host, copy_disk
+from ec2_sandbox.hosts.disks import make_image
+from ec2_sandbox.hosts.hosts import Host
 from ec2_sandbox.hosts.network import run_quietly
 from ec2_sandbox.paths import SandboxPaths
 
@@ -89,11 +90,8 @@ class Copies:
 
 def _copy(source: Path, target: Path, size_bytes: int) -> None:
     """Copies a disk, or nothing if it is blank. size_bytes: the size of the copy, if it is larger."""
-    if not source.exists():
-        return
-    copy_disk(source, target)
-    if size_bytes > target.stat().st_size:
-        os.truncate(target, size_bytes)
+    if source.exists():
+        make_image(target, size_bytes, source)
 
 
 def hold(host: Host, pid: int) -> None:

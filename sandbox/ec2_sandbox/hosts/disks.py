@@ -1,7 +1,7 @@
-"""The disks of EBS volumes that are attached to a host. Each disk is a sparse image file on the machine.
+"""The disks of hosts: root volumes, and EBS volumes that are attached. Each is a sparse image file on the machine.
 
-The fleet calls these functions in the main thread, under EC2's lock, and repeats them until they succeed: for each
-attached volume after each boot of its instance's host, and for each volume to detach.
+The fleet calls `attach_disk` and `detach_disk` in the main thread, under EC2's lock, and repeats them until they
+succeed: for each attached volume after each boot of its instance's host, and for each volume to detach.
 
 A disk is a loop device, which the kernel releases when neither the daemon nor a process of the host has it open. A host
 cannot create a device node that works, so disk_in_host.py adds one from outside.
@@ -9,10 +9,15 @@ cannot create a device node that works, so disk_in_host.py adds one from outside
 
 import os
 import stat
+import subprocess
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ec2_sandbox.hosts.hosts import PYTHON, Host
 from ec2_sandbox.hosts.network import CommandError, run_quietly
+from ec2_sandbox.paths import PYTHON
+
+if TYPE_CHECKING:
+    from ec2_sandbox.hosts.hosts import Host
 
 HELPER = Path(__file__).with_name("disk_in_host.py")
 
@@ -21,7 +26,7 @@ class DiskBusyError(OSError):
     """The host uses the disk. EC2 then shows the attachment as `busy`, and detaches the volume once it is unmounted."""
 
 
-def attach_disk(host: Host, volume_id: str, image: Path, size_bytes: int) -> None:
+def attach_disk(host: "Host", volume_id: str, image: Path, size_bytes: int) -> None:
     """Adds a volume's disk to a running host, unless the host already has it. Raises OSError, CommandError.
 
     image: the disk's image on the machine. It is created, blank, if the volume has never been attached.
@@ -42,7 +47,7 @@ def attach_disk(host: Host, volume_id: str, image: Path, size_bytes: int) -> Non
     host.disks[volume_id] = device
 
 
-def detach_disk(host: Host, volume_id: str) -> None:
+def detach_disk(host: "Host", volume_id: str) -> None:
     """Removes a volume's disk from a host, and closes it. Does nothing if the host does not have the disk.
 
     Raises DiskBusyError while the host uses the disk, or CommandError.
@@ -80,12 +85,32 @@ def is_open(number: int) -> bool:
     return False
 
 
-def make_image(image: Path, size_bytes: int) -> None:
-    """Creates a blank image, unless it exists."""
+def make_image(image: Path, size_bytes: int, source: Path | None = None, *, is_root: bool = False) -> None:
+    """Creates the image of a disk, unless it exists. Raises CommandError, OSError.
+
+    source: the image of which it is a copy, which may be larger; None for a blank one. is_root: with a file system.
+    """
     if image.exists():
         return
     image.parent.mkdir(mode=0o700, exist_ok=True)
     fresh = image.with_suffix(".new")
-    with fresh.open("wb") as file:
-        file.truncate(size_bytes)
+    if source is None:
+        fresh.write_bytes(b"")
+    else:
+        run_quietly(("cp", "--sparse=always", "--reflink=auto", str(source), str(fresh)))
+    with fresh.open("ab") as file:
+        file.truncate(max(size_bytes, file.tell()))
+    if is_root:
+        _fit_file_system(fresh, is_new=source is None)
     fresh.rename(image)
+
+
+def _fit_file_system(image: Path, *, is_new: bool) -> None:
+    if is_new:
+        # Without a journal, because hosts do not survive the machine.
+        run_quietly(("mkfs.ext4", "-q", "-F", "-m", "0", "-O", "^has_journal",
+                     "-E", "lazy_itable_init=1,nodiscard", str(image)))  # fmt: skip
+    else:
+        # resize2fs wants it; its code is 1 if it has made lost+found again.
+        subprocess.run(("e2fsck", "-f", "-p", str(image)), check=False, capture_output=True)
+        run_quietly(("resize2fs", str(image)))

@@ -64,7 +64,7 @@ class HostFaults:
         """Drops all packets between two hosts, including those of open connections."""
         with ec2.lock:
             one, other = self._pair("partition", parameters)
-            self._fleet.links.parted.add(frozenset((one, other)))
+            self._fleet.firewall.parted.add(frozenset((one, other)))
             self._fleet.enforce(self._backend)
         return f"{one} and {other} cannot reach each other"
 
@@ -72,9 +72,9 @@ class HostFaults:
         """Ends a partition."""
         with ec2.lock:
             one, other = self._pair("heal", parameters)
-            if frozenset((one, other)) not in self._fleet.links.parted:
+            if frozenset((one, other)) not in self._fleet.firewall.parted:
                 raise FaultError(f"heal: {one} and {other} are not partitioned")
-            self._fleet.links.parted.remove(frozenset((one, other)))
+            self._fleet.firewall.parted.remove(frozenset((one, other)))
             self._fleet.enforce(self._backend)
         return f"{one} and {other} can reach each other again"
 

@@ -5,6 +5,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import resources
+from pathlib import Path
 
 from ec2_sandbox.hosts.network import METADATA_ADDRESS
 from ec2_sandbox.hosts.system import Layer
@@ -16,199 +17,12 @@ LAST_HUMAN_UID = 60000  # login.defs: UID_MAX; 65534 is nobody
 GROUPS_OF_USER = ("adm", "sudo", "video", "render")
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-SSHD_CONFIG = f"""\
-# First, as in Ubuntu: sshd uses the first value of a setting.
-Include /etc/ssh/sshd_config.d/*.conf
-Port 22
-HostKey /etc/ssh/ssh_host_ed25519_key
-HostKey /etc/ssh/ssh_host_ecdsa_key
-# Without PAM, sshd would refuse accounts that have no password, such as those that useradd creates.
-UsePAM yes
-PasswordAuthentication no
-KbdInteractiveAuthentication no
-PermitRootLogin prohibit-password
-UseDNS no
-# The last one has the keys of EC2 Instance Connect.
-AuthorizedKeysFile .ssh/authorized_keys .ssh/authorized_keys2 /run/ec2-instance-connect/%u
-PrintMotd no
-AcceptEnv LANG LC_*
-SetEnv PATH={PATH} LANG=C.UTF-8
-Subsystem sftp internal-sftp
-"""
-
-# The machine's would count logins and look for systemd.
-PAM_SSHD = """\
-auth required pam_deny.so
-account required pam_permit.so
-session required pam_permit.so
-"""
-
-SUDOERS = f"""\
-Defaults env_reset
-Defaults secure_path="{PATH}"
-root ALL=(ALL:ALL) ALL
-%sudo ALL=(ALL:ALL) ALL
-@includedir /etc/sudoers.d
-"""
-
-# systemd(1), "Signals": SIGRTMIN+4 powers off, SIGRTMIN+5 reboots; 34 is the C library's SIGRTMIN (signal(7)).
-POWER_OFF_SIGNAL = 38
-REBOOT_SIGNAL = 39
-
-COMMAND = f"""\
-#!/bin/sh
-# Ends this host: shutdown [-h|-P|-H|-r] [-c] [now|+MINUTES] [MESSAGE], poweroff, halt, reboot.
-name=${{0##*/}}
-signal={POWER_OFF_SIGNAL}
-[ "$name" != reboot ] || signal={REBOOT_SIGNAL}
-waiting=/run/shutdown.pid
-when= cancel=
-for word in "$@"; do
-    case "$word" in
-    -r | --reboot) signal={REBOOT_SIGNAL} ;;
-    -h | -P | -H | --halt | --poweroff) signal={POWER_OFF_SIGNAL} ;;
-    -c) cancel=yes ;;
-    -*) ;;
-    *) [ -n "$when" ] || when=$word ;;
-    esac
-done
-if [ "$(id -u)" != 0 ]; then
-    echo "$name: must be root" >&2
-    exit 1
-fi
-if [ -e "$waiting" ]; then
-    kill -- "-$(cat "$waiting")" 2>/dev/null
-    rm -f "$waiting"
-fi
-[ -z "$cancel" ] || exit 0
-[ "$name" = shutdown ] || when=now
-case "${{when:-+1}}" in
-now | +0) exec kill -"$signal" 1 ;;
-+[0-9]*) seconds=$((${{when:-+1}} * 60)) ;;
-*)
-    echo "$name: cannot read the time $when" >&2
-    exit 1
-    ;;
-esac
-setsid sh -c "echo \\$\\$ >$waiting; sleep $seconds; kill -$signal 1" </dev/null >/dev/null 2>&1 &
-echo "Shutdown scheduled for $(date -d "+$seconds seconds"), use 'shutdown -c' to cancel."
-"""
-
-MOUNT_EXT4 = """\
-#!/bin/sh
-# mount(8) calls it for ext4: mount.ext4 DEVICE FOLDER [-sfnv] [-o OPTIONS]. The kernel lets only the machine's root
-# mount ext4, so this host does it with FUSE. umount returns before fuse2fs has closed the device.
-device=$1 folder=$2
-shift 2
-options=rw
-while getopts sfnvN:o: option; do [ "$option" != o ] || options=$OPTARG; done
-if ! command -v fuse2fs >/dev/null; then
-    echo "mount.ext4: the hosts need fuse2fs, and sshfs to share it: ec2-sandbox install fuse2fs sshfs" >&2
-    exit 1
-fi
-tries=0
-while pgrep -f "^fuse2fs .* $device " >/dev/null && [ $((tries += 1)) -lt 100 ]; do sleep 0.1; done
-exec fuse2fs -o "allow_other,default_permissions,$options" "$device" "$folder"
-"""
-
-NFS_PORT = 2049
-MOUNT_NFS = f"""\
-#!/bin/sh
-# mount(8) calls it for NFS: mount.nfs HOST:FOLDER FOLDER [-sfnv] [-o OPTIONS]. A host cannot load the kernel's NFS, so
-# it mounts the folder with FUSE, by SFTP without ssh; `exportfs` serves it. All files belong to the image's user.
-source=$1 folder=$2
-shift 2
-options=rw mode=rw
-while getopts sfnvN:o: option; do [ "$option" != o ] || options=$OPTARG; done
-case ",$options," in *,ro,*) mode=ro ;; esac
-if ! command -v sshfs >/dev/null; then
-    echo "mount.nfs: the sandbox's hosts need sshfs: ec2-sandbox install sshfs" >&2
-    exit 1
-fi
-uncached=dir_cache=no,attr_timeout=0,entry_timeout=0,negative_timeout=0
-exec sshfs -o "directport={NFS_PORT},allow_other,default_permissions,nosuid,nodev,uid=1000,gid=1000,$uncached,$mode" \\
-    "$source" "$folder"
-"""
-EXPORTFS = f"""\
-#!/usr/bin/python3 -Es
-# exportfs -ra: serves this host's folders to the addresses in /etc/exports.d, by SFTP without ssh. See mount.nfs.
-import glob, os, socket, sys
-
-
-def find_clients():
-    lines = [line for path in glob.glob("/etc/exports.d/*.exports") for line in open(path)]
-    return {{word.partition("(")[0] for line in lines for word in line.split()[1:]}}
-
-
-listener = socket.socket()
-listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-try:
-    listener.bind(("", {NFS_PORT}))
-except OSError:  # it serves already, and reads the exports for each client
-    sys.exit()
-listener.listen(64)
-if os.fork():
-    sys.exit()
-os.setsid()
-for number in range(3):
-    os.dup2(os.open(os.devnull, os.O_RDWR), number)
-while True:
-    client, (address, _) = listener.accept()
-    if address in find_clients() and os.fork() == 0:
-        if os.fork() == 0:
-            os.dup2(client.fileno(), 0)
-            os.dup2(client.fileno(), 1)
-            os.setgid(1000)
-            os.setuid(1000)
-            os.execv("/usr/lib/openssh/sftp-server", ["sftp-server"])
-        os._exit(0)
-    client.close()
-    try:
-        os.waitpid(-1, os.WNOHANG)
-    except ChildProcessError:
-        pass
-"""
-
-# The machine's own would find a container, in which cloud-init does not read /sys/class/dmi/id.
-DETECT_VIRT = """\
-#!/bin/sh
-found=amazon
-for word; do case $word in --container | -c) found=none ;; --quiet | -q) exec >/dev/null ;; esac; done
-echo "$found"
-[ "$found" != none ]
-"""
-
-
-# The program of the package docker-systemctl-replacement, which runs the commands of unit files without systemd. It
-# reads the files each time, and would check all of them for daemon-reload. Process 1 starts sshd again (pid1.py).
+# The files that are the same on every host, as they lie there: always, with-cloud-init and without-cloud-init.
+ROOT = Path(__file__).with_name("root")
+# Commands by other names.
+LINKS = {"poweroff": "shutdown", "halt": "shutdown", "reboot": "shutdown", "mount.nfs4": "mount.nfs"}
+# The program of the package docker-systemctl-replacement, which runs the commands of unit files without systemd.
 SYSTEMCTL_PROGRAM = "/usr/lib/ec2-sandbox/systemctl3.py"
-SYSTEMCTL = f"""\
-#!/bin/sh
-verb= unit=
-for word; do
-    case "$word" in
-    -*) ;;
-    *) if [ -z "$verb" ]; then verb=$word; elif [ -z "$unit" ]; then unit=${{word%.service}}; fi ;;
-    esac
-done
-# The program writes to /run even to answer a question.
-[ "$(id -u)" = 0 ] || exec sudo -n "$0" "$@"
-case "$verb $unit" in
-daemon-reload* | daemon-reexec*) exit 0 ;;
-"reboot " | "poweroff " | "halt ") exec "/usr/sbin/$verb" ;;
-*" ssh" | *" sshd")
-    case $verb in
-    restart | try-restart | reload | reload-or-restart | try-reload-or-restart) exec pkill -HUP -P 1 -x sshd ;;
-    start | enable | is-active | is-enabled | status) exec pgrep -a -P 1 -x sshd ;;
-    esac
-    ;;
-*.timer | *.socket | *.mount | *.path)
-    echo "systemctl: the sandbox's hosts have no systemd: only services can be started, not $unit" >&2
-    exit 1
-    ;;
-esac
-exec /usr/bin/python3 {SYSTEMCTL_PROGRAM} "$@"
-"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -351,18 +165,12 @@ def render_identity(full_name: str, private_ip: str, name_server: str, machine_i
         HostFile(path="/etc/hosts", content=hosts),
         HostFile(path="/etc/machine-id", content=f"{machine_id}\n", mode=0o444),
         HostFile(path="/etc/resolv.conf", content=f"nameserver {name_server}\nsearch {domain}\n"),
-        HostFile(path="/etc/environment", content=f'PATH="{PATH}"\n'),
     )
 
 
-def render_services(ca_pem: str) -> tuple[HostFile, ...]:
-    """Returns the settings of sshd and sudo, and the certificate of the sandbox's authority, which the host trusts."""
+def render_trust(ca_pem: str) -> tuple[HostFile, ...]:
+    """Returns the certificate of the sandbox's authority, which the host trusts."""
     return (
-        HostFile(path="/etc/ssh/sshd_config", content=SSHD_CONFIG),
-        HostFile(path="/etc/ssh/sshd_config.d/60-cloudimg-settings.conf", content="PasswordAuthentication no\n"),
-        HostFile(path="/etc/pam.d/sshd", content=PAM_SSHD),
-        HostFile(path="/etc/sudoers", content=SUDOERS, mode=0o440),
-        HostFile(path="/etc/sudoers.d/90-cloud-init-users", content=f"{USER} ALL=(ALL) NOPASSWD:ALL\n", mode=0o440),
         HostFile(path="/usr/local/share/ca-certificates/ec2-sandbox.crt", content=ca_pem),
         HostFile(path="/etc/ssl/certs/ca-certificates.crt", content=ca_pem, append=True),
     )
@@ -396,13 +204,18 @@ def _lines(lines: Iterable[str]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def render_commands() -> tuple[HostFile, ...]:
-    """Returns commands that replace the machine's: shutdown and its kin, mounts of volumes and NFS, and systemd's."""
-    files = dict.fromkeys(("shutdown", "poweroff", "halt", "reboot"), COMMAND)
-    files |= {"mount.ext4": MOUNT_EXT4, "mount.nfs": MOUNT_NFS, "mount.nfs4": MOUNT_NFS, "exportfs": EXPORTFS}
-    commands = {f"sbin/{name}": content for name, content in files.items()}
-    commands |= {"bin/systemd-detect-virt": DETECT_VIRT, "bin/systemctl": SYSTEMCTL}
+def read_root(name: str) -> Iterator[HostFile]:
+    """Yields the files of a folder in ROOT. Scripts are programs, and sudo refuses rules that others can write."""
+    for path in sorted(path for path in (ROOT / name).rglob("*") if path.is_file()):
+        content, is_rule = path.read_text(), "sudoers" in str(path)
+        mode = 0o755 if content.startswith("#!") else 0o440 if is_rule else 0o644
+        yield HostFile(path=f"/{path.relative_to(ROOT / name)}", content=content, mode=mode)
+
+
+def read_commands() -> tuple[HostFile, ...]:
+    """Returns commands and settings that replace the machine's, on every host."""
     return (
-        *(HostFile(path=f"/usr/{name}", content=content, mode=0o755) for name, content in commands.items()),
+        *read_root("always"),
+        *(HostFile(path=f"/usr/sbin/{name}", content=target, link=True) for name, target in LINKS.items()),
         HostFile(path=SYSTEMCTL_PROGRAM, content=(resources.files("systemctl2") / "systemctl3.py").read_text()),
     )

@@ -23,8 +23,8 @@ from ec2_sandbox.hosts.cloud_init import RUNNER, render_first_boot
 from ec2_sandbox.hosts.copies import Copies
 from ec2_sandbox.hosts.disks import DiskBusyError, attach_disk, detach_disk
 from ec2_sandbox.hosts.files import HostSpec
+from ec2_sandbox.hosts.firewall import Firewall
 from ec2_sandbox.hosts.hosts import BootError, Host
-from ec2_sandbox.hosts.links import Links
 from ec2_sandbox.hosts.network import CommandError, Network, mac_address_of
 from ec2_sandbox.hosts.system import copy_system, find_links, is_machines_root
 from ec2_sandbox.paths import HostStatus, SandboxPaths, Settings
@@ -167,7 +167,7 @@ class Fleet(PhantomFleet):
     def __init__(
         self, paths: SandboxPaths, settings: Settings, network: Network, book: FaultBook, wake: Callable[[], None]
     ) -> None:
-        self.links = Links(network)
+        self.firewall = Firewall(network)
         self._paths = paths
         self._settings = settings
         self.network = network
@@ -184,7 +184,7 @@ class Fleet(PhantomFleet):
         self._layers = copy_system(paths.system_dir, as_own=not self._is_machines_root)
         self._links = find_links()
         self._outer_cgroup = cgroups.find_own()
-        self._commands = files.render_commands()  # now: a package that is missing fails the start
+        self._commands = files.read_commands()  # now: a package that is missing fails the start
         self._accounts = files.render_accounts(Path("/etc/passwd").read_text(), Path("/etc/group").read_text())
 
     def _advance(self, instance: SandboxInstance) -> None:
@@ -239,7 +239,7 @@ class Fleet(PhantomFleet):
             *self._accounts,
             *files.render_home(instance.public_key),
             *files.render_identity(name, private_ip, network.name_server_of(ranges.private), uuid.uuid4().hex),
-            *files.render_services(self._ca_pem),
+            *files.render_trust(self._ca_pem),
             *self._commands,
             *render_first_boot(instance.id, read_user_data(instance), has_cloud_init=has_cloud_init),
         )
@@ -384,7 +384,7 @@ class Fleet(PhantomFleet):
     def enforce(self, backend: regions.Regions) -> None:
         """Applies the security groups to the hosts' links. Call it under EC2's lock."""
         off = [instance_id for instance_id, slot in self._slots.items() if slot.frozen]
-        self.links.refresh(backend, {instance_id: slot.number for instance_id, slot in self._slots.items()}, off)
+        self.firewall.refresh(backend, {instance_id: slot.number for instance_id, slot in self._slots.items()}, off)
 
     def _pid_of(self, instance_id: str, /) -> int | None:
         slot = self._slots.get(instance_id)
@@ -425,7 +425,7 @@ class Fleet(PhantomFleet):
             shutil.rmtree(path)
         self._slots.clear()
         self._last_consoles.clear()
-        self.links.parted.clear()
+        self.firewall.parted.clear()
 
     def end_all(self) -> None:
         """Ends all hosts and waits for them."""

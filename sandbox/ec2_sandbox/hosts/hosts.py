@@ -16,14 +16,14 @@ from typing import Literal
 
 from ec2_sandbox.errors import SandboxError
 from ec2_sandbox.hosts import cgroups
-from ec2_sandbox.hosts.files import PATH, POWER_OFF_SIGNAL, HostSpec
+from ec2_sandbox.hosts.disks import make_image
+from ec2_sandbox.hosts.files import PATH, HostSpec
 from ec2_sandbox.hosts.namespaces import check, libc
 from ec2_sandbox.hosts.network import CommandError, Network, run_quietly
 from ec2_sandbox.hosts.system import is_machines_root
-from ec2_sandbox.paths import SandboxPaths, wait_for_loop_devices, wait_until
+from ec2_sandbox.paths import PYTHON, SandboxPaths, wait_for_loop_devices, wait_until
 
 PID1 = Path(__file__).with_name("pid1.py")
-PYTHON = "/usr/bin/python3"
 BOOT_TIMEOUT_S = 60.0
 INSTALL_TIMEOUT_S = 900.0
 END_TIMEOUT_S = 10.0
@@ -86,7 +86,7 @@ class Host:
             deadline = time.monotonic() + (INSTALL_TIMEOUT_S if any(Path(spec.packages).iterdir()) else BOOT_TIMEOUT_S)
             try:
                 self._disk = Path(spec.disk)
-                make_disk(self._disk, spec.disk_bytes, spec.image)
+                make_image(self._disk, spec.disk_bytes, Path(spec.image) if spec.image else None, is_root=True)
                 if self.folder.cgroup:
                     cgroups.make(self.folder.cgroup, spec.first_uid or 0)
                 self._send(json.dumps(asdict(spec)))
@@ -133,7 +133,7 @@ class Host:
         """Asks the host to shut down, as EC2 does before it stops an instance, and then ends it."""
         self._ending.set()
         if self._first:
-            self._first.send(POWER_OFF_SIGNAL)
+            self._first.send(signal.SIGRTMIN + 4)  # systemd(1), "Signals"
             self._first.wait(SHUTDOWN_TIMEOUT_S)
         self.end()
 
@@ -203,41 +203,6 @@ def spawn(paths: SandboxPaths, instance_id: str) -> Host:
         )  # fmt: skip
     os.close(ready_write)
     return Host(folder, starter, ready_read)
-
-
-def copy_disk(source: Path, target: Path) -> None:
-    """Copies the disk of a host that does not run. Raises CommandError."""
-    target.parent.mkdir(exist_ok=True)
-    run_quietly(("cp", "--sparse=always", "--reflink=auto", str(source), f"{target}.new"))
-    Path(f"{target}.new").rename(target)
-
-
-def make_disk(disk: Path, disk_bytes: int, image: str = "") -> None:
-    """Creates a root volume, unless it exists: an empty one, or that of an image, which may be smaller."""
-    if disk.exists():
-        return
-    disk.parent.mkdir(mode=0o700, exist_ok=True)
-    fresh = disk.with_suffix(".new")
-    if image:
-        copy_disk(Path(image), fresh)
-        os.truncate(fresh, disk_bytes)
-        # resize2fs wants it; its code is 1 if it has made lost+found again.
-        subprocess.run(("e2fsck", "-f", "-p", str(fresh)), check=False, capture_output=True)
-        run_quietly(("resize2fs", str(fresh)))
-        fresh.rename(disk)
-        return
-    with fresh.open("wb") as stream:
-        stream.truncate(disk_bytes)
-    # Without a journal, because hosts do not survive the machine.
-    run_quietly(("mkfs.ext4", "-q", "-F", "-m", "0", "-O", "^has_journal",
-                 "-E", "lazy_itable_init=1,nodiscard", str(fresh)))  # fmt: skip
-    fresh.rename(disk)
-
-
-def words_inside(pid: int, *words: str) -> tuple[str, ...]:
-    """Returns the command that runs `words` in all namespaces of a host. pid: the machine's pid of its process 1."""
-    namespaces = ("--user", "--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup")
-    return ("nsenter", f"--target={pid}", *namespaces, *words)
 
 
 # --- requirements of the machine

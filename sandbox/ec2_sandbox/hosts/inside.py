@@ -1,4 +1,4 @@
-"""Runs programs inside a running host, as its root."""
+"""Runs programs inside a running host, as its root: for the daemon, the command line and the Python API."""
 
 import os
 import signal
@@ -8,18 +8,24 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ec2_sandbox.hosts.files import PATH
-from ec2_sandbox.hosts.hosts import words_inside
 
 TIMEOUT_S = 30
 POLL_S = 0.01
 
 
+def words_inside(pid: int, *words: str, **environment: str) -> tuple[str, ...]:
+    """Returns the command that runs `words` in all namespaces of a host. pid: the machine's pid of its process 1."""
+    namespaces = ("--user", "--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup")
+    variables = {"PATH": PATH, "HOME": "/root", "LANG": "C.UTF-8", **environment}
+    clean = ("env", "--ignore-environment", *(f"{name}={value}" for name, value in variables.items()))
+    return ("nsenter", f"--target={pid}", *namespaces, "--", *clean, *words)
+
+
 def start_inside(pid: int, words: Sequence[str], **environment: str) -> subprocess.Popen[bytes]:
     """Starts a program in a session of its own, with pipes. pid: the machine's pid of the host's process 1."""
     return subprocess.Popen(
-        words_inside(pid, "setsid", *words),
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd="/",
-        env={"PATH": PATH, "LANG": "C.UTF-8", **environment}, start_new_session=True,
+        words_inside(pid, "setsid", *words, **environment),
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
     )  # fmt: skip
 
 

@@ -40,6 +40,7 @@ from ec2_sandbox.hosts.namespaces import (
 )
 
 SSHD = ("/usr/sbin/sshd", "-D", "-E", "/var/log/auth.log", "-f", "/etc/ssh/sshd_config")
+INSTALL_PACKAGES = "/usr/lib/ec2-sandbox/install-packages"
 SSHD_RESTART_S = 0.1  # as in Ubuntu's ssh.service: Restart=on-failure, RestartSec=100ms
 SSHD_TIMEOUT_S = 10.0
 SSH_PORT = 22
@@ -114,14 +115,7 @@ def print_host_keys() -> None:
 def install_packages() -> None:
     """Installs the packages of `ec2-sandbox install`. dpkg's output goes to the console."""
     for folder in sorted(Path("/", PACKAGES).glob("[0-9]*")):
-        files = sorted(str(path) for path in folder.glob("*.deb"))
-        for _ in range(2):  # a package may need another package to be configured before it (Pre-Depends)
-            done = subprocess.run(
-                ("dpkg", "--install", *files), stdin=subprocess.DEVNULL, stderr=subprocess.STDOUT, check=False,
-                env={**ENVIRONMENT, "DEBIAN_FRONTEND": "noninteractive"},
-            )  # fmt: skip
-            if done.returncode == 0:
-                break
+        done = subprocess.run((INSTALL_PACKAGES, str(folder)), check=False, env=ENVIRONMENT)
         if done.returncode != 0:
             sys.exit(f"could not install the packages of ec2-sandbox install: dpkg ended with {done.returncode}")
 

@@ -117,8 +117,8 @@ def test_clear_is_a_start(sandbox: Sandbox) -> None:
 
 def test_hosts(sandbox: Sandbox) -> None:
     host = launch(sandbox)
-    assert host.run("sh", "-c", "id -u; hostname; cat", stdin="in").stdout.split() == [
-        "0", f"ip-{str(host.private_ip).replace('.', '-')}", "in",
+    assert host.run("sh", "-c", "id -u; hostname; pwd; ls -d .overlay; cat", stdin="in").stdout.split() == [
+        "0", f"ip-{str(host.private_ip).replace('.', '-')}", "/", ".overlay", "in",
     ]  # fmt: skip
     assert host.run("false", check=False).returncode == 1
     assert f"{host.instance_id}: booting" in host.console()

@@ -2,11 +2,14 @@
 
 import re
 from ipaddress import IPv4Network
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from moto.ec2.models.security_groups import SecurityGroupRule
 
 from ec2_sandbox.errors import SandboxError
-from ec2_sandbox.hosts.network import Cuts, Group, Rule, render_ruleset
+from ec2_sandbox.hosts.firewall import EVERYBODY, render_ruleset
 from ec2_sandbox.paths import PRIVATE_POOLS, PUBLIC_POOLS, choose_ranges, find_name_servers
 
 
@@ -45,42 +48,34 @@ def test_name_servers_in_resolv_conf(text: str, found: list[str]) -> None:
     assert find_name_servers(text) == found
 
 
-EVERYBODY = IPv4Network("0.0.0.0/0")
-
-
-def chain_of(ruleset: str, name: str) -> list[str]:
-    found = re.search(rf"^  chain {name} \{{\n(.*?)^  \}}", ruleset, re.MULTILINE | re.DOTALL)
-    assert found, f"{name} is not in\n{ruleset}"
+def render_chain(protocol: str, peer: str, low: int = -1, high: int = -1) -> list[str]:
+    """What the chain of a group contains that has one rule. peer: a network, or a security group."""
+    of_group = {"GroupId": peer} if peer.startswith("sg-") else None
+    network = {"CidrIp": peer} if of_group is None else None
+    rule = SecurityGroupRule(None, protocol, "sg-1", str(low), str(high), network, of_group)
+    group: Any = SimpleNamespace(id="sg-1", ingress_rules=[rule], egress_rules=[])
+    ruleset = render_ruleset([group], {}, members={}, prefix_lists={})
+    found = re.search(r"^  chain sg_1_in \{\n(.*?)^  \}", ruleset, re.MULTILINE | re.DOTALL)
+    assert found, ruleset
     return [line.strip() for line in found.group(1).splitlines()]
-
-
-def group_with(*ingress: Rule, members: tuple[str, ...] = ()) -> Group:
-    return Group(id="sg-1", ingress=ingress, egress=(), members=members)
 
 
 @pytest.mark.parametrize(
     ("rule", "rendered"),
     [
-        (Rule(protocol="-1", peer=EVERYBODY), "accept"),
-        (Rule(protocol="-1", peer="sg-1"), "ip saddr @sg_1 accept"),
-        (Rule(protocol="tcp", peer=EVERYBODY, from_port=22, to_port=22), "tcp dport 22 accept"),
-        (Rule(protocol="tcp", peer=EVERYBODY, from_port=0, to_port=65535), "ip protocol 6 accept"),
-        (Rule(protocol="tcp", peer=IPv4Network("10.0.0.0/8")), "ip saddr 10.0.0.0/8 ip protocol 6 accept"),
-        (Rule(protocol="icmp", peer=EVERYBODY, from_port=8), "icmp type 8 accept"),
-        (Rule(protocol="icmp", peer=EVERYBODY, from_port=3, to_port=4), "icmp type 3 icmp code 4 accept"),
+        (("-1", EVERYBODY), "accept"),
+        (("-1", "sg-1"), "ip saddr @sg_1 accept"),
+        (("tcp", EVERYBODY, 22, 22), "tcp dport 22 accept"),
+        (("tcp", EVERYBODY, 0, 65535), "ip protocol 6 accept"),
+        (("tcp", "10.0.0.0/8"), "ip saddr 10.0.0.0/8 ip protocol 6 accept"),
+        (("icmp", EVERYBODY, 8), "icmp type 8 accept"),
+        (("icmp", EVERYBODY, 3, 4), "icmp type 3 icmp code 4 accept"),
     ],
 )
-def test_a_rule(rule: Rule, rendered: str) -> None:
-    assert chain_of(render_ruleset([group_with(rule)], [], Cuts()), "sg_1_in") == [rendered]
+def test_a_rule(rule: tuple[Any, ...], rendered: str) -> None:
+    assert render_chain(*rule) == [rendered]
 
 
-@pytest.mark.parametrize(
-    "rule",
-    [
-        Rule(protocol="-1", peer="sg-gone"),
-        Rule(protocol="nonsense", peer=EVERYBODY),
-        Rule(protocol="tcp", peer=EVERYBODY, from_port=9, to_port=1),
-    ],
-)
-def test_invalid_rules_allow_nothing(rule: Rule) -> None:
-    assert chain_of(render_ruleset([group_with(rule)], [], Cuts()), "sg_1_in") == []
+@pytest.mark.parametrize("rule", [("-1", "sg-gone"), ("nonsense", EVERYBODY), ("tcp", EVERYBODY, 9, 1)])
+def test_invalid_rules_allow_nothing(rule: tuple[Any, ...]) -> None:
+    assert render_chain(*rule) == []
