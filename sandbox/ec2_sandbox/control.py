@@ -307,6 +307,7 @@ def _ask(project_dir: Path, **request: str) -> Any:
     except PermissionError as error:
         raise _belongs_to_another(project_dir) from error
     except OSError as error:
+        find_required(project_dir)  # it may have ended in the meantime
         raise SandboxError(f"The sandbox does not answer: {error}", hint="ec2-sandbox status") from error
 
 

@@ -4,7 +4,7 @@ import copy
 import datetime as dt
 import secrets
 import time
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -137,13 +137,6 @@ class SandboxInstance(Instance):
         """Logs the state for the bill."""
         self.ec2_backend.settings.note(self)
 
-    def _record_caller(self) -> None:
-        """Records that a call ended the instance, and when. EC2 gives the time only for calls."""
-        self._reason = f"User initiated ({utcnow():%Y-%m-%d %H:%M:%S} GMT)"
-        self.state_reason = StateReason(
-            "Client.UserInitiatedShutdown: User initiated shutdown", "Client.UserInitiatedShutdown"
-        )
-
     @property
     def may_arrive(self) -> bool:
         """Whether it has been booting or ending for at least the delay in its settings."""
@@ -163,15 +156,15 @@ class SandboxInstance(Instance):
 
     def fail_to_boot(self, reason: str) -> None:
         """Ends an instance whose host did not boot. `reason` becomes part of its StateReason."""
-        self._end_for("shutting-down", "Server.InternalError", reason)
+        self._end("shutting-down", "Server.InternalError", reason)
 
     def lose_host(self) -> None:
         """Stops an instance that has lost its host, as EC2 does after a hardware failure."""
-        self._end_for("stopping", "Server.ScheduledStop", "Stopped due to scheduled retirement")
+        self._end("stopping", "Server.ScheduledStop", "Stopped due to scheduled retirement")
 
     def reclaim(self) -> None:
         """Reclaims a spot instance."""
-        self._end_for("shutting-down", INTERRUPTED, "Spot instance termination")
+        self._end("shutting-down", INTERRUPTED, "Spot instance termination")
 
     def shut_down_from_inside(self) -> None:
         """Stops or terminates an instance whose host was shut down from inside.
@@ -180,31 +173,38 @@ class SandboxInstance(Instance):
         """
         stops = self.instance_initiated_shutdown_behavior == "stop"
         state = "stopping" if stops else "shutting-down"
-        self._end_for(state, "Client.InstanceInitiatedShutdown", "Instance initiated shutdown")
+        self._end(state, "Client.InstanceInitiatedShutdown", "Instance initiated shutdown")
 
-    def _end_for(self, state: str, code: str, message: str) -> None:
-        self._enter(state)
-        self._reason = code
+    def _end_by_caller(self, state: str) -> InstanceState:
+        # EC2 gives the time only for calls.
+        reason = f"User initiated ({utcnow():%Y-%m-%d %H:%M:%S} GMT)"
+        return self._end(state, "Client.UserInitiatedShutdown", "User initiated shutdown", reason=reason)
+
+    def _end(self, state: str, code: str, message: str, *, reason: str = "") -> InstanceState:
+        previous = self._enter(state)
+        self._reason = reason or code
         self.state_reason = StateReason(f"{code}: {message}", code)
         self._note()
+        return previous
+
+    def _finish(self, end: Callable[[], object]) -> None:
+        """Completes an end, which keeps its reason. end: what moto does, with a reason of its own."""
+        reason, state_reason = self._reason, self.state_reason
+        end()
+        self._reason, self.state_reason = reason, state_reason
+        self._note()
+        self.give_capacity_back()
 
     def terminate(self) -> InstanceState:
         """Starts the termination. `finish_termination` completes it when the host has ended."""
         if self.state in ENDED:
             return copy.copy(self._state)
-        previous = self._enter("shutting-down")
-        self._record_caller()
-        self._note()
-        return previous
+        return self._end_by_caller("shutting-down")
 
     def finish_termination(self) -> None:
         """Completes the termination: removes the interface, addresses and volumes. Call it when the host has ended."""
-        reason, state_reason = self._reason, self.state_reason
-        super().terminate()
-        self._reason, self.state_reason = reason, state_reason
-        self._note()
+        self._finish(super().terminate)
         self.security_groups = []
-        self.give_capacity_back()
 
     def give_capacity_back(self) -> None:
         """Makes room in the capacity fault that counts it."""
@@ -218,19 +218,12 @@ class SandboxInstance(Instance):
             raise IncorrectInstanceStateError(self.id, "stopped")
         if self.state in ("stopping", "stopped"):
             return copy.copy(self._state)
-        previous = self._enter("stopping")
-        self._record_caller()
-        self._note()
-        return previous
+        return self._end_by_caller("stopping")
 
     def finish_stop(self) -> None:
         """Completes the stop: keeps the disk, but not the public address. Call it when the host has ended."""
-        reason, state_reason = self._reason, self.state_reason
-        super().stop()
+        self._finish(super().stop)
         self.ec2_backend.unsettled.hide("stopped", self.id)
-        self._reason, self.state_reason = reason, state_reason
-        self._note()
-        self.give_capacity_back()
 
     def check_start(self) -> None:
         """Raises EC2ClientError if it cannot start. Not all of EC2's servers know at once that it is stopped."""
