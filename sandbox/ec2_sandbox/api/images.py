@@ -1,13 +1,13 @@
-"""The machine images that launchers request, and the SSM parameters that name them.
+"""The machine images that launchers request, those in images.toml, and images of a sandbox's own.
 
-Parameter names: https://docs.aws.amazon.com/dlami/latest/devguide/find-dlami-id.html and
-https://documentation.ubuntu.com/aws/aws-how-to/instances/find-ubuntu-images/
-Names and owners are those of the public images; the ids are invented. All these images boot the machine's own system.
+All these images boot the machine's own system.
 """
 
 import datetime as dt
 import hashlib
+import tomllib
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from moto.core.utils import utcnow
@@ -23,17 +23,7 @@ Devices = Iterable[Mapping[str, Any]]
 """Block devices, in the format of the API."""
 
 AMAZON = "898082745236"  # the account of the Deep Learning AMIs
-CANONICAL = "099720109477"
-RELEASES = {"22.04": ("jammy", "hvm-ssd", "ebs-gp2"), "24.04": ("noble", "hvm-ssd-gp3", "ebs-gp3")}
-DEEP_LEARNING_ROOT_GIB = 75
-UBUNTU_ROOT_GIB = 8
-# The Deep Learning AMIs' systems: name in the parameter, name in the image's name, root device.
-DEEP_LEARNING_SYSTEMS = (
-    ("ubuntu-22.04", "Ubuntu 22.04", "/dev/sda1"),
-    ("ubuntu-24.04", "Ubuntu 24.04", "/dev/sda1"),
-    ("amazon-linux-2023", "Amazon Linux 2023", "/dev/xvda"),
-)
-ARCHITECTURES = (("x86_64", "amd64"), ("arm64", "arm64"))
+PUBLIC: list[dict[str, Any]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))["image"]
 
 
 class SandboxAmi(Ami):
@@ -43,7 +33,7 @@ class SandboxAmi(Ami):
     parameter in SSM (ssm.py).
     """
 
-    root_gib = UBUNTU_ROOT_GIB
+    root_gib = 8
     devices: tuple[dict[str, Any], ...] = ()
     parameter = ""
 
@@ -138,65 +128,23 @@ def _add(
 
 
 def publish(backend: EC2Backend) -> None:
-    """Adds the newest Ubuntu images and Deep Learning AMIs.
+    """Adds the public images.
 
     They are of the 10th of last month, which is part of their names: all sandboxes that start in the same month have
-    the same images.
+    the same images. An image's id depends only on its name.
     """
     month = utcnow().replace(day=1, hour=0, minute=0, second=0, microsecond=0)
     created = (month - dt.timedelta(days=1)).replace(day=10)
-    day = created.strftime("%Y%m%d")
-    for architecture, debian in ARCHITECTURES:
-        for release, (codename, storage, ebs) in RELEASES.items():
-            _publish(
-                backend,
-                created,
-                f"canonical/ubuntu/server/{release}/stable/current/{debian}/hvm/{ebs}",
-                name=f"ubuntu/images/{storage}/ubuntu-{codename}-{release}-{debian}-server-{day}",
-                description=f"Canonical, Ubuntu, {release} LTS, {debian} {codename} image build on {day}",
-                owner_id=CANONICAL,
-                owner_alias=None,
-                architecture=architecture,
-                root_device_name="/dev/sda1",
-                root_gib=UBUNTU_ROOT_GIB,
-            )
-        arm = "ARM64 " if architecture == "arm64" else ""
-        for system, title, device in DEEP_LEARNING_SYSTEMS:
-            _publish(
-                backend,
-                created,
-                f"deeplearning/ami/{architecture}/base-oss-nvidia-driver-gpu-{system}/latest",
-                name=f"Deep Learning {arm}Base OSS Nvidia Driver GPU AMI ({title}) {day}",
-                description="Supported EC2 instances: G4dn, G5, G6, Gr6, G6e, P4d, P4de, P5",
-                owner_id=AMAZON,
-                owner_alias="amazon",
-                architecture=architecture,
-                root_device_name=device,
-                root_gib=DEEP_LEARNING_ROOT_GIB,
-            )
-
-
-def _publish(
-    backend: EC2Backend, created: dt.datetime, folder: str, *, name: str, owner_alias: str | None, root_gib: int,
-    **more: Any,
-) -> None:  # fmt: skip
-    """Adds a public image, whose id depends only on its name. folder: of its parameter in SSM."""
-    image_id = "ami-0" + hashlib.sha256(name.encode()).hexdigest()[:16]
-    ami = SandboxAmi(
-        backend,
-        image_id,
-        name=name,
-        owner_alias=owner_alias,
-        public=True,
-        virtualization_type="hvm",
-        creation_date=created,
-        image_location=f"{owner_alias or more['owner_id']}/{name}",
-        hypervisor="xen",
-        root_device_type="ebs",
-        boot_mode="uefi-preferred",
-        region_name=f"{backend.region_name}a",  # a zone
-        **more,
-    )
-    ami.root_gib = ami.ebs_snapshot.volume.size = root_gib
-    ami.parameter = f"/aws/service/{folder}/ami-id"
-    backend.amis[image_id] = ami
+    for image in PUBLIC:
+        name, description = (image[key].format(day=f"{created:%Y%m%d}") for key in ("name", "description"))
+        alias = image.get("owner_alias")
+        ami = SandboxAmi(
+            backend, "ami-0" + hashlib.sha256(name.encode()).hexdigest()[:16], name=name, description=description,
+            owner_id=image["owner_id"], owner_alias=alias, public=True, architecture=image["architecture"],
+            root_device_name=image["root_device_name"], creation_date=created,
+            image_location=f"{alias or image['owner_id']}/{name}", region_name=f"{backend.region_name}a",  # a zone
+            virtualization_type="hvm", hypervisor="xen", root_device_type="ebs", boot_mode="uefi-preferred",
+        )  # fmt: skip
+        ami.root_gib = ami.ebs_snapshot.volume.size = image["root_gib"]
+        ami.parameter = f"/aws/service/{image['parameter']}/ami-id"
+        backend.amis[ami.id] = ami

@@ -18,14 +18,8 @@ from moto.ec2instanceconnect.responses import Ec2InstanceConnectResponse
 from ec2_sandbox.api.ec2 import SandboxEC2Backend
 from ec2_sandbox.hosts.inside import read_inside
 
-VALID_S = 60
 USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9@._-]{0,30}[A-Za-z0-9$_-]?")
-# sshd reads the file (SSHD_CONFIG in hosts/files.py), and refuses a key after its expiry-time: sshd(8).
-ADD_KEY = f"""\
-umask 022
-mkdir -p /run/ec2-instance-connect
-echo "expiry-time=\\"$(date -d '+{VALID_S} seconds' +%Y%m%d%H%M%S)\\" $2" >>"/run/ec2-instance-connect/$1"
-"""
+CONNECT = "/usr/lib/ec2-sandbox/connect"  # in hosts/root
 
 
 class SandboxInstanceConnectResponse(Ec2InstanceConnectResponse):
@@ -46,7 +40,7 @@ class SandboxInstanceConnectResponse(Ec2InstanceConnectResponse):
         if pid is None:
             raise JsonRESTError("EC2InstanceUnavailableException", f"The instance '{instance_id}' cannot be reached")
         try:
-            read_inside(pid, ("sh", "-euc", ADD_KEY, "sh", user, key))
+            read_inside(pid, (CONNECT, user, key))
         except (OSError, subprocess.SubprocessError) as error:
             raise JsonRESTError("ServiceException", f"The host did not accept the key: {error}") from error
         return json.dumps({"RequestId": str(uuid.uuid4()), "Success": True})

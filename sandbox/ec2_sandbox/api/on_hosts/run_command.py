@@ -27,17 +27,7 @@ DEFAULT_TIMEOUT_S, MAX_TIMEOUT_S = 3600, 172800
 # What GetCommandInvocation returns of both outputs, and ListCommandInvocations of the first.
 STDOUT_CHARACTERS, STDERR_CHARACTERS, LISTED_CHARACTERS = 24000, 8000, 2500
 KILLED_CODE = 137
-# The agent's own layout. The script comes from standard input.
-RUN = """\
-umask 077
-mkdir -p "$1"
-cd "$1"
-cat >_script.sh
-chmod 700 _script.sh
-exec </dev/null >stdout 2>stderr
-[ -z "$2" ] || cd "$2"
-exec sh -c "$1/_script.sh"
-"""
+RUN = "/usr/lib/ec2-sandbox/run-command"  # in hosts/root
 
 
 class SandboxCommand(Command):
@@ -85,7 +75,7 @@ class SandboxCommand(Command):
         root = f"/var/lib/amazon/ssm/{instance_id}/document/orchestration/{self.command_id}"
         folder = f"{root}/awsrunShellScript/0.awsrunShellScript"
         process = start_inside(
-            pid, ("sh", "-euc", RUN, "sh", folder, self._working_directory), AWS_SSM_INSTANCE_ID=instance_id,
+            pid, (RUN, folder, self._working_directory), AWS_SSM_INSTANCE_ID=instance_id,
             AWS_SSM_REGION_NAME=self.backend_region,
         )  # fmt: skip
         try:
