@@ -39,6 +39,7 @@ from collections.abc import Sequence
 from typing import IO, Any
 
 from foundation.decode import decode
+from foundation.file_lock import FileLock
 from node import health, job_folder, wire
 from node.engines.schedulers import SCHEDULERS
 from node.job.samples import find_since
@@ -127,7 +128,7 @@ def submit(order: Order, supervisor: "subprocess.Popen[bytes]", log: IO[bytes]) 
     unrunnable = find_exceeded(order)
     if unrunnable is not None:
         return Submitted(unrunnable=unrunnable)
-    with recovery.jobs_lock() as held:
+    with FileLock(os.path.join(job_folder.root(), "submit.lock")) as held:  # so that no other job starts meanwhile
         if not held.take(SUBMIT_TIMEOUT_S):
             return Submitted(error="another submission does not finish")
         known = recovery.recover(job)

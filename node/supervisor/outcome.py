@@ -131,11 +131,9 @@ class Outcome:
 
     def watch_duration(self, duration_s: float | None) -> None:
         """Starts the limit of the job's duration, which includes its set-up. duration_s: the remaining seconds."""
+        error = f"ran longer than max_duration ({render_duration(self._order.train.max_duration_s or 0.0)})"
         if duration_s is not None:
-            self._tasks.later(duration_s, self._ran_too_long)
-
-    def _ran_too_long(self) -> None:
-        self.expire(f"ran longer than max_duration ({render_duration(self._order.train.max_duration_s or 0.0)})")
+            self._tasks.later(duration_s, lambda: self.expire(error))
 
     def expire(self, error: str, *, final: bool = False) -> None:
         """Ends the job because its time is over: max_duration, or the walltime of a batch scheduler."""

@@ -170,9 +170,3 @@ def recover_all() -> list[Record]:
     """Returns all jobs' records, the newest first, completed if their supervisors are dead. Raises OSError."""
     records = [recover(record.id) for record in job_folder.read_all()]
     return [record for record in records if record is not None]
-
-
-def jobs_lock() -> FileLock:
-    """Returns the lock for checking that no job runs and starting one. Raises OSError."""
-    os.makedirs(job_folder.root(), mode=0o700, exist_ok=True)
-    return FileLock(os.path.join(job_folder.root(), "submit.lock"))

@@ -60,7 +60,6 @@ class Supervisor:
         self.warnings: dict[str, str | None] = {}  # by their subject
         self.clients = Clients(self.answer, self.fail)
         self.saving: asyncio.TimerHandle | None = None
-        self.state: JobState | None = None
         self.is_stopped = False  # the job was stopped by a request
         self.is_leaving = False  # this host shuts down, and another head continues the job
         self.unhealthy: dict[str, list[str]] = {}  # nodes of the current attempt, once it has failed, and the reasons
@@ -76,6 +75,7 @@ class Supervisor:
 
     async def run(self) -> None:
         """Runs the job to its end: one attempt after another."""
+        self.log.put(state=self.record.state)
         self.tasks.begin(recovery.show_life(self.job))
         await self.attend(self.begin())
         while True:
@@ -131,7 +131,7 @@ class Supervisor:
     def leave_host(self) -> None:
         """Handles SIGTERM, such as when this host shuts down: a job whose record is in S3 waits for another head."""
         order = self.order
-        continues = order.train.on_node_loss == "requeue" or self.state == "queued"
+        continues = order.train.on_node_loss == "requeue" or self.record.state == "queued"
         if self.copying is None or not continues or order.hosts[0].own_host is not None:
             self.stop(f"SIGTERM on {self.head}: it shuts down, or ends programs at logout (logind's KillUserProcesses)")
             return
@@ -190,7 +190,6 @@ class Supervisor:
         """
         before, spec = list(self.order.before), self.order.spec
         takes_no_turn = spec.beside or spec.scheduler is not None
-        self.set_state("queued" if before else "starting")
         while before or not (takes_no_turn or self.turn.take_now()):
             while before and not recovery.is_alive(before[0]):
                 await recovery.complete(before.pop(0))
@@ -333,8 +332,8 @@ class Supervisor:
 
     def set_state(self, state: JobState) -> None:
         """Sets the state in the log and the record."""
-        if state != self.state:
-            self.state = self.record.state = state
+        if state != self.record.state:
+            self.record.state = state
             self.log.put(state=state)
             self.tasks.later(0.0, self.save)  # at once, for those who read the record
 

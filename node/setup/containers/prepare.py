@@ -58,7 +58,6 @@ class Node:
 
     def __init__(self) -> None:
         self._engine: list[str] = []
-        self._child: subprocess.Popen[bytes] | None = None
 
     def answer(self, request: Message) -> Message:
         """Does what a request's verb, its first key, says. Returns the answer."""
@@ -202,19 +201,14 @@ class Node:
     ) -> tuple[int, bytes, bytes]:
         """Runs a command of the engine, which dies with this process. Returns (exit code, stdout, stderr)."""
         own = {**(env or {}), **engine.environment(os.environ)}
-        self._child = process_tree.start(words, own, "/", stdin=stdin, stdout=stdout, stderr=subprocess.PIPE)
+        child = process_tree.start(words, own, "/", stdin=stdin, stdout=stdout, stderr=subprocess.PIPE)
         try:
-            out, err = self._child.communicate(timeout=timeout_s)
-        except BaseException:
-            self.end()
-            raise
-        return self._child.returncode, out, err
-
-    def end(self) -> None:
-        """Kills the running command, if any. What sudo has started survives it."""
-        if self._child is not None and self._child.poll() is None:
+            out, err = child.communicate(timeout=timeout_s)
+        except BaseException:  # what sudo has started survives it
             process_tree.signal_all([pid for pid, _, _ in process_tree.find_descendants()], signal.SIGKILL)
-            self._child.wait()  # and not for its output, which a process that was just being started may hold open
+            child.wait()  # and not for its output, which a process that was just being started may hold open
+            raise
+        return child.returncode, out, err
 
 
 def make_folder(name: str) -> str:
