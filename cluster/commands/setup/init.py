@@ -103,7 +103,8 @@ def init(
     if project is not None:
         app.message(f"your project: {render_project(project)}")
     commands = "cluster up" if template is None else "the commands in its first lines"
-    first = "read it" if has_instances else "list your hosts in [hosts] names"
+    first = "read it" if project is None or project.script is not None else "name your script in [train] script"
+    first = first if has_instances else "list your hosts in [hosts] names"
     app.message(f"next: {first}, then run {commands}")
 
 

@@ -150,6 +150,7 @@ PINNED = {"train.py": "import mxnet", "requirements.txt": "mxnet==1.9.1\n"}
     [
         (TORCH, {"framework": "pytorch"}, {"launcher": "torchrun"}),
         ({"train.py": "def f():\n  import mxnet as mx"}, {"framework": "mxnet"}, {"kv_store": "dist_sync"}),
+        ({"fit.py": "import nets, mxnet", "nets.py": "import mxnet"}, {}, {"script": "fit.py"}),
         ({"a.py": "import torch", "b.py": "if __name__ == '__main__': import mxnet"}, {}, {"script": "b.py"}),
         ({"train.py": "import net", "net.py": "import torchvision"}, {"framework": "pytorch"}, {}),
         ({"an\N{SNAKE}.py": "import torch"}, {}, {"script": "an\N{SNAKE}.py"}),
