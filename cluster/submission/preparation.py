@@ -44,7 +44,8 @@ class Preparation:
         self.access = run_in_thread(lambda: _find_access(app, clients, scope, keys_s))
         self.hardware = run_in_thread(lambda: find_hardware(app, described.result()))
         self._prices = run_in_thread(lambda: find_node_prices(app, described.result()))
-        self._surveyor = Surveyor(clients, url=data.s3_url, owner=None if app.has_instances else find_user())
+        owner = None if app.has_instances else find_user()
+        self._surveyor = Surveyor(clients, url=data.s3_url, results=data.s3_results, owner=owner)
 
     def plan(
         self,

@@ -252,6 +252,15 @@ def _do_not_share(job: ProposedJob) -> bool:
     return bool(job.fewest_gpus) and not share_gpus(job.fewest_gpus, job.placement.most_workers)
 
 
+def _results(job: ProposedJob) -> Iterator[Problem]:
+    """Nothing creates the bucket later: what the job saves would stay on nodes, which end."""
+    if job.survey.results is not None and not job.survey.results.exists:
+        url = job.data.results
+        yield Problem(
+            f'data.results = "{url}": there is no such bucket', f"cluster data put --create-bucket FILE {url}"
+        )
+
+
 def _reserved(job: ProposedJob) -> Iterator[Problem]:
     for key in ENVIRONMENTS:
         for name in sorted(RESERVED & set(getattr(job.config, key))):
@@ -300,7 +309,14 @@ def _checkpoints_on_a_node(job: ProposedJob) -> Iterator[str]:
     )
 
 
-_ERRORS: Sequence[Callable[[ProposedJob], Iterator[Problem]]] = (_kv_store, _overridden, _p3, _gpus, _reserved)
+_ERRORS: Sequence[Callable[[ProposedJob], Iterator[Problem]]] = (
+    _kv_store,
+    _overridden,
+    _p3,
+    _gpus,
+    _results,
+    _reserved,
+)
 _WARNINGS: Sequence[Callable[[ProposedJob], Iterator[str]]] = (
     _separate_models,
     _gpu_warnings,

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from concurrent.futures import Future, wait
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import BotoCoreError, ClientError
@@ -26,7 +27,7 @@ COUNT_FILES = "import os, sys; print(len(os.listdir(sys.argv[1])) if os.path.isd
 
 
 class Data(Struct, frozen=True, kw_only=True):
-    """The state of [data] url.
+    """The state of [data] url, or of results.
 
     exists: the bucket or folder is there. is_empty: it has nothing to read. region: the bucket's; None if it is not
     known. at_aws: S3 was asked at AWS's own endpoint. refused: what S3 refuses to this machine's credentials, with the
@@ -41,12 +42,13 @@ class Data(Struct, frozen=True, kw_only=True):
 
 
 class Survey(Struct, frozen=True, kw_only=True):
-    """What is known of a job's data and owner. data: None if it is not known. region: the job's.
+    """What is known of a job's data and owner. data, results: None if they are not known. region: the job's.
 
     owner: an ARN, or a user name if the job uses no AWS; None if it is not known.
     """
 
     data: Data | None = None
+    results: Data | None = None
     owner: str | None = None
     region: str | None = None
 
@@ -54,21 +56,24 @@ class Survey(Struct, frozen=True, kw_only=True):
 class Surveyor:
     """Asks AWS in background threads while the command connects to the nodes; `result` waits for the answers.
 
-    clients: None if the job uses no AWS. url: [data] url, if it is in S3. owner: the job's owner if it
-    is not the caller's ARN.
+    clients: None if the job uses no AWS. url, results: those of [data], if they are in S3. owner: the job's owner if
+    it is not the caller's ARN.
     """
 
-    def __init__(self, clients: Clients | None, *, url: str | None, owner: str | None = None) -> None:
+    def __init__(
+        self, clients: Clients | None, *, url: str | None, results: str | None = None, owner: str | None = None
+    ) -> None:
         self._region = clients.region if clients is not None else None
         self._owner = run_in_thread(lambda: owner or (find_owner(clients) if clients is not None else None))
-        self._data = run_in_thread(lambda: find_data(clients, url) if clients is not None and url is not None else None)
+        self._data, self._results = (run_in_thread(partial(find_data, clients, one)) for one in (url, results))
 
     def result(self, timeout_s: float = 10.0) -> Survey:
         """The answers; None for those that took longer than `timeout_s` seconds. Does not raise."""
-        pending: list[Future[Any]] = [self._owner, self._data]
+        pending: list[Future[Any]] = [self._owner, self._data, self._results]
         wait(pending, timeout=timeout_s)
         return Survey(
             data=self._data.result() if self._data.done() else None,
+            results=self._results.result() if self._results.done() else None,
             owner=self._owner.result() if self._owner.done() else None,
             region=self._region,
         )
@@ -82,8 +87,10 @@ def find_owner(clients: Clients) -> str | None:
         return None
 
 
-def find_data(clients: Clients, url: str) -> Data | None:
-    """Lists [data] url and reads a byte of an object; None if S3 cannot be asked."""
+def find_data(clients: Clients | None, url: str | None) -> Data | None:
+    """Lists a folder and reads a byte of an object; None without a folder, and if S3 cannot be asked."""
+    if clients is None or url is None:
+        return None
     try:
         where = parse_url(url)
         return _find_data(clients.s3, where.bucket, where.as_folder().key)

@@ -62,6 +62,9 @@ def seen(data: Data | None, *, mode: str = "auto", **more: Any) -> dict[str, Any
         ({}, cpus(2), seen(EMPTY), "there is nothing to read"),
         ({}, cpus(2), seen(EMPTY, **COMMAND), None),
         ({"args": ("--data-train", "x.rec")}, cpus(2), seen(EMPTY), None),
+        # What the user's own program saves would be lost, too.
+        ({}, cpus(2), {"survey": Survey(results=MISSING), **COMMAND}, "data.results = "),
+        ({}, cpus(2), {"survey": Survey(results=EMPTY), **COMMAND}, None),
     ],
 )
 def test_invalid_jobs_are_refused(

@@ -83,3 +83,4 @@ def test_a_survey_has_data_and_owner(clients: Clients) -> None:
     assert found.owner.startswith("arn:aws:")
     assert found.data == FOUND
     assert Surveyor(clients, url=None).result() == Survey(owner=found.owner, region=REGION)
+    assert Surveyor(clients, url=None, results="s3://none/").result().results == Data(exists=False)
