@@ -17,6 +17,7 @@ from msgspec import to_builtins
 from msgspec.structs import replace
 
 from bootstrap.apply import ReadyNode
+from bootstrap.environment.framework import is_of_framework, is_torch
 from bootstrap.environment.requirements import is_mxnet
 from cluster.app import App
 from cluster.capsule.archive import ALL_FILES, PROGRAM, Ingredients, open_capsule
@@ -26,6 +27,7 @@ from cluster.submission.submit import find_registry, submit
 from cluster.views.layout import render_table
 from foundation.errors import ClusterError
 from foundation.remote_command import HIDDEN
+from node.engines.engine import Framework
 from node.protocol import JobHost, JobSpec, Machine, Order
 from node.train_settings import ENVIRONMENTS
 from train.job.config import TrainConfig
@@ -69,11 +71,15 @@ def choose_settings(spec: JobSpec, train: TrainConfig) -> dict[str, Any]:
     script = normpath(spec.train.script)  # from elsewhere, it is in the tree without its folders
     found["train.script"] = script.rpartition("/")[2] if script.startswith(("/", "../")) else script
     found |= {"bootstrap.sync": ["."] if spec.project else [], "bootstrap.exclude": list(ALL_FILES)}
-    framework = {"": "none", "none": "none", "torch": "pytorch", "pytorch": "pytorch"}
-    found |= {"bootstrap.framework": framework.get(library.partition("==")[0], "mxnet"), "bootstrap.torch": "auto"}
+    frameworks: dict[str, Framework] = {"": "none", "none": "none", "torch": "pytorch", "pytorch": "pytorch"}
+    framework = frameworks.get(library.partition("==")[0], "mxnet")
+    found["bootstrap.framework"] = framework
     found |= {"bootstrap.mxnet": library if is_mxnet(library) and "==" in library else "auto"}
+    packages = [one for one in spec.packages if _PACKAGE.fullmatch(one)]
+    # The image's own PyTorch is not among them. Which build ("+cpu") it is, the indexes of this machine decide.
+    found["bootstrap.torch"] = next((one.partition("+")[0] for one in packages if is_torch(one)), "auto")
     if spec.packages:
-        packages = [one for one in spec.packages if _PACKAGE.fullmatch(one) and not is_mxnet(one)]
+        packages = [one for one in packages if not is_of_framework(one, framework)]
         found |= {"bootstrap.packages": packages, "bootstrap.project": ""}
     urls = {"data.url": spec.env["CLUSTER_DATA_URL"]} if "CLUSTER_DATA_URL" in spec.env else {}
     return {**found, **urls, "container.image": spec.image or ""}
