@@ -93,7 +93,7 @@ def test_a_node_that_ends_while_starting_for_lack_of_capacity(
         if event.kind == "done" and event.what.startswith("launch") and not ended:
             instance = next(iter(world.sandbox.backend.sandbox_instances()))
             code, words = "Server.InsufficientInstanceCapacity", "There was insufficient capacity"
-            instance._end_for("shutting-down", code, words)
+            instance._end("shutting-down", code, words)
             ended.append(instance.id)
 
     state = world.up(make_config(nodes=3, min_nodes=least), report=end_one)

@@ -62,7 +62,7 @@ def test_a_node_that_stops_while_starting(world: World) -> None:
     [victim, _] = world.sandbox.backend.sandbox_instances()
 
     def lose(**_: Any) -> None:
-        victim._end_for("stopping", "Server.ScheduledStop", "something is wrong")
+        victim._end("stopping", "Server.ScheduledStop", "something is wrong")
 
     with (
         listening(world.clients.ec2, "after-call.ec2.StartInstances", lose),
