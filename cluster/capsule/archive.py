@@ -76,6 +76,8 @@ def encode(value: Any) -> bytes:
 @contextmanager
 def open_capsule(path: Path) -> Iterator[tuple[Ingredients, Manifest, Path]]:
     """Unpacks a capsule to a temporary folder. Yields its content and the user's files' folder. Raises ClusterError."""
+    if not path.is_file():
+        raise ClusterError(f"{path}: there is no such file", hint="cluster capsule, which writes one")
     with TemporaryDirectory(prefix="cluster-capsule-") as temporary:
         folder = Path(temporary, "capsule")
         (folder / FILES).mkdir(parents=True)

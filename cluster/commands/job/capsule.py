@@ -23,7 +23,7 @@ def capsule(app: App, *, job: str | None, output: Path | None) -> None:
 
 
 @click.command("replay")
-@click.argument("file", metavar="CAPSULE", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("file", metavar="CAPSULE", type=click.Path(path_type=Path))
 @click.option("--dry-run", is_flag=True, help="Show what differs, check the job, and start nothing.")
 @pass_app
 def replay(app: App, *, file: Path, dry_run: bool) -> int:

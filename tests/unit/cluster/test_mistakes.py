@@ -41,6 +41,7 @@ TOML = 'name = "demo"\n'
         (TOML + '[data]\nurl = "s3:/b/x"', ("up",), 'url = "s3:/b/x": not an S3 URL: write it as s3://', None),
         (TOML, ("report", "--json", "-o", "a.html"), "--json prints the numbers", "cluster report --json > FILE"),
         (TOML, ("data", "put", "no/", "s3://bucket/"), "no/: no such file or folder", "ls "),
+        (TOML, ("replay", "no.capsule"), "no.capsule: there is no such file", "cluster capsule, "),
         (TOML, ("train",), "the sandbox of this folder is not running, so there is no cluster", "cluster up"),
         (TOML, ("exec", "python", "-c", "import x"), "the sandbox of this folder is not running", "cluster up"),
         (TOML, ("sandbox", "fault", "capcity"), 'did you mean "capacity"?', "cluster sandbox fault --help"),

@@ -8,12 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 from msgspec.structs import replace
 
 from bootstrap.transfer.tree import TreeFile, file_of_bytes, make_tree
 from cluster.capsule.archive import CAPSULE, FILES, MANIFEST, Ingredients, encode, open_capsule, write
-from cluster.main import cli
 from cluster.report import write_report
 from foundation.errors import ClusterError
 from job_records import make_record
@@ -122,11 +120,6 @@ def test_another_file_is_no_capsule(tmp_path: Path, data: bytes) -> None:
     with pytest.raises(ClusterError, match=r"no capsule.*: [^:]*[a-z]") as raised, open_capsule(path):
         pass
     assert "None" not in raised.value.message
-
-
-def test_a_file_that_does_not_exist() -> None:
-    done = CliRunner().invoke(cli, ["replay", "no.capsule"])
-    assert (done.exit_code, "File 'no.capsule' does not exist" in done.output) == (2, True)
 
 
 def test_a_device_or_a_pipe_is_not_replaced(tmp_path: Path) -> None:
