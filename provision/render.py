@@ -8,8 +8,8 @@ from provision.lease.lease_plan import describe_config, describe_lease
 from provision.model import LaunchOption, Permissions, Preflight, count
 from provision.plan import Plan, World
 from provision.preflight.quotas import find_quota_kind, render_quota
-from provision.resources.launch import LaunchNodes, make_launch
-from provision.resources.shared_volume import find_volume_gib
+from provision.resources.launch import LaunchNodes
+from provision.resources.shared_volume import find_disks_gib
 
 _WIDTH = 78  # with the indent of a plan: 80 columns
 _LABEL = 13
@@ -49,8 +49,7 @@ def render_preflight(
     """
     caller, config, launching = world.caller, world.request.config, len(world.missing)
     nodes, volume_size_gib = config.nodes, config.volume_size_gib
-    disks_gib = nodes * volume_size_gib + find_volume_gib(world)
-    first, launch = preflight.options[0], make_launch(world, preflight)
+    first, launch = preflight.options[0], LaunchNodes(world=world, preflight=preflight)
     moment = now or datetime.now(UTC)
     there = "" if nodes == launching else f"; {nodes - launching} of {nodes} are there already"
     topics: list[tuple[str, str]] = [
@@ -79,7 +78,7 @@ def render_preflight(
             "; ".join(
                 [
                     f"{_describe_price(first, nodes)} {first.how}",
-                    _describe_disk_price(preflight, disks_gib),
+                    _describe_disk_price(preflight, find_disks_gib(world)),
                     *_describe_total(launch),
                     *filter(None, [price_note]),
                 ]

@@ -40,9 +40,9 @@ def prepare_up(clients: Clients, *, request: Request, files: ClusterFiles, avoid
 
     avoid: labels of places not to try. Raises ConfigError, AwsError, ClusterError: see plan_up and describe_preflight.
     """
+    refuse_no_nodes(request.config)
     state = describe_cluster(clients.ec2, name=request.name, known=files.known_instances())
-    refuse_impossible(name=request.name, config=request.config, state=state)
-    return plan_up(_describe_world(clients, request, state, files=files, avoid=avoid))
+    return _prepare(clients, request, state, files=files, avoid=avoid)
 
 
 def prepare_resize(
@@ -66,10 +66,7 @@ def prepare_resize(
     if not state.exists:
         raise NotFoundError(f"no cluster {name} to resize", hint=f"cluster up --nodes {max(config.nodes, 1)}")
     leaving = tuple(node for node in state.nodes if node.index >= config.nodes)
-    staying = _without(leaving, state)
-    if config.nodes > 0:
-        refuse_impossible(name=name, config=config, state=staying)
-    return plan_resize(_describe_world(clients, request, staying, files=files, avoid=avoid), leaving)
+    return _prepare(clients, request, state, files=files, avoid=avoid, leaving=leaving)
 
 
 def prepare_replacement(
@@ -102,13 +99,26 @@ def prepare_replacement(
         if node.instance_id in lost.values()
         or (node.state in {"stopping", "stopped"} and node.index in needed and node.index > 0)
     )
-    staying = _without(leaving, state)
     # Not the number in cluster.toml: the cluster keeps its previous size.
     nodes = max([*lost, *needed, *(node.index for node in state.nodes)]) + 1
-    config = replace(request.config, nodes=nodes)
-    refuse_impossible(name=request.name, config=config, state=staying)
-    world = _describe_world(clients, replace(request, config=config), staying, files=files, avoid=avoid)
-    return plan_replacement(world, leaving)
+    request = replace(request, config=replace(request.config, nodes=nodes))
+    return _prepare(clients, request, state, files=files, avoid=avoid, leaving=leaving, wait=WaitForEnding)
+
+
+def _prepare(
+    clients: Clients,
+    request: Request,
+    state: ClusterState,
+    *,
+    files: ClusterFiles,
+    avoid: frozenset[str],
+    leaving: tuple[Node, ...] = (),
+    wait: type[WaitForInstances] = WaitForTerminated,
+) -> Plan:
+    staying = replace(state, nodes=tuple(node for node in state.nodes if node not in leaving))
+    if request.config.nodes > 0:
+        refuse_impossible(request, staying)
+    return plan_resize(_describe_world(clients, request, staying, files=files, avoid=avoid), leaving, wait=wait)
 
 
 def up(
@@ -149,7 +159,7 @@ def plan_up(world: World) -> Plan:
     Raises ConfigError for 0 nodes. Raises ClusterError when the cluster cannot be completed: a name is taken, it has
     more or other nodes, or its key is lost.
     """
-    refuse_impossible(name=world.request.name, config=world.request.config, state=world.state)
+    refuse_impossible(world.request, world.state)
     is_head = world.request.from_head is not None
     kinds = HEAD_KINDS if is_head else KINDS
     plans = (*(kind.plan_up for kind in kinds), *(kind.plan_on_nodes for kind in kinds))
@@ -164,13 +174,15 @@ def plan_up(world: World) -> Plan:
     )
 
 
-def plan_resize(world: World, leaving: tuple[Node, ...]) -> Plan:
+def plan_resize(world: World, leaving: tuple[Node, ...], *, wait: type[WaitForInstances] = WaitForTerminated) -> Plan:
     """Plans to terminate `leaving`, then to complete the cluster to `config.nodes`, which may be 0. Pure.
 
-    world: its state does not contain `leaving`. With 0 nodes, the key pair, security group and placement group remain,
-    which cost nothing. The head's volume remains, too. Raises the errors of plan_up.
+    world: its state does not contain `leaving`. wait: the step after the termination. With 0 nodes, the key pair,
+    security group and placement group remain, which cost nothing. The head's volume remains, too. Raises the errors of
+    plan_up.
     """
-    state, ending = world.state, _plan_end(leaving, WaitForTerminated)
+    state, ids = world.state, tuple(node.instance_id for node in leaving)
+    ending: tuple[Step, ...] = (TerminateInstances(nodes=leaving), wait(instance_ids=ids)) if leaving else ()
     if world.request.config.nodes > 0:
         plan = plan_up(world)
         return replace(plan, steps=(*ending, *plan.steps))
@@ -181,24 +193,6 @@ def plan_resize(world: World, leaving: tuple[Node, ...]) -> Plan:
     return Plan(cluster=world.request.name, steps=ending, owner=world.caller.owner, left_alone=state.untrusted)
 
 
-def plan_replacement(world: World, leaving: tuple[Node, ...]) -> Plan:
-    """Plans to terminate `leaving`, then to complete the cluster. Pure. Raises the errors of plan_up.
-
-    world: its state does not contain `leaving`.
-    """
-    plan = plan_up(world)
-    return replace(plan, steps=(*_plan_end(leaving, WaitForEnding), *plan.steps))
-
-
-def _plan_end(leaving: tuple[Node, ...], wait: type[WaitForInstances]) -> tuple[Step, ...]:
-    ids = tuple(node.instance_id for node in leaving)
-    return (TerminateInstances(nodes=leaving), wait(instance_ids=ids)) if leaving else ()
-
-
-def _without(leaving: tuple[Node, ...], state: ClusterState) -> ClusterState:
-    return replace(state, nodes=tuple(node for node in state.nodes if node not in leaving))
-
-
 def refuse_no_nodes(config: ProvisionConfig) -> None:
     """Raises ConfigError for 0 nodes."""
     if config.nodes == 0:
@@ -207,8 +201,9 @@ def refuse_no_nodes(config: ProvisionConfig) -> None:
         )
 
 
-def refuse_impossible(*, name: str, config: ProvisionConfig, state: ClusterState) -> None:
+def refuse_impossible(request: Request, state: ClusterState) -> None:
     """Raises ConfigError or ClusterError when no launch can make the cluster match cluster.toml."""
+    name, config = request.name, request.config
     refuse_no_nodes(config)
     for node in state.nodes:
         where = f"{node.name} ({node.instance_id}) of cluster {name}"

@@ -114,7 +114,7 @@ def _bring_up(app: App, choices: Choices, *, dry_run: bool) -> bool:
         usd_per_hour = find_spending(app).usd_per_hour if launch is None else launch.usd_per_hour
         hours, yes = find_hours(app.config), choices.yes or app.config.cloud == "sandbox"
         can_limit = is_new and app.config.lease.budget is None
-        spent_usd = 0.0 if launch is None else launch.spent_usd
+        spent_usd = 0.0 if launch is None else launch.world.spent_usd
         app.message(render_estimate(usd_per_hour, hours, note=app.price_note, spent_usd=spent_usd))
         question = render_question(plan, down=choices.down)
         if question is None or dry_run:

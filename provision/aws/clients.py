@@ -7,7 +7,7 @@ import random
 import re
 import ssl
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -79,6 +79,7 @@ _ONCE = Config(connect_timeout=10, read_timeout=60, retries={"mode": "standard",
 
 _ENCODED_MESSAGE = re.compile(r"\s*Encoded authorization failure message: \S+")
 C = TypeVar("C", bound=BaseClient)
+T = TypeVar("T")
 
 
 def _make_tls_context(**options: Any) -> ssl.SSLContext:
@@ -203,6 +204,16 @@ def make_clients(region: str) -> Clients:
 def error_code(error: ClientError) -> str:
     """Returns AWS's error code, such as InvalidGroup.NotFound."""
     return str(error.response.get("Error", {}).get("Code", ""))
+
+
+def unless_refused(codes: Collection[str], call: Callable[[], T]) -> T | None:
+    """Returns the result of a call; None if AWS refuses it with one of these codes. Raises other ClientErrors."""
+    try:
+        return call()
+    except ClientError as error:
+        if error_code(error) not in codes:
+            raise
+        return None
 
 
 def aws_words(error: ClientError) -> str:

@@ -35,19 +35,19 @@ the user data of all instances."""
 _CREATIONS = ("Create", "Import", "Run")
 _OF_IMAGES = ("CreateImage", "DeleteSnapshot", "DeregisterImage")
 
-_FILE_SYSTEM_LOOKS = ("elasticfilesystem:DescribeFileSystems", "fsx:DescribeFileSystems")
-
-_PROFILE_LOOKS = ("iam:GetInstanceProfile",)
-_ROLE_LOOKS = ("iam:GetRole", "iam:GetRolePolicy")
-_PROFILE_CHANGES = (
+_ROLE_LOOKS = ("iam:GetInstanceProfile", "iam:GetRole", "iam:GetRolePolicy")
+_ROLE_CHANGES = (
     "iam:AddRoleToInstanceProfile",
     "iam:CreateInstanceProfile",
+    "iam:CreateRole",
     "iam:DeleteInstanceProfile",
+    "iam:DeleteRole",
+    "iam:DeleteRolePolicy",
+    "iam:PutRolePolicy",
     "iam:RemoveRoleFromInstanceProfile",
     "iam:TagInstanceProfile",
+    "iam:TagRole",
 )
-_ROLE_CHANGES = ("iam:CreateRole", "iam:DeleteRole", "iam:DeleteRolePolicy", "iam:PutRolePolicy", "iam:TagRole")
-
 _SPOT_SERVICE = "spot.amazonaws.com"
 
 Condition = Mapping[str, Mapping[str, Any]]
@@ -139,7 +139,7 @@ class _Scope(Struct, frozen=True, kw_only=True):
 
 def _actions(*verbs: str) -> list[str]:
     """Returns the EC2 actions on the cluster's resources that begin with one of the verbs; without verbs, all."""
-    known = (*_OF_IMAGES, *(action for kind in KINDS for action in kind.actions))
+    known = {*_OF_IMAGES, *(action for kind in KINDS for action in kind.all_actions)}
     return sorted(f"ec2:{action}" for action in known if action.startswith(verbs or ""))
 
 
@@ -158,29 +158,21 @@ def _ec2_statements(scope: _Scope, config: ProvisionConfig) -> list[Statement]:
     used = scope.ec2("security-group/*", "subnet/*", *named, *requests)
     launched = ("instance/*", "network-interface/*", "volume/*")
     created = scope.ec2(*launched, "security-group/*", "image/*", "snapshot/*", *named)
-    notes: Condition = {
-        "ForAllValues:StringEquals": {"aws:TagKeys": TAG_LEASE},
-        "Null": {"aws:TagKeys": "false"},
-    }
     at_creation: Condition = {
         "StringEquals": {"ec2:CreateAction": [action.removeprefix("ec2:") for action in _actions(*_CREATIONS)]}
     }
     theirs = scope.tagged("RequestTag")
     ours = scope.tagged("ResourceTag")
+    lease = _both(ours, _tag_alone(TAG_LEASE))
     changes = [action for action in _actions() if action not in _actions("Describe", *_CREATIONS)]
     changes.append("ec2:CreateImage")  # the instance that it is made of
     return [
-        allow(
-            "Look",
-            sorted([*_LOOKS, *_actions("Describe")]),
-            ["*"],
-            scope.here,
-        ),
+        allow("Look", sorted([*_LOOKS, *_actions("Describe")]), ["*"], scope.here),
         allow("LaunchWith", ["ec2:RunInstances"], [image, *used]),
         allow("MakeGroupIn", ["ec2:CreateSecurityGroup"], scope.ec2("vpc/*")),
         allow("MakeTagged", _actions(*_CREATIONS), created, theirs),
         allow("TagWhatIsMade", ["ec2:CreateTags"], scope.ec2("*"), _both(theirs, at_creation)),
-        allow("SetLease", ["ec2:CreateTags"], scope.ec2("instance/*", "security-group/*"), _both(ours, notes)),
+        allow("SetLease", ["ec2:CreateTags"], scope.ec2("instance/*", "security-group/*"), lease),
         allow("ChangeTagged", changes, scope.ec2("*"), ours),
     ]
 
@@ -190,14 +182,11 @@ def _volume_statements(scope: _Scope, volumes: Sequence[VolumeConfig]) -> list[S
     statements: list[Statement] = []
     if find_head_volume(volumes) is not None:
         ours = scope.tagged("ResourceTag")
-        keep_alone: Condition = {
-            "ForAllValues:StringEquals": {"aws:TagKeys": TAG_KEEP},
-            "Null": {"aws:TagKeys": "false"},
-        }
-        statements.append(allow("KeepVolume", ["ec2:CreateTags"], scope.ec2("volume/*"), _both(ours, keep_alone)))
+        keep = _both(ours, _tag_alone(TAG_KEEP))
+        statements.append(allow("KeepVolume", ["ec2:CreateTags"], scope.ec2("volume/*"), keep))
     if any(volume.kind == "file-system" for volume in volumes):
-        in_region: Condition = scope.here
-        statements.append(allow("FindFileSystems", list(_FILE_SYSTEM_LOOKS), ["*"], in_region))
+        looks = ["elasticfilesystem:DescribeFileSystems", "fsx:DescribeFileSystems"]
+        statements.append(allow("FindFileSystems", looks, ["*"], scope.here))
     return statements
 
 
@@ -205,7 +194,7 @@ def _iam_statements(scope: _Scope, config: ProvisionConfig) -> list[Statement]:
     """Allows managing the nodes' role. `down` looks for the role even if cluster.toml no longer asks for one."""
     profile = scope.iam(f"instance-profile/{scope.profile_name}")
     role = scope.iam(f"role/{scope.profile_name}")
-    statements = [allow("LookForRole", [*_PROFILE_LOOKS, *_ROLE_LOOKS], [profile, role])]
+    statements = [allow("LookForRole", _ROLE_LOOKS, [profile, role])]
     if "spot" in config.market:
         # The first spot request of an account creates this role.
         linked = scope.iam(f"role/aws-service-role/{_SPOT_SERVICE}/AWSServiceRoleForEC2Spot")
@@ -214,7 +203,7 @@ def _iam_statements(scope: _Scope, config: ProvisionConfig) -> list[Statement]:
     if config.instance_profile == "none":
         return statements
     if config.instance_profile == "auto":
-        statements.append(allow("MakeRole", [*_PROFILE_CHANGES, *_ROLE_CHANGES], [profile, role]))
+        statements.append(allow("MakeRole", _ROLE_CHANGES, [profile, role]))
         passed = role
     else:
         passed = scope.iam(f"role/{config.instance_profile}")
@@ -243,6 +232,11 @@ def _bucket_statements(scope: _Scope, urls: Mapping[str, str | None]) -> list[St
         allow("Buckets", [f"s3:{action}" for action in (*of_bucket, "PutLifecycleConfiguration")], arns),
         allow("Objects", [f"s3:{action}" for action in of_objects], [f"{arn}/*" for arn in arns]),
     ]
+
+
+def _tag_alone(key: str) -> Condition:
+    """Returns the condition that a call writes this tag, and no other."""
+    return {"ForAllValues:StringEquals": {"aws:TagKeys": key}, "Null": {"aws:TagKeys": "false"}}
 
 
 def _both(one: Condition, other: Condition) -> Condition:

@@ -13,8 +13,7 @@ PTX, which the driver could compile for a newer GPU, does not count: each wheel 
 """
 
 from collections.abc import Iterable
-
-from msgspec import Struct
+from typing import NamedTuple
 
 from foundation.errors import ConfigError
 from provision.oracle.tables import (
@@ -39,37 +38,31 @@ from provision.oracle.tables import (
 _OPEN_DRIVER_FROM = (7, 5)
 
 
-class Verdict(Struct, frozen=True, kw_only=True):
+class Verdict(NamedTuple):
     """Whether a wheel runs on a machine and uses its GPU, if any; `why`: a clause for messages."""
 
-    wheel: Wheel
     runs: bool
     why: str
 
 
 def judge(wheel: Wheel, gpu: Gpu | None, architecture: Architecture = "x86_64") -> Verdict:
     """Whether `wheel` runs with this GPU, or without one. Pure."""
-    runs, why = _judge(wheel, gpu)
     if architecture != "x86_64":
-        runs, why = False, f"is only supported on x86_64, not {architecture}"
-    return Verdict(wheel=wheel, runs=runs, why=why)
-
-
-def _judge(wheel: Wheel, gpu: Gpu | None) -> tuple[bool, str]:
+        return Verdict(runs=False, why=f"is only supported on x86_64, not {architecture}")
     if wheel.cuda is None or wheel.libraries_cuda is None:
-        return True, "runs on the CPU" + ("; does not use the GPU" if gpu else "")
-    if gpu is None:
-        return False, "needs an NVIDIA GPU"
-    if gpu.capability is None:
-        return False, f"needs an NVIDIA GPU; the {gpu.name} is from {gpu.maker}"
-    fitting = find_fitting(wheel.code, gpu)
+        return Verdict(runs=True, why="runs on the CPU" + ("; does not use the GPU" if gpu else ""))
+    if gpu is None or gpu.capability is None:
+        other = "" if gpu is None else f"; the {gpu.name} is from {gpu.maker}"
+        return Verdict(runs=False, why=f"needs an NVIDIA GPU{other}")
+    fitting, needed = find_fitting(wheel.code, gpu), first_cuda(gpu.capability)
     if fitting is None:
-        return False, f"has no machine code for {show(gpu.capability)} (it has sm_ {show_code(wheel.code)})"
-    needed = first_cuda(gpu.capability)
+        why = f"has no machine code for {show(gpu.capability)} (it has sm_ {show_code(wheel.code)})"
+        return Verdict(runs=False, why=why)
     if wheel.libraries_cuda < needed:
         libraries = f"its libraries are from CUDA {show(wheel.libraries_cuda)}"
-        return False, f"is too old: {libraries}, and the {gpu.name} needs CUDA {show(needed)} or newer"
-    return True, f"has machine code for it: sm_{show_code([fitting])}"
+        why = f"is too old: {libraries}, and the {gpu.name} needs CUDA {show(needed)} or newer"
+        return Verdict(runs=False, why=why)
+    return Verdict(runs=True, why=f"has machine code for it: sm_{show_code([fitting])}")
 
 
 def pick_wheel(gpu: Gpu) -> Wheel | None:
@@ -146,14 +139,11 @@ def no_auto_wheel(gpu: Gpu) -> str:
 
 
 def _instead(gpu: Gpu | None) -> str:
-    if gpu is None:
-        return _take_auto(CPU_WHEEL)
-    wheel = pick_wheel(gpu)
-    return _take_auto(wheel) if wheel is not None else no_wheel_hint(gpu)
-
-
-def _take_auto(wheel: Wheel) -> str:
-    return f'set [bootstrap] mxnet = "auto", which uses {wheel.requirement} there; cluster oracle shows why'
+    wheel = CPU_WHEEL if gpu is None else pick_wheel(gpu)
+    if wheel is None and gpu is not None:
+        return no_wheel_hint(gpu)
+    name = (wheel or CPU_WHEEL).requirement
+    return f'set [bootstrap] mxnet = "auto", which uses {name} there; cluster oracle shows why'
 
 
 def _lacks_driver(gpu: Gpu) -> bool:
@@ -161,11 +151,11 @@ def _lacks_driver(gpu: Gpu) -> bool:
 
 
 def _warnings(wheel: Wheel, gpu: Gpu | None, *, ami: str, instance_type: str) -> tuple[str, ...]:
-    warnings: list[str] = []
+    if wheel.cuda is None and gpu is not None:
+        return (f"{wheel.requirement} does not use the {gpu.name} of {instance_type}, which you pay for",)
     if wheel.cuda is None:
-        if gpu is not None:
-            warnings.append(f"{wheel.requirement} does not use the {gpu.name} of {instance_type}, which you pay for")
-        return tuple(warnings)
+        return ()
+    warnings: list[str] = []
     if not wheel.is_complete:
         warnings.append(
             f"{wheel.requirement} needs CUDA {show(wheel.cuda)}, which PyPI does not have: the image must have it "

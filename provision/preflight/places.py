@@ -1,11 +1,12 @@
 """Finds the ways to launch the nodes, and why others are impossible. All nodes are in one subnet. Only reads."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from itertools import product
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from foundation.errors import AwsError, ConfigError, NotInRegionError
+from foundation.errors import AwsError, ClusterError, NotInRegionError
 from foundation.thread_pool import bounded_pool
 from provision.aws.clients import Clients, aws_errors
 from provision.config import ProvisionConfig, all_types, setting_error
@@ -147,61 +148,71 @@ def list_locations(config: ProvisionConfig, facts: Facts, *, least: int) -> Pref
     The reservation comes first if it has room for `least` nodes, since its price is the one that is shown; then the
     markets; the zone varies fastest. Raises ConfigError or AwsError when no way is possible.
     """
-    skipped: list[str] = []
-    types = _find_offered(config, facts, skipped)
-    usable = _find_usable(config, facts, types, skipped)
-    options = _in_reservation(config, facts, types, usable, skipped, least=least)
-    for market in config.market:
-        for name in types:
-            if market == "spot" and not facts.types[name].on_spot:
-                skipped.append(f"{name} is not available on spot")
-                continue
-            options += [
-                _make_option(config, facts, name, market=market, subnet=subnet)
-                for subnet in usable
-                if subnet.zone in facts.zones[name]
-            ]
+    options, full = _list_in_reservation(config, facts, least=least)
+    skipped = dict.fromkeys(filter(None, [full]))
+    for market, name, subnet in product(config.market, facts.types, facts.subnets):
+        why = _find_obstacle(facts, market, name, subnet)
+        if why is None:
+            options += [_make_option(config, facts, name, market=market, subnet=subnet)]
+        else:
+            skipped[why] = None
     if not options:
-        raise setting_error(
-            config, "market", "; ".join(skipped), hint='set market = "on-demand", or another instance_type'
-        )
+        raise _no_location(config, facts, skipped)
     return Preflight(options=tuple(options), skipped=tuple(skipped))
 
 
-def _in_reservation(
-    config: ProvisionConfig,
-    facts: Facts,
-    types: Sequence[str],
-    usable: Sequence[Subnet],
-    skipped: list[str],
-    *,
-    least: int,
-) -> list[LaunchOption]:
-    """Returns the ways to launch in the reservation. If there is none, adds the reason to `skipped`."""
+def _find_obstacle(facts: Facts, market: Market, name: str, subnet: Subnet) -> str | None:
+    """Returns why a type cannot be launched on a market in a subnet; None if it can."""
+    if subnet.zone not in facts.zones[name]:
+        lacking = (each.zone for each in facts.subnets if each.zone not in facts.zones[name])
+        return f"{name} is not offered in {', '.join(dict.fromkeys(lacking))}"
+    if subnet.obstacle is not None:
+        return f"{subnet.zone}: {subnet.subnet_id} {subnet.obstacle}"
+    return f"{name} is not available on spot" if market == "spot" and not facts.types[name].on_spot else None
+
+
+def _no_location(config: ProvisionConfig, facts: Facts, skipped: Iterable[str]) -> ClusterError:
+    """Returns the error if nothing is possible. skipped: see Preflight."""
+    name, offered = next(iter(facts.types)), frozenset[str]().union(*facts.zones.values())
+    obstacles = [subnet.obstacle for subnet in facts.subnets if subnet.zone in offered]
+    if not obstacles:
+        problem = f"only offered in {', '.join(sorted(facts.zones[name])) or 'no zone'}, without a subnet for the nodes"
+        wrong = type_error(config, name, problem, hint="use another type, or another [provision] subnet_id")
+        return NotInRegionError(wrong.message, hint=wrong.hint)
+    if None in obstacles:
+        hint = 'set market = "on-demand", or another instance_type'
+        return setting_error(config, "market", "; ".join(skipped), hint=hint)
+    if config.subnet_id != "auto":
+        return setting_error(config, "subnet_id", obstacles[0] or "", hint=f'set subnet_id = "auto"; or {REMEDY}')
+    return AwsError(
+        f"no default subnet of {config.region} can have the nodes: {'; '.join(skipped)}",
+        hint=f"in [provision] of cluster.toml: {REMEDY}",
+    )
+
+
+def _list_in_reservation(config: ProvisionConfig, facts: Facts, *, least: int) -> tuple[list[LaunchOption], str | None]:
+    """Returns the ways to launch in the reservation; without any, why."""
+    found = facts.reservation
     if config.reservation == "none":
-        return []
-    reservation = facts.reservation
-    if reservation is None:
-        skipped.append(f"{config.region} does not have reservation {config.reservation}")
-        return []
-    subnets = [subnet for subnet in usable if subnet.zone == reservation.zone]
-    is_usable = reservation.state == "active" and reservation.free >= least
-    if not is_usable or reservation.instance_type not in types or not subnets:
-        skipped.append(
-            f"reservation {reservation.reservation_id}: it is {reservation.state}, for {reservation.instance_type} in "
-            f"{reservation.zone}, with room for {reservation.free}"
-        )
-        return []
-    return [
-        replace(
-            _make_option(config, facts, reservation.instance_type, market="on-demand", subnet=subnet),
-            reservation=reservation.reservation_id,
-            is_block=reservation.is_block,
-            # A cluster placement group only accepts reservations that were created for it.
-            placement=False,
-        )
-        for subnet in subnets
+        return [], None
+    if found is None:
+        return [], f"{config.region} does not have reservation {config.reservation}"
+    name, free = found.instance_type, found.free if found.state == "active" else 0
+    subnets = [
+        subnet
+        for subnet in facts.subnets
+        if free >= least and name in facts.types and subnet.zone == found.zone
+        if _find_obstacle(facts, "on-demand", name, subnet) is None
     ]
+    # A cluster placement group only accepts reservations that were created for it.
+    of_it = {"reservation": found.reservation_id, "is_block": found.is_block, "placement": False}
+    options = [
+        replace(_make_option(config, facts, name, market="on-demand", subnet=subnet), **of_it) for subnet in subnets
+    ]
+    if options:
+        return options, None
+    what = f"it is {found.state}, for {name} in {found.zone}, with room for {found.free}"
+    return [], f"reservation {found.reservation_id}: {what}"
 
 
 def drop_over_quota(places: Preflight, quotas: Mapping[tuple[Market, str], Quota], *, least: int) -> Preflight:
@@ -223,44 +234,6 @@ def drop_over_quota(places: Preflight, quotas: Mapping[tuple[Market, str], Quota
     if not options:
         raise quota_error(over.values(), nodes=least)
     return replace(places, options=tuple(options), skipped=(*places.skipped, *over))
-
-
-def _find_offered(config: ProvisionConfig, facts: Facts, skipped: list[str]) -> tuple[str, ...]:
-    """Returns the types that a zone with a subnet offers. Adds the zones that do not offer them to `skipped`."""
-    here = [subnet.zone for subnet in facts.subnets]
-    offered: list[str] = []
-    for name in facts.types:
-        lacking = [zone for zone in dict.fromkeys(here) if zone not in facts.zones[name]]
-        if lacking:
-            skipped.append(f"{name} is not offered in {', '.join(lacking)}")
-        if len(lacking) < len(set(here)):
-            offered.append(name)
-    if not offered:
-        raise _not_offered(config, facts)
-    return tuple(offered)
-
-
-def _not_offered(config: ProvisionConfig, facts: Facts) -> ConfigError:
-    name = next(iter(facts.types))
-    problem = f"only offered in {', '.join(sorted(facts.zones[name])) or 'no zone'}, without a subnet for the nodes"
-    wrong = type_error(config, name, problem, hint="use another type, or another [provision] subnet_id")
-    return NotInRegionError(wrong.message, hint=wrong.hint)
-
-
-def _find_usable(config: ProvisionConfig, facts: Facts, types: Sequence[str], skipped: list[str]) -> tuple[Subnet, ...]:
-    """Returns the subnets that can have the nodes. Adds the others to `skipped`."""
-    serving = [subnet for subnet in facts.subnets if any(subnet.zone in facts.zones[name] for name in types)]
-    skipped += [f"{subnet.zone}: {subnet.subnet_id} {subnet.obstacle}" for subnet in serving if subnet.obstacle]
-    usable = tuple(subnet for subnet in serving if subnet.obstacle is None)
-    if usable:
-        return usable
-    if config.subnet_id != "auto":
-        problem = serving[0].obstacle or ""
-        raise setting_error(config, "subnet_id", problem, hint=f'set subnet_id = "auto"; or {REMEDY}')
-    raise AwsError(
-        f"no default subnet of {config.region} can have the nodes: {'; '.join(skipped)}",
-        hint=f"in [provision] of cluster.toml: {REMEDY}",
-    )
 
 
 def _make_option(config: ProvisionConfig, facts: Facts, name: str, *, market: Market, subnet: Subnet) -> LaunchOption:

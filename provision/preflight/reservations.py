@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
-from botocore.exceptions import ClientError
 from msgspec import Struct
 
-from provision.aws.clients import error_code
+from provision.aws.clients import unless_refused
 from provision.config import ProvisionConfig, all_types, setting_error
 
 if TYPE_CHECKING:
@@ -34,12 +34,8 @@ def find_reservation(ec2: EC2Client, config: ProvisionConfig) -> Reservation | N
     """
     if config.reservation == "none":
         return None
-    try:
-        found = ec2.describe_capacity_reservations(CapacityReservationIds=[config.reservation])["CapacityReservations"]
-    except ClientError as error:
-        if error_code(error) not in _NOT_FOUND:
-            raise
-        found = []
+    read = partial(ec2.describe_capacity_reservations, CapacityReservationIds=[config.reservation])
+    found = unless_refused(_NOT_FOUND, lambda: read()["CapacityReservations"])
     if not found and config.regions:
         return None
     if not found:

@@ -8,11 +8,10 @@ TLS, so the instance's key is known before anything is sent to its address.
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import TYPE_CHECKING
 
-from botocore.exceptions import ClientError
-
-from provision.aws.clients import aws_errors, error_code
+from provision.aws.clients import aws_errors, unless_refused
 from provision.aws.error_hints import RETRY_CODES
 
 if TYPE_CHECKING:
@@ -38,12 +37,7 @@ def find_host_fingerprints(ec2: EC2Client, instance_id: str) -> frozenset[str]:
     ec2:GetConsoleOutput if that permission is missing.
     """
     with aws_errors(f"reading the console of {instance_id}, which shows its host keys' fingerprints"):
-        try:
-            return parse_fingerprints(_read_console(ec2, instance_id))
-        except ClientError as error:
-            if error_code(error) in RETRY_CODES:
-                return frozenset()
-            raise
+        return parse_fingerprints(unless_refused(RETRY_CODES, lambda: _read_console(ec2, instance_id)) or "")
 
 
 def find_console_lines(ec2: EC2Client, instance_id: str) -> tuple[str, ...]:
@@ -87,9 +81,6 @@ def _read_console(ec2: EC2Client, instance_id: str) -> str:
     Only Nitro types support `Latest`; the output of others may be some minutes old
     (https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_GetConsoleOutput.html).
     """
-    try:
-        return ec2.get_console_output(InstanceId=instance_id, Latest=True).get("Output", "")
-    except ClientError as error:
-        if error_code(error) != "UnsupportedOperation":
-            raise
-    return ec2.get_console_output(InstanceId=instance_id).get("Output", "")
+    read = partial(ec2.get_console_output, InstanceId=instance_id)
+    shown = unless_refused({"UnsupportedOperation"}, lambda: read(Latest=True)) or read()
+    return shown.get("Output", "")

@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from foundation.errors import AwsError
 from foundation.waiting import poll
-from provision.aws.clients import NOT_FOUND_TIMEOUT_S, Clients, aws_errors, error_code, not_ours
+from provision.aws.clients import NOT_FOUND_TIMEOUT_S, Clients, aws_errors, error_code, not_ours, unless_refused
 from provision.aws.iam_policy import render_trust_policy
 from provision.config import ProvisionConfig
 from provision.model import TAG_NAME, ClusterState, profile_name, tags
@@ -203,13 +203,11 @@ class DeleteInstanceProfile(Step):
 def _create(kind: str, name: str, make: Callable[..., object], find: Callable[[], object], context: Context) -> None:
     """Creates a resource with the cluster's tags. An existing one counts as created if it has them."""
     named = tags(name=context.cluster, owner=_NOT_IN_TAGS.sub("_", context.owner), role=kind.replace(" ", "-"))
-    try:
-        make(Tags=[{"Key": key, "Value": value} for key, value in {**context.tags, **named}.items()])
-    except ClientError as error:
-        if error_code(error) != _THERE:
-            raise
-        if not _is_ours(poll(find, timeout_s=NOT_FOUND_TIMEOUT_S), context.cluster):
-            raise not_ours(f"{kind} {name}", name=context.cluster) from error
+    own = [{"Key": key, "Value": value} for key, value in {**context.tags, **named}.items()]
+    if unless_refused({_THERE}, lambda: (make(Tags=own),)) is not None:
+        return
+    if not _is_ours(poll(find, timeout_s=NOT_FOUND_TIMEOUT_S), context.cluster):
+        raise not_ours(f"{kind} {name}", name=context.cluster)
 
 
 def _add_role(iam: IAMClient, name: str) -> None:
@@ -229,36 +227,21 @@ def _delete(call: Callable[[], object]) -> bool:
 
     IAM may report it as in use for some time after its dependents are deleted.
     """
-    try:
-        retry_while(_IN_USE, call)
-    except ClientError as error:
-        if error_code(error) != _GONE:
-            raise
-        return False
-    return True
+    return unless_refused({_GONE}, lambda: retry_while(_IN_USE, call)) is not None
 
 
 def _find_role(iam: IAMClient, name: str) -> RoleTypeDef | None:
-    return _unless_gone(lambda: iam.get_role(RoleName=name)["Role"])
+    return unless_refused({_GONE}, lambda: iam.get_role(RoleName=name)["Role"])
 
 
 def _find_profile(iam: IAMClient, name: str) -> InstanceProfileTypeDef | None:
-    return _unless_gone(lambda: iam.get_instance_profile(InstanceProfileName=name)["InstanceProfile"])
+    return unless_refused({_GONE}, lambda: iam.get_instance_profile(InstanceProfileName=name)["InstanceProfile"])
 
 
 def _read_policy(iam: IAMClient, name: str) -> str | None:
-    document: Any = _unless_gone(lambda: iam.get_role_policy(RoleName=name, PolicyName=POLICY_NAME)["PolicyDocument"])
+    read = partial(iam.get_role_policy, RoleName=name, PolicyName=POLICY_NAME)
+    document: Any = unless_refused({_GONE}, lambda: read()["PolicyDocument"])
     return document if document is None or isinstance(document, str) else json.dumps(document)  # boto3 decodes it
-
-
-def _unless_gone(read: Callable[[], T]) -> T | None:
-    """Returns the result of `read`; None if the resource does not exist."""
-    try:
-        return read()
-    except ClientError as error:
-        if error_code(error) != _GONE:
-            raise
-        return None
 
 
 def _role_names(profile: InstanceProfileTypeDef) -> tuple[str, ...]:

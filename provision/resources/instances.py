@@ -5,14 +5,13 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
-
-from botocore.exceptions import ClientError
 
 from foundation.errors import AwsError, CapacityError
 from foundation.progress import Event
 from foundation.waiting import poll
-from provision.aws.clients import error_code
+from provision.aws.clients import unless_refused
 from provision.describe import describe_now
 from provision.model import ClusterState, Node, SshAddress, UntrustedInstance, count, format_indices
 from provision.plan import Context, Step, World
@@ -141,30 +140,21 @@ class TerminateInstances(Step):
         """
         ec2 = context.clients.ec2
 
-        def terminate(ids: Sequence[str]) -> None:
-            try:
-                ec2.terminate_instances(InstanceIds=ids)
-            except ClientError as error:
-                if error_code(error) != _PROTECTED:
-                    raise
+        def terminate(ids: Sequence[str]) -> bool:
+            end = partial(ec2.terminate_instances, InstanceIds=ids)
+            if unless_refused({_PROTECTED}, end) is None:
                 context.report(Event(kind="warn", what="turning off termination protection"))
                 for instance_id in ids:
                     ec2.modify_instance_attribute(InstanceId=instance_id, DisableApiTermination={"Value": False})
-                ec2.terminate_instances(InstanceIds=ids)
+                end()
+            return True
 
         def terminate_listed() -> bool:
             live = {instance.instance_id for instance in describe_now(context).instances}
-            if doomed := [instance_id for instance_id in self.ids if instance_id in live]:
-                terminate(doomed)
-            return bool(doomed)
+            doomed = [instance_id for instance_id in self.ids if instance_id in live]
+            return bool(doomed) and terminate(doomed)
 
-        try:
-            terminate(self.ids)
-        except ClientError as error:
-            if error_code(error) != _UNKNOWN:
-                raise
-            return retry_while({_UNKNOWN}, terminate_listed)
-        return True
+        return unless_refused({_UNKNOWN}, lambda: terminate(self.ids)) or retry_while({_UNKNOWN}, terminate_listed)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -275,12 +265,10 @@ INSTANCES: ResourceKind[None] = ResourceKind(
     plan_up=_plan_up,
     plan_down=_plan_down,
     actions=(
-        "DescribeInstances",
         "RunInstances",
         "GetConsoleOutput",
         "ModifyInstanceAttribute",
         "StartInstances",
         "StopInstances",
-        "TerminateInstances",
     ),
 )

@@ -128,5 +128,5 @@ KEY_PAIR: ResourceKind[KeyPair | None] = ResourceKind(
     deletion="delete-key-pair --key-name",  # EC2 also reports success for one that does not exist
     plan_up=plan_key_pair,
     plan_down=_plan_down,
-    actions=("DescribeKeyPairs", "ImportKeyPair", "DeleteKeyPair"),
+    actions=("ImportKeyPair",),
 )

@@ -20,7 +20,6 @@ from provision.aws.error_hints import RETRY_CODES
 from provision.describe import describe_now
 from provision.files import TOKEN_LIFETIME_S
 from provision.lease.arm import SetLease, tag_lease
-from provision.lease.config import NO_LEASE, LeaseConfig
 from provision.lease.lease_plan import Spending, begin_lease, update_budget
 from provision.lease.terms import LAST_MOMENT, Lease, parse_lease, render_lease
 from provision.model import LaunchOption, Preflight, count, format_indices
@@ -32,7 +31,7 @@ from provision.resources.placement_group import PLACEMENT_GROUP, find_placement_
 from provision.resources.resource import retry_while
 from provision.resources.run_instances import NodeSpec, call_run_instances, request_digest, run_instances_request
 from provision.resources.security_group import find_group
-from provision.resources.shared_volume import find_volume_gib
+from provision.resources.shared_volume import find_disks_gib
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2.type_defs import RunInstancesRequestTypeDef
@@ -62,60 +61,76 @@ _LONGEST_PAUSE_S = 60.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LaunchNodes(Step):
-    """Launch nodes in one call: all of them or, if AWS lacks capacity, at least `least`.
+    """Launch the missing nodes in one call: all of them or, if AWS lacks capacity, at least `least`.
 
-    least: 0 if none of them is required. group_id: None for the group that this plan creates. options: in the order in
-    which they are tried; capacity_wait_s: how many seconds to keep retrying them. lease: of a cluster without nodes;
-    current: of existing nodes, which new ones share, or of those that have ended. total: the number of nodes, including
-    existing ones. usd_per_gib_month: the price of their disks; extra_gib: the size of the head's volume. spent_usd: see
-    World.
+    current: the lease of existing nodes, which new ones share, or of those that have ended.
     """
 
-    nodes: NodeSpec
-    least: int
-    group_id: str | None
-    options: tuple[LaunchOption, ...]
-    capacity_wait_s: int = 0
-    lease: LeaseConfig = NO_LEASE
+    world: World
+    preflight: Preflight
     current: Lease | None = None
-    total: int = 0
-    usd_per_gib_month: float | None = None
-    extra_gib: int = 0
-    spent_usd: float = 0.0
 
     @property
     def indices(self) -> tuple[int, ...]:
         """The indices of the nodes."""
-        return self.nodes.indices
+        return self.world.missing
+
+    @property
+    def least(self) -> int:
+        """How many of them are enough; 0 if none of them is required."""
+        return self.world.least_missing
 
     @property
     def is_first(self) -> bool:
         """Whether the cluster has no other nodes: the launch begins its lease."""
-        return len(self.indices) == self.total
+        return not self.world.state.nodes
+
+    @property
+    def group_id(self) -> str | None:
+        """The security group; None for the one that this plan creates."""
+        group = find_group(self.world)
+        return group.group_id if group else None
+
+    @property
+    def nodes(self) -> NodeSpec:
+        """What the nodes have in common."""
+        world, request, config = self.world, self.world.request, self.world.request.config
+        return NodeSpec(
+            indices=self.indices,
+            key_name=world.resource_name,
+            volume_size_gib=config.volume_size_gib,
+            public_address=config.ssh_address == "public",
+            placement_group=find_placement_name(world),
+            instance_profile=find_profile_name(config, name=request.name),
+            user=config.user if request.from_head else "",
+            authorized=request.from_head or "",
+            tags=config.tags,
+        )
 
     @property
     def usd_per_hour(self) -> float | None:
         """What the cluster will cost per hour in the first place that is tried; None if a price is unknown."""
-        return self.find_rate(self.options[0])
+        return self.find_rate(self.preflight.options[0])
 
     @property
     def addresses_usd_per_hour(self) -> float:
         """What the public addresses of all nodes cost per hour."""
-        return self.total * USD_PER_ADDRESS_HOUR if self.nodes.public_address else 0.0
+        config = self.world.request.config
+        return config.nodes * USD_PER_ADDRESS_HOUR if config.ssh_address == "public" else 0.0
 
     def find_lease(self, option: LaunchOption, *, now: float) -> Lease | None:
         """Returns the lease of new nodes: that of the others, or a new one. Raises the errors of begin_lease."""
         if not self.is_first:
             return self.current
-        spending = Spending(self.find_rate(option), self.spent_usd)
-        return begin_lease(self.lease, self.current, now=now, spending=spending)
+        spending = Spending(self.find_rate(option), self.world.spent_usd)
+        return begin_lease(self.world.request.lease, self.current, now=now, spending=spending)
 
     def find_rate(self, option: LaunchOption) -> float | None:
         """Returns what the cluster will cost per hour, with disks and addresses; None if a price is unknown."""
-        disks_usd = disk_rate(self.total * self.nodes.volume_size_gib + self.extra_gib, self.usd_per_gib_month)
+        disks_usd = disk_rate(find_disks_gib(self.world), self.preflight.volume_usd_per_gib_month)
         if option.usd_per_hour is None or disks_usd is None:
             return None
-        return self.total * option.usd_per_hour + self.addresses_usd_per_hour + disks_usd
+        return self.world.request.config.nodes * option.usd_per_hour + self.addresses_usd_per_hour + disks_usd
 
     def describe(self) -> str:
         return f"launch {count(len(self.indices), 'node')} ({format_indices(self.indices)})"
@@ -168,8 +183,8 @@ def plan_launch(world: World) -> tuple[Step, ...]:
     """
     if world.preflight is None or not world.missing:
         return ()
-    launch = make_launch(world, world.preflight)
-    for option in launch.options:
+    launch = LaunchNodes(world=world, preflight=world.preflight, current=world.state.lease)
+    for option in world.preflight.options:
         launch.find_lease(option, now=0.0)  # raises for a budget that is spent, or with an unknown price
     lease = launch.current
     if launch.is_first or lease is None or world.request.from_head:
@@ -178,34 +193,6 @@ def plan_launch(world: World) -> tuple[Step, ...]:
     if (sooner.budget_until or LAST_MOMENT) >= (lease.budget_until or LAST_MOMENT):
         return (launch,)
     return SetLease(lease=sooner, nodes=world.state.nodes, group_id=launch.group_id), replace(launch, current=sooner)
-
-
-def make_launch(world: World, preflight: Preflight) -> LaunchNodes:
-    """Returns the launch of the missing nodes. Pure."""
-    group, config = find_group(world), world.request.config
-    return LaunchNodes(
-        nodes=NodeSpec(
-            indices=world.missing,
-            key_name=world.resource_name,
-            volume_size_gib=config.volume_size_gib,
-            public_address=config.ssh_address == "public",
-            placement_group=find_placement_name(world),
-            instance_profile=find_profile_name(config, name=world.request.name),
-            user=config.user if world.request.from_head else "",
-            authorized=world.request.from_head or "",
-            tags=config.tags,
-        ),
-        least=world.least_missing,
-        group_id=group.group_id if group else None,
-        options=preflight.options,
-        capacity_wait_s=config.capacity_wait_s,
-        lease=world.request.lease,
-        current=world.state.lease,
-        total=config.nodes,
-        usd_per_gib_month=preflight.volume_usd_per_gib_month,
-        extra_gib=find_volume_gib(world),
-        spent_usd=world.spent_usd,
-    )
 
 
 def rehearsed_launch(world: World) -> RunInstancesRequestTypeDef:
@@ -220,7 +207,7 @@ def rehearsed_launch(world: World) -> RunInstancesRequestTypeDef:
     usable = group is not None and group.vpc_id == option.vpc_id and key is not None and key.ours
     profile = world.request.config.instance_profile
     nodes = structs.replace(
-        make_launch(world, preflight).nodes,
+        LaunchNodes(world=world, preflight=preflight).nodes,
         placement_group=placement.group_name if placement is not None and placement.ours else None,
         instance_profile=None if profile in {"none", "auto"} else profile,
     )
@@ -256,7 +243,7 @@ def _plan_tries(step: LaunchNodes, context: Context) -> tuple[Try, ...]:
     fewer = max(step.least, 1)
     tries: list[Try] = []
     for least in (every, fewer) if fewer < every else (every,):
-        for option in step.options:
+        for option in step.preflight.options:
             request = _build_request(step, option, least=least, context=context, lease=None)
             tries.append(Try(option=option, least=least, digest=request_digest(request)))
     now = time.time()
@@ -300,7 +287,7 @@ def _search(step: LaunchNodes, tries: tuple[Try, ...], context: Context) -> list
             context.report(Event(kind="info", what=f"no capacity for {refused[-1]}"))
         if len(over_quota) == len(tries) and step.least > 0:
             raise over_quota[0]
-        left_s = step.capacity_wait_s - (time.monotonic() - started)
+        left_s = step.world.request.config.capacity_wait_s - (time.monotonic() - started)
         if left_s <= 0:
             return refused
         pause_s = min(pause_s, left_s)
@@ -357,7 +344,7 @@ def _try(step: LaunchNodes, attempt: Try, context: Context) -> str | None:
         got = f"{len(launched)} of {len(step.indices)} nodes"
         what = f"AWS has capacity for {got}: continuing without nodes {format_indices(missing)}"
         context.report(Event(kind="warn", what=what))
-    if len(step.options) > 1:
+    if len(step.preflight.options) > 1:
         context.report(Event(kind="info", what=f"{len(launched)} x {attempt.option.label}"))
     return None
 

@@ -46,7 +46,6 @@ VOLUMES = _delete_unused(
         ),
         deletion="delete-volume --volume-id",
         gone="InvalidVolume.NotFound",
-        actions=("DescribeVolumes", "DeleteVolume"),
     )
 )
 NETWORK_INTERFACES = _delete_unused(
@@ -56,6 +55,5 @@ NETWORK_INTERFACES = _delete_unused(
         ids=lambda page: (each["NetworkInterfaceId"] for each in page["NetworkInterfaces"]),
         deletion="delete-network-interface --network-interface-id",
         gone="InvalidNetworkInterfaceID.NotFound",
-        actions=("DescribeNetworkInterfaces", "DeleteNetworkInterface"),
     )
 )

@@ -112,5 +112,5 @@ PLACEMENT_GROUP: ResourceKind[PlacementGroup | None] = ResourceKind(
     find=_find,
     plan_up=_plan_up,
     plan_down=_plan_down,
-    actions=("DescribePlacementGroups", "CreatePlacementGroup", "DeletePlacementGroup"),
+    actions=("CreatePlacementGroup",),
 )

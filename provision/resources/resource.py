@@ -11,7 +11,7 @@ from botocore.exceptions import ClientError
 from msgspec import Struct
 
 from foundation.waiting import poll
-from provision.aws.clients import NOT_FOUND_TIMEOUT_S, Clients, aws_errors, error_code, not_ours
+from provision.aws.clients import NOT_FOUND_TIMEOUT_S, Clients, aws_errors, error_code, not_ours, unless_refused
 from provision.model import TAG_NAME, ClusterState, count, tags
 from provision.plan import Context, Request, Step, World
 
@@ -76,7 +76,7 @@ class ResourceKind(Struct, Generic[T], frozen=True, kw_only=True):
 
     How EC2 lists and deletes it: listing is the client's method, `ids` finds ids in one of its answers, deletion is the
     command of the AWS CLI that deletes one, up to its id. gone, in_use: EC2's codes for one that does not exist, and
-    for one that something still uses; release_s: for how long. actions: those in EC2, for the operator's policy.
+    for one that something still uses; release_s: for how long. actions: others in EC2, for the operator's policy.
 
     find: reads the input of plans for ClusterState.found; None if describe_cluster reads it. may_be_unseen: `down`
     continues if `find` is refused. is_wanted: whether `up` needs it. plan_up, plan_down: pure. plan_on_nodes: like
@@ -99,6 +99,12 @@ class ResourceKind(Struct, Generic[T], frozen=True, kw_only=True):
     plan_on_nodes: Callable[[World], tuple[Step, ...]] | None = None
     plan_down: Callable[[ClusterState], tuple[Step, ...]] | None = None
     look: Callable[[Clients, Request], Leftovers] | None = None
+
+    @property
+    def all_actions(self) -> tuple[str, ...]:
+        """The EC2 actions that it calls: DescribeKeyPairs, DeleteKeyPair, ..."""
+        calls = (self.listing, self.deletion.partition(" ")[0])
+        return (*(call.title().replace("_", "").replace("-", "") for call in calls if call), *self.actions)
 
     def found_in(self, state: ClusterState) -> T | None:
         """Returns the result of `find`; None if it was not called."""
@@ -134,14 +140,9 @@ class ResourceKind(Struct, Generic[T], frozen=True, kw_only=True):
         """Deletes a resource, once nothing uses it. Returns False if it did not exist. Raises ClientError."""
         method, option = self.deletion.split(" --")
         key = option.title().replace("-", "")  # KeyName for key-name
-        try:
-            call = partial(getattr(ec2, method.replace("-", "_")), **{key: resource_id})
-            retry_while(self.in_use, call, timeout_s=self.release_s)
-        except ClientError as error:
-            if error_code(error) != self.gone:
-                raise
-            return False
-        return True
+        call = partial(getattr(ec2, method.replace("-", "_")), **{key: resource_id})
+        done = unless_refused({self.gone}, lambda: retry_while(self.in_use, call, timeout_s=self.release_s))
+        return done is not None
 
     def plan_deletion(self, *ids: str, note: str = "") -> tuple[Step, ...]:
         """Returns the step that deletes these resources; no step without any. note: what else the plan says. Pure."""
@@ -175,16 +176,12 @@ def create_once(
     find: reads the existing one. taken: AWS's code for it. what: for the error. Raises ClusterError if that one is not
     the cluster's, and ClientError.
     """
-    try:
-        create()
-    except ClientError as error:
-        if error_code(error) != taken:
-            raise
-        existing = poll(find, timeout_s=NOT_FOUND_TIMEOUT_S)
-        if existing is None or not existing.ours:
-            raise not_ours(what, name=name) from error
-        return existing
-    return None
+    if unless_refused({taken}, lambda: (create(),)) is not None:
+        return None
+    existing = poll(find, timeout_s=NOT_FOUND_TIMEOUT_S)
+    if existing is None or not existing.ours:
+        raise not_ours(what, name=name)
+    return existing
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
-from botocore.exceptions import ClientError
-
-from provision.aws.clients import aws_errors, error_code, not_ours
+from provision.aws.clients import aws_errors, not_ours, unless_refused
 from provision.model import TAG_LEASE, TAG_NAME, ClusterState, SecurityGroup, resource_name
 from provision.plan import Context, Step, World
 from provision.resources.resource import (
@@ -194,26 +193,16 @@ class RevokeIngress(Step):
 
     def apply(self, context: Context) -> bool:
         """Removes the rules. Returns False if they did not exist."""
-        try:
-            context.clients.ec2.revoke_security_group_ingress(
-                GroupId=self.group_id, IpPermissions=[_ssh_permission(*self.ssh_from)]
-            )
-        except ClientError as error:
-            if error_code(error) != "InvalidPermission.NotFound":
-                raise
-            return False
-        return True
+        revoke = partial(context.clients.ec2.revoke_security_group_ingress, GroupId=self.group_id)
+        rules = [_ssh_permission(*self.ssh_from)]
+        return unless_refused({"InvalidPermission.NotFound"}, lambda: revoke(IpPermissions=rules)) is not None
 
 
 def _authorize(call: Callable[..., object], permissions: list[IpPermissionTypeDef], *, group_id: str) -> bool:
     """Adds rules in one call. Returns False if they existed. EC2's servers may not all know a new group yet."""
-    try:
-        retry_while({"InvalidGroup.NotFound"}, lambda: call(GroupId=group_id, IpPermissions=permissions))
-    except ClientError as error:
-        if error_code(error) != "InvalidPermission.Duplicate":
-            raise
-        return False
-    return True
+    add = partial(call, GroupId=group_id, IpPermissions=permissions)
+    done = unless_refused({"InvalidPermission.Duplicate"}, lambda: retry_while({"InvalidGroup.NotFound"}, add))
+    return done is not None
 
 
 def _ssh_permission(*networks: str) -> IpPermissionTypeDef:
@@ -244,11 +233,9 @@ SECURITY_GROUP: ResourceKind[None] = ResourceKind(
     plan_up=plan_security_group,
     plan_down=_plan_down,
     actions=(
-        "DescribeSecurityGroups",
         "CreateSecurityGroup",
         "AuthorizeSecurityGroupIngress",
         "AuthorizeSecurityGroupEgress",
         "RevokeSecurityGroupIngress",
-        "DeleteSecurityGroup",
     ),
 )

@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from botocore.exceptions import ClientError
 from msgspec import Struct
 
 from foundation.errors import AwsError, ClusterError
 from foundation.waiting import poll
-from provision.aws.clients import NOT_FOUND_TIMEOUT_S, Clients, aws_errors, error_code
+from provision.aws.clients import NOT_FOUND_TIMEOUT_S, Clients, aws_errors, unless_refused
 from provision.describe import describe_now
 from provision.model import SHARED_ROLE, TAG_KEEP, TAG_ROLE, ClusterState, Node
 from provision.plan import Context, Request, Step, World
@@ -165,13 +164,11 @@ def choose_volume(world: World) -> SharedVolume | None:
     return volume
 
 
-def find_volume_gib(world: World) -> int:
-    """Returns the size of the head's volume in GiB; 0 without one. Pure."""
-    config = find_head_volume(world.request.volumes)
-    if config is None:
-        return 0
-    existing = choose_volume(world)
-    return config.size_gib if existing is None else existing.size_gib
+def find_disks_gib(world: World) -> int:
+    """Returns the size of all disks that the cluster will have in GiB, with the head's volume. Pure."""
+    config, volume, existing = world.request.config, find_head_volume(world.request.volumes), choose_volume(world)
+    extra = existing.size_gib if existing is not None else volume.size_gib if volume is not None else 0
+    return config.nodes * config.volume_size_gib + extra
 
 
 def _plan_on_nodes(world: World) -> tuple[Step, ...]:
@@ -240,16 +237,12 @@ class CreateSharedVolume(Step):
             if found := find_shared_volumes(context.clients.ec2, name=context.cluster):
                 context.volume_id = found[0].volume_id
                 return False
-            if _create(context, {**request, "ClientToken": token}):
+            request["ClientToken"] = token
+            made = context.clients.ec2.create_volume(**request)["VolumeId"]
+            context.volume_id = context.made_volume_id = made
+            if poll(partial(_find_one, context, made), timeout_s=NOT_FOUND_TIMEOUT_S) is not None:
                 return True
         raise AwsError("AWS does not list the new volume", hint="run the command again")
-
-
-def _create(context: Context, request: CreateVolumeRequestTypeDef) -> bool:
-    """Creates the volume. Returns whether AWS lists it within NOT_FOUND_TIMEOUT_S. Raises ClientError, AwsError."""
-    volume_id = context.clients.ec2.create_volume(**request)["VolumeId"]
-    context.volume_id = context.made_volume_id = volume_id
-    return poll(lambda: _find_one(context, volume_id), timeout_s=NOT_FOUND_TIMEOUT_S) is not None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -283,7 +276,10 @@ class AttachSharedVolume(Step):
             if seen.instance_id in live and seen.attachment in {"attached", "busy"}:
                 return True
             if seen.state == "available" and instances.head is not None:
-                changed = _attach(ec2, volume_id, instances.head) or changed
+                attach = partial(
+                    ec2.attach_volume, VolumeId=volume_id, InstanceId=instances.head.instance_id, Device=DEVICE
+                )
+                changed = unless_refused(_NOT_YET, attach) is not None or changed
             return None
 
         if poll(check, timeout_s=RELEASE_TIMEOUT_S if self.volume_id else ATTACH_TIMEOUT_S) is None:
@@ -294,17 +290,6 @@ class AttachSharedVolume(Step):
                 hint="to continue: cluster up; to delete everything: cluster down",
             )
         return changed
-
-
-def _attach(ec2: EC2Client, volume_id: str, head: Node) -> bool:
-    """Requests the attachment. Returns False if it is not possible now. Raises ClientError."""
-    try:
-        ec2.attach_volume(VolumeId=volume_id, InstanceId=head.instance_id, Device=DEVICE)
-    except ClientError as error:
-        if error_code(error) not in _NOT_YET:
-            raise
-        return False
-    return True
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -346,5 +331,5 @@ SHARED_VOLUME: ResourceKind[tuple[SharedVolume, ...]] = ResourceKind(
     is_wanted=lambda request: find_head_volume(request.volumes) is not None,
     plan_on_nodes=_plan_on_nodes,
     plan_down=_plan_down,
-    actions=("DescribeVolumes", "CreateVolume", "AttachVolume", "DeleteVolume"),
+    actions=("CreateVolume", "AttachVolume"),
 )

@@ -4,13 +4,13 @@ https://docs.aws.amazon.com/efs/latest/ug/mounting-fs-mount-cmd-dns-name.html
 https://docs.aws.amazon.com/fsx/latest/LustreGuide/mounting-ec2-instance.html
 """
 
+from functools import partial
 from typing import Literal
 
-from botocore.exceptions import ClientError
 from msgspec import Struct
 
 from foundation.errors import ConfigError
-from provision.aws.clients import Clients, aws_errors, error_code
+from provision.aws.clients import Clients, aws_errors, unless_refused
 from provision.model import domain_of
 
 NAMES = {"efs": "EFS", "lustre": "FSx for Lustre"}
@@ -41,11 +41,7 @@ def find_file_system(clients: Clients, file_system_id: str) -> FileSystem:
 
 
 def _find_efs(clients: Clients, file_system_id: str) -> FileSystem | None:
-    try:
-        clients.efs.describe_file_systems(FileSystemId=file_system_id)
-    except ClientError as error:
-        if error_code(error) not in _OTHERS:
-            raise
+    if unless_refused(_OTHERS, lambda: clients.efs.describe_file_systems(FileSystemId=file_system_id)) is None:
         return None
     # The name resolves to the mount target in the node's zone.
     dns_name = f"{file_system_id}.efs.{clients.region}.{domain_of(clients.region)}"
@@ -53,12 +49,8 @@ def _find_efs(clients: Clients, file_system_id: str) -> FileSystem | None:
 
 
 def _find_lustre(clients: Clients, file_system_id: str) -> FileSystem | None:
-    try:
-        systems = clients.fsx.describe_file_systems(FileSystemIds=[file_system_id])["FileSystems"]
-    except ClientError as error:
-        if error_code(error) not in _OTHERS:
-            raise
-        return None
+    read = partial(clients.fsx.describe_file_systems, FileSystemIds=[file_system_id])
+    systems = unless_refused(_OTHERS, lambda: read()["FileSystems"])
     if not systems:
         return None
     [shown] = systems

@@ -11,7 +11,6 @@ from provision.resources.instances import TerminateInstances, WaitForRunning, Wa
 from provision.resources.key_pair import KEY_PAIR, ImportKeyPair
 from provision.resources.launch import LaunchNodes
 from provision.resources.placement_group import PlacementGroup
-from provision.resources.run_instances import NodeSpec
 from provision.resources.security_group import AllowTraffic, CreateSecurityGroup, RevokeIngress
 from provision.up import plan_resize, plan_up
 from provision_world import (
@@ -64,19 +63,16 @@ def kinds(steps: tuple[Step, ...]) -> list[str]:
 
 def test_from_nothing_to_everything() -> None:
     whole = whole_plan(ClusterState(name=NAME), local_key=None, nodes=4)
+    assert whole.world is not None
     assert whole.steps == (
         MAKE_KEY,
         MAKE_GROUP,
         ALLOW_ALL,
-        LaunchNodes(
-            nodes=NodeSpec(indices=(0, 1, 2, 3), key_name="cluster-demo", volume_size_gib=100, public_address=True),
-            least=4,
-            group_id=None,
-            options=(make_option(),),
-            total=4,
-        ),
+        LaunchNodes(world=whole.world, preflight=make_preflight()),
         WaitForRunning(nodes=4, address="public"),
     )
+    launch = find_launch(whole.steps)
+    assert (launch.indices, launch.least, launch.group_id) == ((0, 1, 2, 3), 4, None)
     assert render_plan(whole).partition("\n\n")[2] == (
         "   1. make key pair cluster-demo (ed25519; the private key stays on this machine)\n"
         "   2. make security group cluster-demo in vpc-1\n"

@@ -160,10 +160,8 @@ def test_a_set_up_that_fails(
     steps: list[str],
 ) -> None:  # fmt: skip
     """The nodes that --down was to delete cost money, too, if no job has run on them."""
-    total = 2 if is_new else 3
-    launch = SimpleNamespace(
-        current=None, is_first=is_new, usd_per_hour=1.0, spent_usd=0.0, indices=(0, 1), total=total
-    )
+    world = SimpleNamespace(spent_usd=0.0)
+    launch = SimpleNamespace(is_first=is_new, usd_per_hour=1.0, world=world, indices=(0, 1))
 
     def up(_: App, *, agree: Any, **_options: Any) -> None:
         agree(Plan(cluster="demo", steps=(launch,)))  # type: ignore[arg-type]

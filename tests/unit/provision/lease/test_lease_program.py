@@ -26,7 +26,12 @@ FULL = Lease(
     set_at=1.8e9, until=1.9e9, idle_s=1800.0, budget_usd=123456.78, then="stop", budget_until=1.85e9,
 )  # fmt: skip
 MIG = 'case "$1" in *apps*) {} ;; *) echo "[N/A]"; echo 3 ;; esac'  # one of two GPUs is divided
-QUIET = {"curl": "exit 7", "shutdown": 'touch "$ROOT/off"', "poweroff": "exit 1", "nvidia-smi": "exit 1"}
+QUIET = {
+    "curl": 'echo >>"$ROOT/looks"; exit 7',
+    "shutdown": 'touch "$ROOT/off"',
+    "poweroff": "exit 1",
+    "nvidia-smi": "exit 1",
+}
 
 
 @dataclass
@@ -97,6 +102,13 @@ class FakeNode:
 
     def is_off(self) -> bool:
         return (self.root / "off").exists()
+
+    def forget_use(self) -> None:
+        """From now on, this node itself is idle for long. Waits until the program has looked for the end twice."""
+        (self.root / "run/since").write_text("0\n")
+        looks = self.root / "looks"
+        wanted = looks.stat().st_size + 2 if looks.exists() else 2
+        until(lambda: looks.exists() and looks.stat().st_size >= wanted, "the next look")
 
 
 @dataclass
@@ -319,30 +331,23 @@ def test_the_head_ends_the_cluster_when_no_node_is_in_use(nodes: Nodes, answer: 
     ssh.mkdir(parents=True)
     (ssh / "id_ed25519").write_text("key")
     (ssh / "known_hosts").write_text("192.0.2.7 ssh-ed25519 A\n")
-    nodes.start(node, Lease(set_at=time.time(), idle_s=5.0))
+    nodes.start(node, Lease(set_at=time.time(), idle_s=5.0 if ends else 60.0))
     if ends:
         until(node.is_off, "the end", timeout_s=40)
         assert (node.root / "told").exists()
     else:
-        time.sleep(12)
+        for _ in range(2):
+            node.forget_use()
         assert not node.is_off()
         assert node.show()["why"] in ("the node at 192.0.2.7 is not idle", "the CPU has not been measured yet")
 
 
 def test_a_node_that_the_head_asks_does_not_end_by_itself(nodes: Nodes) -> None:
-    """The program asks for the tag each time that it looks for the end."""
-    node = nodes.make(curl='echo >>"$ROOT/looks"; exit 7')
-    looks = node.root / "looks"
-
-    def wait_for_looks() -> None:
-        wanted = looks.stat().st_size + 2 if looks.exists() else 2
-        until(lambda: looks.exists() and looks.stat().st_size >= wanted, "the next look")
-
+    node = nodes.make()
     nodes.start(node, Lease(set_at=time.time(), idle_s=60.0))
     node.call("idle")
-    wait_for_looks()
-    (node.root / "run/since").write_text("0\n")
-    wait_for_looks()
+    for _ in range(2):
+        node.forget_use()
     assert not node.is_off()
     os.utime(node.root / "run/asked", (0, 0))  # it hears no more of the head
     until(node.is_off, "the end", timeout_s=40)
