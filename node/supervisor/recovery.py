@@ -121,7 +121,7 @@ def end_attempt(record: Record, ended_at: float) -> tuple[Attempt, ...]:
     if not record.attempts or record.attempts[-1].ended_at is not None:
         return record.attempts
     *others, last = record.attempts
-    reason: EndReason = "error" if record.state == "failed" else "done" if record.state == "done" else "stopped"
+    reason: EndReason = record.state if record.state in ("done", "stopped") else "error"
     ended = replace(
         last,
         ended_at=ended_at,
