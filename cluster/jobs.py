@@ -144,7 +144,7 @@ class JobSources:
         if record.source == "s3" or self.head is None:
             config = self._app.config
             log = open_s3_log(str(config.data.s3_results), record.id, region=config.provision.region)
-            processes = find_processes(record.roles, len(record.attempts), log.lines)
+            processes = find_processes(record.roles, len(record.attempts), log.lines())
             learn(processes)
             yield _while_read(log.lines(find_tail(log.read, log.size, wanted, processes)), check)
             return

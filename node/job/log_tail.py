@@ -74,16 +74,14 @@ def _counts(line: bytes, wanted: LogWanted, processes: dict[int, Process]) -> bo
     return is_of_role and (not wanted.ranks or (process is not None and process.rank in wanted.ranks))
 
 
-def find_processes(
-    roles: Iterable[Process], attempts: int, lines: Callable[[], Iterable[bytes]]
-) -> tuple[Process, ...]:
+def find_processes(roles: Iterable[Process], attempts: int, lines: Iterable[bytes]) -> tuple[Process, ...]:
     """Returns a job's processes with their ranks.
 
     roles: those of the last attempt, as the job's record has them. attempts: how many the job has made. lines: the
     log's; they are read only for the processes of earlier attempts.
     """
     reader = EventReader()
-    for line in lines() if attempts > 1 else ():
+    for line in lines if attempts > 1 else ():
         if b'"role": ' in line or b'"rank": ' in line:
             reader.read(line)
     return tuple({**reader.processes, **{role.number: role for role in roles}}.values())

@@ -5,7 +5,6 @@ import os
 import select
 import socket
 import time
-from collections.abc import Iterator
 
 from foundation.decode import decode
 from node import job_folder, wire
@@ -47,14 +46,9 @@ class Follower:
         self.open()
         if record is None or self.events is None:
             return
-        events = self.events
-
-        def lines() -> Iterator[bytes]:
-            with open(events, "rb", closefd=False) as stream:
-                yield from stream
-
-        processes = find_processes(record.roles, len(record.attempts), lines)
-        self.offset = find_tail(read_from(events), os.fstat(events).st_size, wanted, processes)
+        with open(self.events, "rb", closefd=False) as lines:
+            processes = find_processes(record.roles, len(record.attempts), lines)
+        self.offset = find_tail(read_from(self.events), os.fstat(self.events).st_size, wanted, processes)
         self.send(wire.encode(LogStart(start=self.offset, processes=processes)))
 
     def run(self, *, wait: bool) -> None:

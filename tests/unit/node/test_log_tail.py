@@ -37,7 +37,7 @@ def read_from(log: bytes) -> log_tail.Read:
 
 
 def tail(log: bytes, **wanted: object) -> bytes:
-    processes = find_processes(ROLES, 2, log.splitlines)
+    processes = find_processes(ROLES, 2, log.splitlines())
     return log[find_tail(read_from(log), len(log), LogWanted(**wanted), processes) :]  # type: ignore[arg-type]
 
 
