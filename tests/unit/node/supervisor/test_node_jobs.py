@@ -88,7 +88,7 @@ def test_a_job_of_another_host_with_this_home_folder(job_host: LocalHead, monkey
     job_host.wait_for('"state": "running"')
     job_host.kill_supervisor(job_id(1))
     path, record = job_host.folder() / "record.json", job_host.record()
-    record["supervisor"]["host"] = "elsewhere"
+    record["supervisor"]["host"], record["stall"] = "elsewhere", {"text": "no worker made progress"}
     path.write_text(json.dumps(record))
     for file in job_host.folder().iterdir():
         os.utime(file, (0, 0))
@@ -103,7 +103,8 @@ def test_a_job_of_another_host_with_this_home_folder(job_host: LocalHead, monkey
     assert "runs on elsewhere, which has the same home folder" in stopped["error"]
     for file in job_host.folder().iterdir():
         os.utime(file, (0, 0))
-    assert job_host.ask("list")[0]["jobs"][0]["state"] == "failed"
+    [ended] = job_host.ask("list")[0]["jobs"]
+    assert (ended["state"], ended["stall"]) == ("failed", None)
 
 
 def test_a_running_job_is_read_and_ends_with_its_head(job_host: LocalHead) -> None:
