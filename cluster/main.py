@@ -90,8 +90,7 @@ def run() -> int:
             _fail("the connection was lost", "run the same command again")
             code = 1
         else:
-            if VARIABLE not in os.environ:  # the shell, which completes a line, would show it in the line
-                _fail("interrupted", _find_hint(error))
+            _fail_interrupted(error)
             code = INTERRUPTED
     except click.exceptions.NoArgsIsHelpError as error:
         write(sys.stderr, error.format_message())
@@ -115,6 +114,13 @@ def run() -> int:
         _fail(f"{where}{error.strerror or error}", hint if is_full else None)
         code = 1
     return code if isinstance(code, int) else 0
+
+
+def _fail_interrupted(error: BaseException) -> None:
+    if isinstance(error, click.exceptions.Abort) and error.__cause__ is None:
+        click.echo(err=True)  # of a question; click ends the line of any other ^C
+    if VARIABLE not in os.environ:  # the shell, which completes a line, would show it in the line
+        _fail("interrupted", _find_hint(error))
 
 
 def _find_hint(error: BaseException | None) -> str | None:

@@ -14,7 +14,7 @@ from project import CLUSTER
 
 
 def ask() -> None:
-    click.confirm("Go on?", abort=True)
+    click.confirm("Go on?", err=True)
 
 
 def closes() -> None:
@@ -65,7 +65,7 @@ def test_an_error_is_one_line_and_an_exit_code(
     with open(os.devnull) as nothing:
         monkeypatch.setattr("sys.stdin", nothing)
         assert main.run() == code
-    shown = capsys.readouterr().err.strip()
+    shown = capsys.readouterr().err.removeprefix("Go on? [y/N]: \n").strip()
     assert shown == (f"error: {message}" if message else "") or (
         message.endswith("; ") and shown.startswith(f"error: {message}")
     )
