@@ -36,7 +36,9 @@ LONGEST = 2000  # characters of a line that are examined
 WORDS = ("poch", "samples/s", "oss", "%|", "━", "/step", "it [")
 """A line without any of them has no report."""
 SPEED_PATTERN = re.compile(
-    r"\bspeed:?\s*(\d[\d.]*(?:e[+-]?\d+)?|inf)\s*samples/s|\b(?:img|images|samples)/s(?:ec)?[:=]\s*(\d[\d.]*)", FLAGS
+    r"(?<![\w.,/+-])(\d[\d.]*(?:e[+-]?\d+)?|inf)\s*(?:img|image|sample)s?/s(?!\w*\s*[:=])"
+    r"|\b(?:img|images|samples)/s(?:ec)?[:=]\s*(\d[\d.]*)",
+    FLAGS,
 )
 EPOCH_PATTERN = re.compile(r"\b(?:epoch|Iter\[)[=:\s\['\"]*(\d+)(?=[\]\s,:/}.'\"]|$)", FLAGS)
 BATCH_PATTERN = re.compile(

@@ -90,6 +90,8 @@ def report(
         # dmlc/gluon-cv#506 and #1595
         ("[Epoch 3][Batch 7], LR: 2E-04, Speed: 2.9 samples/sec, A=3e-1", report(3, batch=7, speed=2.9, A=0.3)),
         # GluonCV's train_imagenet.py
+        ("epoch 2 loss 2.4 1164.5 samples/s", report(2, speed=1164.5, loss=2.4)),
+        ("Epoch 2, loss: 2.5 (90.5 images/sec)", report(2, speed=90.5, loss=2.5)),
         ("[Epoch 7] speed: 1200 samples/sec\ttime cost: 12.300000", report(7, speed=1200.0, epoch_s=12.3)),
         ("[Epoch 7] validation: err-top1=0.3", report(7, validation_err_top1=0.3)),
         # mxnet/gluon/contrib/estimator/event_handler.py of 1.7
