@@ -176,10 +176,10 @@ class _Reader:
                 return tuple(self.read_table(setting.table, *there) for there in zip(value, places, strict=True))
         elif isinstance(value, Mapping):
             return self.read_table(setting.table, value, path)
-        allowed = "tables, each" if setting.repeated else "a table,"
+        allowed = f"tables, each written as [[{key}]]" if setting.repeated else f"a table, written as [{key}]"
         hidden = any(is_hidden(one.annotation) for one in describe_settings(setting.table).values())
         shown = key if hidden else f"{key} = {show(value)}"
-        self.mistakes.append((key, f"{shown}: must be {allowed} written as {setting.written}"))
+        self.mistakes.append((key, f"{shown}: must be {allowed}"))
         return None
 
     def _read(self, value: Any, annotation: Any, table_key: _TableKey) -> Any:

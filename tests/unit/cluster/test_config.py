@@ -59,6 +59,10 @@ def test_the_keys_that_are_commented_out_show_their_defaults() -> None:
             ['volumes = { mount = "/shared" }: must be tables, each written as [[volumes]]'],
         ),
         (
+            NAMED + "[container]\nregistry = 'docker.io'",
+            ['container.registry = "docker.io": must be a table, written as [container.registry]'],
+        ),
+        (
             NAMED + "cloud = 'hosts'\n[[volumes]]\nmount = '/a'\nsource = 'head'",
             ['volumes[0].source = "head": needs instances of EC2'],
         ),
