@@ -169,8 +169,11 @@ class Sources:
         try:
             yield
         except FileNotFoundError as error:
-            what = "bucket" if "NoSuchBucket" in str(error.__cause__) else "object or folder"
-            raise NotFoundError(f"{word}: no such {what}") from error
+            if "NoSuchBucket" in str(error.__cause__):
+                raise NotFoundError(f"{word}: no such bucket", hint="cluster data ls") from error
+            bucket = word[len(SCHEME) :].partition("/")[0]
+            hint = f"cluster data ls {SCHEME}{bucket}/"
+            raise NotFoundError(f"{word}: no such object or folder", hint=hint) from error
         except (ClientError, BotoCoreError, OSError) as error:
             if isinstance(error, OSError) and error.errno == errno.EBUSY:  # s3fs's FileExpired
                 raise ClusterError(f"{word}: it was changed while it was read", hint="run the command again") from error

@@ -236,8 +236,9 @@ def test_commands_for_shards_in_s3(run_here: Run, bucket: S3Server) -> None:
 
 
 def test_a_wrong_index_is_detected(run_here: Run, bucket: S3Server) -> None:
-    with pytest.raises(ClusterError, match=r"s3://nobucket/a\.rec: no such bucket"):
+    with pytest.raises(ClusterError, match=r"s3://nobucket/a\.rec: no such bucket") as raised:
         run_here("info", "s3://nobucket/a.rec")
+    assert raised.value.hint == "cluster data ls"
     record = encode_record(b"one")
     bucket.put("bucket", {"a.rec": record * 3})
     for index, message in (
