@@ -4,11 +4,12 @@ import threading
 
 import paramiko
 import pytest
+from paramiko.common import AUTH_FAILED
 
 import bootstrap.ssh.connection
 import bootstrap.ssh.keys
 from bootstrap.ssh.keys import Console
-from first_contact_node import OTHER, Node, node  # noqa: F401 - a fixture
+from first_contact_node import OTHER, Account, Node, node  # noqa: F401 - a fixture
 from foundation.errors import AwsError, ConnectError
 
 NONE: frozenset[str] = frozenset()
@@ -80,3 +81,17 @@ def test_an_instance_that_has_ended_is_not_awaited(node: Node, monkeypatch: pyte
         node.reached(timeout_s=60, console=console),
     ):
         pass
+
+
+def test_a_key_that_the_node_no_longer_has(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Account, "check_auth_publickey", lambda *_: AUTH_FAILED)
+    node.shown, node.lines = [node.own], ("node login: ",)
+    error = node.refused(timeout_s=0.1)
+    assert "does not accept the cluster's key for user ubuntu: the image's user has another name" in error.message
+    assert error.message.endswith("its console's last lines:\n  | node login: ")
+
+
+def test_an_sshd_that_hangs(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(bootstrap.ssh.connection.LOGIN_OPTIONS, "banner_timeout", 0.1)
+    monkeypatch.setattr(paramiko.Transport, "start_server", lambda *_, **__: None)
+    assert "port 22 takes connections, but no sshd answers there" in node.refused(timeout_s=0.1).message
