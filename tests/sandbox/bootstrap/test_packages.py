@@ -126,8 +126,3 @@ def test_every_node_gets_the_same_packages(two_nodes: Project, index: Index) -> 
     make_wheel(index.folder, "ranged-2.9-py3-none-any.whl", {"ranged.py": b"version = '2.9'\n"})
     assert "there was nothing to do" in two_nodes.run("up").stderr
     assert ask(two_nodes, "import ranged; print(ranged.version)") == ["2.1"] * 2
-
-    (folder / "requirements.txt").write_text(f"part --hash=sha256:{'0' * 64}\n")
-    assert "its SHA-256 is " in two_nodes.run("up", code=1).stderr
-    (folder / "requirements.txt").write_text("part\n--index-url x\n")
-    assert "requirements.txt: the option --index-url is not supported" in two_nodes.run("up", code=2).stderr

@@ -35,7 +35,6 @@ IMPORTS = (
     "packaging.tags", "train.s3.job_keys", "_strptime",
 )  # fmt: skip
 SERVICES = ("ec2", "s3", "ssm", "sts", "iam", "service-quotas", "pricing")
-ACCOUNT = "123456789012"  # of the sandbox
 STARTED_WITH = dict(os.environ)  # tests change this process's environment, which must not affect imports
 DIFFERS = ("PYTHON", "LC_", "LANG")  # variables that Python reads when it starts
 ADDRESS = "PRELOADED_ADDRESS"  # for the processes of pytest-xdist, which share one server

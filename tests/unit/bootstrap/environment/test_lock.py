@@ -291,7 +291,8 @@ def test_the_version_of_a_git_repository(tmp_path: Path) -> None:
     assert "\nexport SETUPTOOLS_SCM_PRETEND_VERSION=1.2.3 PBR_VERSION=1.2.3\n" in text
 
 
-def test_an_unlisted_hash_is_refused() -> None:
+@pytest.mark.usefixtures("index")
+def test_an_unlisted_hash_is_refused(tmp_path: Path) -> None:
     lines = [f"A_b==1 --hash=sha256:{'1' * 64} --hash=sha256:{'2' * 64}", "c"]
     files = [BundleFile(path=Path(name), sha256=sha256 * 64, size_bytes=1) for name, sha256 in (
         ("A_b-1-py3-none-any.whl", "2"), ("c-1-py3-none-any.whl", "3"), ("a_b-1.tar.gz", "4"),
@@ -300,6 +301,8 @@ def test_an_unlisted_hash_is_refused() -> None:
     check_hashes(files, lines, built={"4" * 64})
     with pytest.raises(ClusterError, match=r"a_b-1.tar.gz: its SHA-256 is 444"):
         check_hashes(files, lines, built=())
+    with pytest.raises(ClusterError, match=f"{PART}: its SHA-256 is "):
+        fetch_bundle(replace(TARGET, requirements=(f"part --hash=sha256:{'1' * 64}",)), cache=tmp_path, report=silent)
 
 
 def test_a_file_is_downloaded_once(index: Index, thing: BundleFile) -> None:

@@ -3,7 +3,6 @@
 import pytest
 from msgspec.structs import replace
 
-from bootstrap.ssh.host import Host
 from bootstrap.volumes.mount_plan import (
     MountPlan,
     S3Access,
@@ -13,24 +12,15 @@ from bootstrap.volumes.mount_plan import (
     plan_volumes,
     render_exports,
 )
+from job_world import cpus
 from provision.volumes.source import MountSource
 
-HOSTS = tuple(
-    Host(
-        name=f"node-{n}",
-        instance_id=f"i-{n}",
-        address=f"198.18.0.{n}",
-        private_ip=f"10.0.0.{n}",
-        user="ubuntu",
-        is_head=not n,
-    )
-    for n in range(3)
-)
+HOSTS = tuple(node.host for node in cpus(3))
 HEAD = MountSource(
     kind="head",
     mount="/shared",
     source="head",
-    server="10.0.0.0",
+    server="10.0.0.4",
     volume_id="vol-1",
     instance_id="i-0",
     device="/dev/sdf",
@@ -62,11 +52,11 @@ def test_the_disk_of_the_head() -> None:
     assert other.disks == ()
     assert head.mounts[0].words == ("mount", "-o", "bind", "/var/lib/cluster/volumes/shared", "/shared")
     options = "soft,timeo=20,retrans=2,retry=0,proto=tcp,nosuid,nodev,rw"
-    there = "10.0.0.0:/var/lib/cluster/volumes/shared"
+    there = "10.0.0.4:/var/lib/cluster/volumes/shared"
     assert other.mounts[0].words == ("mount", "-t", "nfs", "-o", options, there, "/shared")
     assert other.exports == {}
-    assert render_exports(head.exports, ["10.0.0.2", "10.0.0.1"]) == (
-        "/var/lib/cluster/volumes/shared 10.0.0.1(rw,sync,no_subtree_check) 10.0.0.2(rw,sync,no_subtree_check)\n"
+    assert render_exports(head.exports, ["10.0.0.6", "10.0.0.5"]) == (
+        "/var/lib/cluster/volumes/shared 10.0.0.5(rw,sync,no_subtree_check) 10.0.0.6(rw,sync,no_subtree_check)\n"
     )
 
 
@@ -81,7 +71,7 @@ def test_efs_and_lustre() -> None:
 
 
 def test_a_node_may_be_the_host_of_an_export() -> None:
-    for server in ("node-1", "10.0.0.1"):
+    for server in ("node-1", "10.0.0.5"):
         made = plan(replace(NFS, server=server))
         assert made["node-1"].mounts[0].how == "bind"
         assert made["node-0"].mounts[0].how == "nfs"
