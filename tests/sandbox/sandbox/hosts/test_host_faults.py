@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import boto3
 import pytest
 
+from ec2_client import ids_of, run
 from ec2_sandbox import control
 from ec2_sandbox.errors import SandboxError
 from ec2_sandbox.paths import read_arguments
@@ -19,7 +20,6 @@ from sandbox_steps import (
     answers,
     describe,
     enter,
-    find_image,
     find_leftovers,
     launch,
     start_sandbox,
@@ -53,10 +53,7 @@ Fault = Callable[[str], dict[str, Any]]
 
 
 def run_one(**options: Any) -> str:
-    [made] = boto3.client("ec2").run_instances(
-        ImageId=find_image(), InstanceType="g4dn.xlarge", MinCount=1, MaxCount=1, **options
-    )["Instances"]
-    return made["InstanceId"]
+    return ids_of(run(boto3.client("ec2"), **options))[0]
 
 
 def checks_of(instance_id: str) -> tuple[str, str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import boto3
 import pytest
 
-from sandbox_steps import RunningSandbox, Ssh, answers, describe, enter, find_image, state_of, wait_for
+from sandbox_steps import RunningSandbox, Ssh, answers, enter, find_image, launch, state_of, wait_for
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2.client import EC2Client
@@ -77,17 +77,11 @@ def hosts(shared_sandbox: RunningSandbox, ssh: Ssh) -> Iterator[tuple[Host, Host
     with pytest.MonkeyPatch.context() as monkeypatch:
         enter(shared_sandbox, monkeypatch)
         ec2 = boto3.client("ec2")
-        ec2.import_key_pair(KeyName="groups", PublicKeyMaterial=ssh.key.with_suffix(".pub").read_bytes())
         found = []
         for name in ("one", "other"):
             group = ec2.create_security_group(GroupName=name, Description=name)["GroupId"]
             ec2.authorize_security_group_ingress(GroupId=group, IpPermissions=[rule("tcp", (22, 22), cidr="0.0.0.0/0")])
-            [made] = ec2.run_instances(
-                ImageId=find_image(), InstanceType="g4dn.xlarge", KeyName="groups", SecurityGroupIds=[group],
-                MinCount=1, MaxCount=1,
-            )["Instances"]  # fmt: skip
-            wait_for(ec2, "instance_running", [made["InstanceId"]])
-            [made] = describe(ec2, [made["InstanceId"]])
+            [made] = launch(ssh, 1, SecurityGroupIds=[group])
             host = Host(ssh, made["InstanceId"], group, made["PrivateIpAddress"], made["PublicIpAddress"])
             ssh.run(host.private, f"setsid python3 -c '{ANSWER}' >/dev/null 2>&1 </dev/null &")
             ssh.run(host.private, "until (exec 3<>/dev/tcp/127.0.0.1/7000) 2>/dev/null; do sleep 0.1; done")
@@ -98,7 +92,6 @@ def hosts(shared_sandbox: RunningSandbox, ssh: Ssh) -> Iterator[tuple[Host, Host
         wait_for(ec2, "instance_terminated", ids)
         for host in found:
             ec2.delete_security_group(GroupId=host.group)
-        ec2.delete_key_pair(KeyName="groups")
 
 
 @pytest.fixture
