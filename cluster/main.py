@@ -15,7 +15,7 @@ from cluster.views.examples import render_examples
 from cluster.views.terminal import print_bytes_unchanged, write
 from ec2_sandbox.sudo import become_caller
 from foundation.errors import ClusterError, Interrupted
-from provision.aws.crt import skip_unused_crt
+from foundation.unused import skip_unused
 
 INTERRUPTED = 130  # 128 + SIGINT, as in shells
 
@@ -79,7 +79,7 @@ def run() -> int:
     # SIGTERM ends a command as Ctrl-C does, so that cleanup runs in both cases.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     become_caller()
-    skip_unused_crt()
+    skip_unused()
     try:
         code = cli.main(prog_name="cluster", standalone_mode=False)
     except (click.exceptions.Abort, KeyboardInterrupt) as error:

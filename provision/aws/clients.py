@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import gzip
 import random
 import re
-import ssl
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import boto3
-import botocore.httpsession
-from botocore.client import BaseClient
-from botocore.config import Config
 from botocore.exceptions import (
     BotoCoreError,
     ClientError,
@@ -35,11 +28,7 @@ from botocore.exceptions import (
     SSOError,
     TokenRetrievalError,
 )
-from botocore.loaders import JSONFileLoader, Loader
-from botocore.parsers import ResponseParserError
-from urllib3.util.ssl_ import create_urllib3_context
 
-from foundation.decode import decode
 from foundation.errors import AwsError, ClusterError, CredentialsError
 from provision.aws.credentials import read_credentials, refuse
 from provision.aws.error_hints import (
@@ -57,6 +46,8 @@ from provision.aws.error_hints import (
 from provision.model import TAG_NAME
 
 if TYPE_CHECKING:
+    import boto3
+    from botocore.client import BaseClient
     from mypy_boto3_ec2 import EC2Client
     from mypy_boto3_efs import EFSClient
     from mypy_boto3_fsx import FSxClient
@@ -72,48 +63,9 @@ _LONGEST_DELAY_S = 20.0
 NOT_FOUND_TIMEOUT_S = 60.0
 """How many seconds EC2 may take until all its servers know a new resource."""
 
-_PATIENT = Config(connect_timeout=10, read_timeout=60, retries={"mode": "standard", "total_max_attempts": 5})
-_BRIEF = Config(connect_timeout=3, read_timeout=10, retries={"mode": "standard", "total_max_attempts": 3})
-"""For services that `up` does not require."""
-_ONCE = Config(connect_timeout=10, read_timeout=60, retries={"mode": "standard", "total_max_attempts": 1})
-
 _ENCODED_MESSAGE = re.compile(r"\s*Encoded authorization failure message: \S+")
-C = TypeVar("C", bound=BaseClient)
+C = TypeVar("C", bound="BaseClient")
 T = TypeVar("T")
-
-
-def _make_tls_context(**options: Any) -> ssl.SSLContext:
-    """Returns urllib3's TLS context, which reads each file of authorities once.
-
-    botocore shares a context between the connections of a client, and urllib3 reads the file again for each connection.
-    OpenSSL crashes if another thread connects meanwhile (https://github.com/boto/botocore/issues/3164).
-    """
-    context = create_urllib3_context(**options)
-    read, lock, load = set[tuple[Any, ...]](), threading.Lock(), context.load_verify_locations
-
-    def load_once(cafile: Any = None, capath: Any = None, cadata: Any = None) -> None:
-        with lock:
-            if (cafile, capath, cadata) not in read:
-                load(cafile, capath, cadata)
-                read.add((cafile, capath, cadata))
-
-    context.load_verify_locations = load_once  # type: ignore[method-assign]
-    return context
-
-
-class _ModelLoader(JSONFileLoader):
-    """Reads botocore's descriptions of services: json with OrderedDict takes 0.06 s longer for that of EC2."""
-
-    def load_file(self, file_path: str) -> Any:
-        """Returns the content of `file_path`.json or .json.gz; None if there is no such file."""
-        plain, compressed = Path(f"{file_path}.json"), Path(f"{file_path}.json.gz")
-        if plain.is_file():
-            return decode(plain.read_bytes(), dict[str, Any])
-        return decode(gzip.decompress(compressed.read_bytes()), dict[str, Any]) if compressed.is_file() else None
-
-
-Loader.FILE_LOADER_CLASS = _ModelLoader
-botocore.httpsession.create_urllib3_context = _make_tls_context  # type: ignore[assignment]  # the stubs name options
 
 
 class Clients:
@@ -143,19 +95,23 @@ class Clients:
         """Creates the client of this name."""
         if name not in Clients.__annotations__:
             raise AttributeError(name)
-        config = {"run_ec2": _ONCE, "service_quotas": _BRIEF, "pricing": _BRIEF}.get(name, _PATIENT)
+        from provision.aws.session import BRIEF, ONCE, PATIENT  # noqa: PLC0415 - boto3
+
+        config = {"run_ec2": ONCE, "service_quotas": BRIEF, "pricing": BRIEF}.get(name, PATIENT)
         is_elsewhere = name == "pricing" and not (self.region.startswith("cn-") or "gov" in self.region)
         service, region = name.removeprefix("run_").replace("_", "-"), "us-east-1" if is_elsewhere else None
         make: Any = self.session.client  # the stubs know no name that is not a literal
         with self._making:
             client = make(service, region_name=region, config=config)
-        self.__dict__[name] = _patient(client) if config is _PATIENT else client
+        self.__dict__[name] = _patient(client) if config is PATIENT else client
         return self.__dict__[name]
 
     def make_ecr(self, region: str) -> Any:
         """ECR in the region of an image, which may be another one."""
+        from provision.aws.session import PATIENT  # noqa: PLC0415 - boto3
+
         with self._making:
-            return self.session.client("ecr", region_name=region, config=_PATIENT)
+            return self.session.client("ecr", region_name=region, config=PATIENT)
 
 
 def _patient(client: C) -> C:
@@ -191,8 +147,10 @@ def make_clients(region: str) -> Clients:
     Gets the credentials in the calling thread: a profile may prompt for an MFA code. Raises AwsError if that fails, and
     for an endpoint that is not a URL. The first call reports missing credentials.
     """
+    from provision.aws.session import make_session  # noqa: PLC0415 - boto3
+
     with aws_errors("looking for AWS credentials"):
-        clients = Clients(boto3.session.Session(region_name=region), region=region)
+        clients = Clients(make_session(region), region=region)
         read_credentials(clients.session)
         try:
             clients.ec2  # noqa: B018 - reports errors in the environment early
@@ -247,8 +205,14 @@ def aws_errors(doing: str) -> Iterator[None]:
         if "credentials" not in str(error):  # botocore's error if a program or a service renews them with expired ones
             raise
         raise translate_failure(refuse(error), doing) from error
-    except ResponseParserError as error:  # not a BotoCoreError; caused by the login page of a proxy or a hotel
+    except _find_parser_error() as error:  # not a BotoCoreError; caused by the login page of a proxy or a hotel
         raise AwsError(f"the response is not from AWS (while {doing})", hint=NOT_AWS) from error
+
+
+def _find_parser_error() -> type[Exception]:
+    from botocore.parsers import ResponseParserError  # noqa: PLC0415 - as slow to import as boto3
+
+    return ResponseParserError
 
 
 def translate_refusal(error: ClientError, doing: str) -> AwsError:

@@ -17,8 +17,6 @@ from ipaddress import AddressValueError, IPv4Address
 from typing import Literal
 
 from botocore.exceptions import ClientError
-from urllib3 import PoolManager
-from urllib3.exceptions import HTTPError
 
 from foundation.errors import AwsError, ClusterError
 from foundation.thread_pool import bounded_pool
@@ -84,6 +82,9 @@ def find_caller_address() -> IPv4Address:
     It is asked without a proxy, since ssh uses none. CLUSTER_CHECKIP_URL selects another such service. Trusts
     botocore's authorities, too. Raises ClusterError.
     """
+    from urllib3 import PoolManager  # noqa: PLC0415 - most commands connect to their nodes before they import it
+    from urllib3.exceptions import HTTPError  # noqa: PLC0415 - as above
+
     url = os.environ.get("CLUSTER_CHECKIP_URL") or CHECKIP_URL
     hint = 'set it in cluster.toml: [provision] ssh_from = "ADDRESS/32"'
     if not url.startswith("https://"):

@@ -87,11 +87,10 @@ def find_s3_access(
         return S3Access(env=env, secrets={}, of_nodes=True, authorities=authorities)
     if policy is None:
         return S3Access(env=env, secrets={}, authorities=authorities)
-    import boto3  # noqa: PLC0415 - as above
-
+    from provision.aws.session import make_session  # noqa: PLC0415 - as above
     from train.s3.job_keys import make_job_keys  # noqa: PLC0415 - as above
 
-    session = boto3.Session(region_name=region) if clients is None else clients.session
+    session = make_session(region) if clients is None else clients.session
     try:
         keys = make_job_keys(
             session,

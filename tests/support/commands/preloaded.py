@@ -284,7 +284,7 @@ def import_programs() -> None:
     sys.path[0] = str(Path(sys.executable).parent)  # as for the installed command
     commands: dict[str, tuple[str, str]] = importlib.import_module("cluster.commands").COMMANDS
     places = (place.partition(":")[0] for place, _ in commands.values())
-    for name in (*places, "cluster.main", "ec2_sandbox.daemon", *IMPORTS):
+    for name in (*places, *IMPORTS, "cluster.main", "ec2_sandbox.daemon"):  # last: the daemon leaves out boto3
         importlib.import_module(name)
     botocore.session.create_loader = functools.cache(botocore.loaders.create_loader)
     session = botocore.session.get_session()

@@ -5,10 +5,12 @@ from pathlib import Path
 import pytest
 
 IMPORTS = """
-from provision.aws.crt import skip_unused_crt
-skip_unused_crt()
+from foundation.unused import skip_unused
+skip_unused()
 from botocore.compat import HAS_CRT
-print(HAS_CRT)
+import fabric, sys
+fabric.Connection("host", config=fabric.Config(lazy=True))
+print(HAS_CRT, "yaml" in sys.modules)
 """
 
 
@@ -19,10 +21,10 @@ print(HAS_CRT)
         ("[default]\n[profile work]\nlogin_session = arn:aws:iam::123456789012:user/me\n", True),
     ],
 )
-def test_awscrt_is_imported_for_login_sessions_alone(tmp_path: Path, *, text: str, is_imported: bool) -> None:
+def test_awscrt_is_for_login_sessions_and_yaml_never(tmp_path: Path, *, text: str, is_imported: bool) -> None:
     config = tmp_path / "config"
     config.write_text(text)
     environment = {"AWS_CONFIG_FILE": str(config), "PYTHONPATH": ":".join(sys.path)}
     command = [sys.executable, "-c", IMPORTS]
     result = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    assert result.stdout == f"{is_imported}\n"
+    assert result.stdout == f"{is_imported} False\n"
