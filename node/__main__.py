@@ -28,6 +28,7 @@ PROGRAMS = {
 
 if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[1])
+    sys.modules["typing_extensions"] = None  # type: ignore[assignment] # msgspec imports it, but needs only typing
     gc.disable()  # imports create no garbage, and looking for it takes a tenth of a process's start and end
     program = importlib.import_module(PROGRAMS[sys.argv.pop(1)])
     gc.freeze()

@@ -3,7 +3,6 @@
 It runs on a node before a job and after a failed one, and prints a Report as one line of JSON.
 """
 
-import asyncio
 import errno
 import glob
 import os
@@ -19,7 +18,6 @@ import psutil
 import pynvml
 from msgspec import json
 
-from node.agent import clues
 from node.health import GPUS_TIMEOUT_S, LOG_TIMEOUT_S, Gpu, Report, parse_xids, read_kept
 
 NVIDIA, DEVICES = "0x10de", "/sys/bus/pci/devices/*/vendor"
@@ -84,6 +82,10 @@ def _try_to_write(folder: str) -> str | None:
 
 def read_kernel_log() -> str | None:
     """The kernel's messages since the boot; None if this user may not read them."""
+    import asyncio  # noqa: PLC0415 - half of this program's start, which most nodes need not wait for
+
+    from node.agent import clues  # noqa: PLC0415 - it imports asyncio
+
     return asyncio.run(clues.read_kernel_log(LOG_TIMEOUT_S)) or None
 
 
