@@ -214,6 +214,7 @@ def findings(reports: dict[str, health.Report]) -> Findings:
     [
         ({}, None),
         ({"gpus": H100S[:7]}, ("7 of 8 GPUs",)),
+        ({"gpus": [{**H100S[0], "ecc_uncorrected": 2}, *H100S[1:]]}, ("GPU 0: 2 uncorrected ECC errors",)),
         ({"gpus": None}, None),  # no driver: the image's fault, not the node's
         ({"memory_mib": 1500000}, ("1500000 MiB of memory, and its type has 2097152 MiB",)),
         ({"read_only": [["/home", "mounted read-only"]]}, ("/home cannot be written to: mounted read-only",)),

@@ -159,9 +159,11 @@ def test_invalid_content(message: bytes, error: str, target: Path, home: Path) -
     [
         (b'{"name": "a"}\n', "a list without an end"),
         (lines({"name": "a", "size_bytes": -1}), "invalid message"),
+        (lines(*map(file, "abc")), "more than 2 files"),
     ],
 )
-def test_invalid_lists(message: bytes, error: str) -> None:
+def test_invalid_lists(monkeypatch: pytest.MonkeyPatch, message: bytes, error: str) -> None:
+    monkeypatch.setattr("train.follow.results.MOST_FILES", 2)
     with pytest.raises(ClusterError, match=error):
         listing(output=message)
 
