@@ -1,7 +1,8 @@
-"""The names of images."""
+"""The names of images, and which images nodes take from each other."""
 
 import pytest
 
+from bootstrap.container.chain import is_chained
 from bootstrap.container.reference import Reference, parse_reference
 
 DIGEST = "sha256:" + "0123456789abcdef" * 4
@@ -33,3 +34,22 @@ def test_a_name_is_completed(image: str, expected: Reference, shown: str) -> Non
 def test_what_is_no_name_is_refused(image: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         parse_reference(image)
+
+
+ECR = "123456789012.dkr.ecr.us-east-1.amazonaws.com/digits:1"
+
+
+@pytest.mark.parametrize(
+    ("image", "lacking", "chained"),
+    [
+        ("registry.example.com/digits:1", 0, False),
+        ("registry.example.com/digits:1", 1, False),
+        ("registry.example.com/digits:1", 2, True),
+        ("digits", 15, True),
+        (ECR, 15, False),
+        ("localhost/digits:1", 0, False),
+        ("localhost/digits:1", 1, True),  # which no registry has
+    ],
+)
+def test_two_nodes_or_more_take_it_from_each_other_except_from_ecr(image: str, lacking: int, *, chained: bool) -> None:
+    assert is_chained(parse_reference(image), lacking) is chained

@@ -1,4 +1,4 @@
-"""Records from the head and from S3: damaged ones are reported and do not hide others."""
+"""Records and samples from the head and from S3: damaged ones do not hide others."""
 
 import json
 import time
@@ -8,7 +8,7 @@ import pytest
 from msgspec import structs
 
 from foundation.errors import ClusterError, NotFoundError
-from job_channels import LOG
+from job_channels import LOG, FakeHead, channel
 from job_forms import nest_record
 from node.protocol import MAX_RECORD_BYTES
 from s3_server import REGION, S3Server, server, shared_server
@@ -176,14 +176,35 @@ def test_a_bucket_that_does_not_exist_has_no_jobs() -> None:
         open_s3_log(RESULTS, "j1", region=REGION)
 
 
+def sample(t: float, host: str = "node-0") -> bytes:
+    return json.dumps({"t": t, "host": host, "over_s": 5}).encode() + b"\n"
+
+
 def test_samples_of_a_job_in_s3(server: S3Server) -> None:
-    lines = (b'{"t": %d, "host": "node-0", "over_s": 5}\n' % t for t in (15, 5, 10))
-    server.put("results", {"jobs/j1/samples": b"".join([*lines, b'{"t": "damaged"}\n'])})
+    lines = (*map(sample, (15, 5, 10)), b'{"t": "damaged"}\n')
+    server.put("results", {"jobs/j1/samples": b"".join(lines)})
     job = read_record(record("j1"), source="s3")
     found = read_samples(job, None, results=RESULTS, region=REGION, since=5)
-    assert [sample.t for sample in found] == [10, 15]
+    assert [one.t for one in found] == [10, 15]
     other = read_record(record("j2"), source="s3")
     assert read_samples(other, None, results=RESULTS, region=REGION) == []
+
+
+def test_samples_of_the_head_in_the_order_of_their_times() -> None:
+    lines = (sample(15), sample(10, "node-1"), b'{"t": "damaged"}\n', sample(10), sample(5))
+    head = FakeHead(lambda _: channel(b'{"samples": true}\n', *lines)).make()
+    found = read_samples(read_record(record("j1"), source="head"), head, results=None, region="us-east-1", since=5)
+    assert [(one.t, one.host) for one in found] == [(10, "node-0"), (10, "node-1"), (15, "node-0")]
+
+
+def test_samples_that_the_head_refuses() -> None:
+    head = FakeHead(lambda _: channel(b'{"error": "there is no job x"}\n')).make()
+    with pytest.raises(ClusterError, match="node-0: there is no job x"):
+        read_samples(read_record(record("j1"), source="head"), head, results=None, region="us-east-1")
+
+
+def test_samples_without_the_head_and_s3() -> None:
+    assert read_samples(read_record(record("j1"), source="head"), None, results=None, region="us-east-1") == []
 
 
 def test_a_log_is_read_completely_or_from_an_offset(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
