@@ -89,7 +89,7 @@ def init(
         instance_type=instance_type,
         suffix=secrets.token_hex(3),
         lines=choose_lines(project, has_gpus=has_gpus) if project is not None else {},
-        has_data=template is not None,
+        has_data=project is None,
     )
     if not (full or template):
         text = shorten(text, shown=SHOWN, unused={"provision", "lease"} if cloud == "hosts" else {"hosts"})
@@ -224,7 +224,7 @@ def render_settings(
     """Returns default.toml, or a template, with these settings. Pure.
 
     suffix: makes the bucket's name unique, because all AWS accounts share one namespace for buckets. lines: see Lines.
-    has_data: the file's script reads [data] url; otherwise, the key is a comment.
+    has_data: the file's script, one of this project, reads [data] url; otherwise, the key is a comment.
     """
     given = {("", "name"): name, ("", "cloud"): cloud, ("provision", "instance_type"): instance_type}
     chosen: dict[tuple[str, str], str | None] = {
