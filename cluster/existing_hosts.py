@@ -98,7 +98,7 @@ def down(app: App, *, yes: bool, as_json: bool) -> None:
         )
         nodes = _find_nodes(app)
         job = ask_for_job(app, nodes, is_brief=yes)() if nodes is not None else None
-        warn_uncopied(app, job)
+        warn_uncopied(app, job, yes=yes)
         if not yes:
             require_ending(app, "Remove all of this?", job)
         with if_interrupted("cluster down removes what is left"):

@@ -285,17 +285,22 @@ def _ask(app: App, nodes: Nodes) -> HeadJob:
     )
 
 
-def warn_uncopied(app: App, job: HeadJob | None) -> None:
+def warn_uncopied(app: App, job: HeadJob | None, *, yes: bool) -> None:
     """Prints which files on the nodes have not been copied to this machine, before they are deleted. job: the head's.
 
-    Raises ClusterError.
+    yes: the user is not asked. Raises ClusterError.
     """
+    asks = not yes and app.config.cloud != "sandbox"
     copied = app.files.find_copied()
     uncopied = [record for record in (job.with_files if job is not None else ()) if record.id not in copied]
     for record in uncopied[:MOST_UNCOPIED]:
         what = render_new_files(record.files)
-        app.message(f"not copied: {what}, of job {record.id} ({record.name}); to copy them first:", style="yellow")
-        app.show_command(f"cluster results {record.id}")
+        whose = f"{what}, of job {record.id} ({record.name})"
+        if asks:
+            app.message(f"not copied: {whose}; to copy them first:", style="yellow")
+            app.show_command(f"cluster results {record.id}")
+        else:
+            app.message(f"deleted without a copy: {whose}", style="yellow")
     if len(uncopied) > MOST_UNCOPIED:
         more = count(len(uncopied) - MOST_UNCOPIED, "other job")
         app.message(f"not copied: the files of {more}, which cluster jobs lists", style="yellow")

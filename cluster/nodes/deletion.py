@@ -34,7 +34,7 @@ def delete_cluster(app: App, *, yes: bool, as_json: bool) -> None:
     if any(part.prepared for part in parts):
         _show_plans(app, parts)
         job = find_job()
-        warn_uncopied(app, job)
+        warn_uncopied(app, job, yes=yes)
         if not yes:
             require_ending(app, "Delete all of this?", job)
         if job is not None and job.beside:  # notebooks: at their end, their last changes are copied

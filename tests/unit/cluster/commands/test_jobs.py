@@ -117,7 +117,7 @@ def test_down_names_the_files_that_were_not_copied(
     app.config_path.write_text('name = "demo"\ncloud = "hosts"\n[hosts]\nnames = ["gpu1"]\n')
     records = [make_record(number, files=[{"host": "node-1", "count": number}]) for number in (6, 5, 4, 3, 2)]
     app.files.note_copied(records[1].id)
-    jobs.warn_uncopied(app, HeadJob(with_files=tuple(records)))
+    jobs.warn_uncopied(app, HeadJob(with_files=tuple(records)), yes=False)
     messages = capsys.readouterr().err.splitlines()
     assert messages[:2] == [
         f"not copied: 6 new files on node-1, of job {records[0].id} (train_mnist); to copy them first:",
@@ -125,9 +125,12 @@ def test_down_names_the_files_that_were_not_copied(
     ]
     assert [line.split()[-1] for line in messages if line.startswith("    ")] == [records[at].id for at in (0, 2, 3)]
     assert messages[-1] == "not copied: the files of 1 other job, which cluster jobs lists"
-    jobs.warn_uncopied(app, HeadJob(why="no answer"))
-    jobs.warn_uncopied(app, None)
+    jobs.warn_uncopied(app, HeadJob(why="no answer"), yes=False)
+    jobs.warn_uncopied(app, None, yes=False)
     assert capsys.readouterr().err == ""
+    jobs.warn_uncopied(app, HeadJob(with_files=tuple(records[:1])), yes=True)  # it is too late to copy them
+    text = f"deleted without a copy: 6 new files on node-1, of job {records[0].id} (train_mnist)\n"
+    assert capsys.readouterr().err == text
 
 
 @pytest.fixture
