@@ -3,7 +3,7 @@
 import ipaddress
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 
@@ -19,8 +19,8 @@ PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 # The files that are the same on every host, as they lie there: always, with-cloud-init and without-cloud-init.
 ROOT = Path(__file__).with_name("root")
-# Commands by other names.
-LINKS = {"poweroff": "shutdown", "halt": "shutdown", "reboot": "shutdown", "mount.nfs4": "mount.nfs"}
+# Commands by other names. They are copies: where a host's `shutdown` is broken, `poweroff` works.
+COPIES = {"poweroff": "shutdown", "halt": "shutdown", "reboot": "shutdown", "mount.nfs4": "mount.nfs"}
 # The program of the package docker-systemctl-replacement, which runs the commands of unit files without systemd.
 SYSTEMCTL_PROGRAM = "/usr/lib/ec2-sandbox/systemctl3.py"
 
@@ -214,8 +214,10 @@ def read_root(name: str) -> Iterator[HostFile]:
 
 def read_commands() -> tuple[HostFile, ...]:
     """Returns commands and settings that replace the machine's, on every host."""
+    files = {file.path: file for file in read_root("always")}
+    copies = (replace(files[f"/usr/sbin/{name}"], path=f"/usr/sbin/{copy}") for copy, name in COPIES.items())
     return (
-        *read_root("always"),
-        *(HostFile(path=f"/usr/sbin/{name}", content=target, link=True) for name, target in LINKS.items()),
+        *files.values(),
+        *copies,
         HostFile(path=SYSTEMCTL_PROGRAM, content=(resources.files("systemctl2") / "systemctl3.py").read_text()),
     )
