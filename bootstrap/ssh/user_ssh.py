@@ -197,12 +197,17 @@ def connect(host: Host, *, spec: Spec) -> NodeConnection:
     return open_connection(host, connection, explain_hop)
 
 
+class _Config(fabric.Config):  # type: ignore[misc] # Fabric has no types
+    """Fabric's settings, which it copies for each jump host: not even then from its own files, as ~/.fabric.yaml."""
+
+    def load_base_conf_files(self) -> None:
+        pass
+
+
 def _make_connection(spec: Spec) -> fabric.Connection:
-    config = read_ssh_config(spec)
+    config = _Config(lazy=True, ssh_config=read_ssh_config(spec))
     try:
-        return fabric.Connection(
-            spec.host, user=spec.user, port=spec.port, config=fabric.Config(lazy=True, ssh_config=config)
-        )
+        return fabric.Connection(spec.host, user=spec.user, port=spec.port, config=config)
     except (ValueError, KeyError, paramiko.SSHException) as error:
         raise ClusterError(f"{spec.host}: your ssh_config is invalid: {error}", hint=f"ssh -G {spec.host}") from error
 

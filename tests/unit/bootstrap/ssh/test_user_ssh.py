@@ -75,7 +75,8 @@ def connections(monkeypatch: pytest.MonkeyPatch) -> list[fabric.Connection]:
 
 
 def test_jump_hosts_are_visited_in_their_order(ssh_folder: Path, connections: list[fabric.Connection]) -> None:
-    """The last of them is the nearest to the host."""
+    """The last of them is the nearest to the host. Fabric's own settings do not count."""
+    (ssh_folder.parent / ".fabric.yaml").write_text("{")
     (ssh_folder / "config").write_text("Host lab\n ProxyJump gate,al@inner:2222\n")
     connect(LAB, spec=Spec(host="lab"))
     assert [(hop.host, hop.port) for hop in find_hops(connections[0])] == [("lab", 22), ("inner", 2222), ("gate", 22)]
