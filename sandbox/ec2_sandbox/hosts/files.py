@@ -206,10 +206,10 @@ def _lines(lines: Iterable[str]) -> str:
 
 def read_root(name: str) -> Iterator[HostFile]:
     """Yields the files of a folder in ROOT. Scripts are programs, and sudo refuses rules that others can write."""
-    for path in sorted(path for path in (ROOT / name).rglob("*") if path.is_file()):
-        content, is_rule = path.read_text(), "sudoers" in str(path)
-        mode = 0o755 if content.startswith("#!") else 0o440 if is_rule else 0o644
-        yield HostFile(path=f"/{path.relative_to(ROOT / name)}", content=content, mode=mode)
+    for file in sorted(file for file in (ROOT / name).rglob("*") if file.is_file()):
+        content, path = file.read_text(), f"/{file.relative_to(ROOT / name)}"
+        mode = 0o755 if content.startswith("#!") else 0o440 if "sudoers" in path else 0o644
+        yield HostFile(path=path, content=content, mode=mode)
 
 
 def read_commands() -> tuple[HostFile, ...]:
