@@ -47,7 +47,8 @@ def bake(app: App, *, name: str | None, yes: bool) -> None:
     name = name or f"{resource_name(cluster)}-{hashlib.sha256(recipe.encode()).hexdigest()[:12]}"
     image = next(iter(describe_baked(clients.ec2, name)), None)
     if image is not None and (image.cluster, image.recipe) != (cluster, recipe):
-        raise ClusterError(f"the account has an image {name}, which is not for these settings", hint="another --name")
+        hint = "another --name" + (f"; cluster image rm {name}" if image.recipe else "")  # nobody else's is deleted
+        raise ClusterError(f"the account has an image {name}, which is not for these settings", hint=hint)
     own = {"name": bake_name(cluster), "train.script": shipped_scripts()[0], "volumes": []}
     own["provision.instance_profile"] = {"auto": "none"}.get(config.instance_profile, config.instance_profile)
     own["provision.ami"] = {"baked": "auto"}.get(config.ami, config.ami)
