@@ -200,9 +200,8 @@ def _list_in_reservation(config: ProvisionConfig, facts: Facts, *, least: int) -
     name, free = found.instance_type, found.free if found.state == "active" else 0
     subnets = [
         subnet
-        for subnet in facts.subnets
-        if free >= least and name in facts.types and subnet.zone == found.zone
-        if _find_obstacle(facts, "on-demand", name, subnet) is None
+        for subnet in facts.subnets  # whether its zone offers the type to others or not
+        if free >= least and name in facts.types and (subnet.zone, subnet.obstacle) == (found.zone, None)
     ]
     # A cluster placement group only accepts reservations that were created for it.
     of_it = {"reservation": found.reservation_id, "is_block": found.is_block, "placement": False}

@@ -29,6 +29,13 @@ def test_nodes_launch_in_the_block_first(world: World) -> None:
     assert used == {reservation}
 
 
+def test_a_block_counts_in_a_zone_that_does_not_offer_its_type_to_others(world: World) -> None:
+    given = {"InstanceType": "c5.xlarge", "AvailabilityZone": f"{REGION}e"}
+    backend = world.sandbox.backend.capacity_reservations
+    reservation = backend.create(given, count=2, reservation_type="capacity-block").id
+    assert f"in Capacity Block {reservation}" in render_plan(world.prepare(make_config(reservation=reservation)))
+
+
 def test_the_markets_follow_a_reservation_that_is_full(world: World) -> None:
     """It fills between plan and launch. Every answer is printed in the order of the attempts."""
     given: Any = {"InstanceType": "c5.xlarge", "InstancePlatform": "Linux/UNIX", "AvailabilityZone": ZONE}
