@@ -20,9 +20,11 @@ pytestmark = [pytest.mark.sandbox, pytest.mark.slow, pytest.mark.timeout(600)]
 
 AMAZON_LINUX = "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-amazon-linux-2023/latest/ami-id"
 
-# What Flintrock expects of an image, and what it would download from the Internet.
-FLINTROCK_NEEDS_NOTHING = r"""#!/bin/sh
-ln -s /usr/bin/python3 /usr/local/bin/python
+# What Flintrock expects of an image, and what it would download from the Internet. A boothook runs before sshd:
+# Flintrock does not wait for other user data.
+FLINTROCK_NEEDS_NOTHING = r"""#cloud-boothook
+#!/bin/sh
+ln -sf /usr/bin/python3 /usr/local/bin/python
 printf '#!/bin/sh\n' > /usr/local/bin/yum
 printf '#!/bin/sh\necho openjdk version 11.0.20\n' > /usr/local/bin/java
 chmod +x /usr/local/bin/yum /usr/local/bin/java
