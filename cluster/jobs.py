@@ -288,9 +288,9 @@ def _ask(app: App, nodes: Nodes) -> HeadJob:
 def warn_uncopied(app: App, job: HeadJob | None, *, yes: bool) -> None:
     """Prints which files on the nodes have not been copied to this machine, before they are deleted. job: the head's.
 
-    yes: the user is not asked. Raises ClusterError.
+    yes: require_ending is not called. Raises ClusterError.
     """
-    asks = not yes and app.config.cloud != "sandbox"
+    asks = not yes and _asks(app, job)
     copied = app.files.find_copied()
     uncopied = [record for record in (job.with_files if job is not None else ()) if record.id not in copied]
     for record in uncopied[:MOST_UNCOPIED]:
@@ -302,8 +302,9 @@ def warn_uncopied(app: App, job: HeadJob | None, *, yes: bool) -> None:
         else:
             app.message(f"deleted without a copy: {whose}", style="yellow")
     if len(uncopied) > MOST_UNCOPIED:
-        more = count(len(uncopied) - MOST_UNCOPIED, "other job")
-        app.message(f"not copied: the files of {more}, which cluster jobs lists", style="yellow")
+        more = f"the files of {count(len(uncopied) - MOST_UNCOPIED, 'other job')}"
+        what = f"not copied: {more}, which cluster jobs lists" if asks else f"deleted without a copy: {more}"
+        app.message(what, style="yellow")
 
 
 def require_ending(app: App, question: str, job: HeadJob | None) -> None:
@@ -315,8 +316,13 @@ def require_ending(app: App, question: str, job: HeadJob | None) -> None:
     message = None if job is None else render_interruption(job, now=datetime.now(UTC))
     if message is not None:
         app.message(message, style="yellow")
-    is_interrupted = message is not None and job is not None and job.why is None
-    app.require(question, yes=app.config.cloud == "sandbox" and not is_interrupted)
+    app.require(question, yes=not _asks(app, job))
+
+
+def _asks(app: App, job: HeadJob | None) -> bool:
+    """Whether require_ending asks."""
+    is_interrupted = job is not None and job.why is None and render_interruption(job, now=datetime.now(UTC)) is not None
+    return is_interrupted or app.config.cloud != "sandbox"
 
 
 def render_interruption(job: HeadJob, *, now: datetime) -> str | None:

@@ -18,7 +18,7 @@ from provision.preflight.machines import Hardware, describe_hardware
 
 def find_hardware(app: App, nodes: Nodes) -> Mapping[str, Hardware]:
     """Returns the hardware of each node, by its name; {} for existing hosts. Raises AwsError."""
-    if not nodes.state is not None:
+    if nodes.state is None:
         return {}
     instances = nodes.state.nodes
     found = describe_hardware(app.clients.ec2, [one.instance_type for one in instances])

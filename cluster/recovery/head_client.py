@@ -79,7 +79,7 @@ def find_client(app: App, described: Nodes, *, nodes: int) -> Tree | None:
         return None  # the head has the program already
     if config.provision.instance_profile != "auto" or config.train.on_node_loss != "requeue" or nodes <= 1:
         return None
-    if not described.state is not None or described.state.head is None or described.state.head.profile_arn is None:
+    if described.state is None or described.state.head is None or described.state.head.profile_arn is None:
         return None
     why = find_obstacle(config)
     if why is not None:

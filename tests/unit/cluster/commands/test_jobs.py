@@ -128,9 +128,15 @@ def test_down_names_the_files_that_were_not_copied(
     jobs.warn_uncopied(app, HeadJob(why="no answer"), yes=False)
     jobs.warn_uncopied(app, None, yes=False)
     assert capsys.readouterr().err == ""
-    jobs.warn_uncopied(app, HeadJob(with_files=tuple(records[:1])), yes=True)  # it is too late to copy them
-    text = f"deleted without a copy: 6 new files on node-1, of job {records[0].id} (train_mnist)\n"
-    assert capsys.readouterr().err == text
+    jobs.warn_uncopied(app, HeadJob(with_files=tuple(records)), yes=True)  # it is too late to copy them
+    messages = capsys.readouterr().err.splitlines()
+    assert messages[0] == f"deleted without a copy: 6 new files on node-1, of job {records[0].id} (train_mnist)"
+    assert messages[3:] == ["deleted without a copy: the files of 1 other job"]
+    app.override("cloud", "sandbox")
+    jobs.warn_uncopied(app, HeadJob(with_files=tuple(records[:1])), yes=False)
+    assert capsys.readouterr().err.startswith("deleted without a copy: ")
+    jobs.warn_uncopied(app, HeadJob(with_files=tuple(records[:1]), queued=1), yes=False)  # there, this is a question
+    assert capsys.readouterr().err.startswith("not copied: ")
 
 
 @pytest.fixture
