@@ -379,8 +379,7 @@ class Supervisor:
         """Ends all processes of the current attempt on all hosts. Returns those that do not end."""
         self.set_state("ending")
         left = await self.attempt.end()
-        files = {one.host: one for one in (*self.record.files, *self.attempt.find_files())}
-        self.record.files = tuple(files[host] for host in sorted(files))
+        self.record.files = self.attempt.find_files(self.record.files)
         for host, why in self.attempt.describe_lost().items():
             text = f"job {self.job} ({self.order.spec.name}) has lost {host}: {why}"
             self.notifier.send("node-lost", text, node=host)

@@ -331,10 +331,9 @@ class RunningAttempt:
         self.ended_at = time.time()
         return left
 
-    def find_files(self) -> list[protocol.NewFiles]:
-        """Returns the job's new files on each host, as its agent has counted them at its end."""
-        closed = (agent.closed for agent in self.agents.by_host.values() if agent.closed is not None)
-        return [one.files for one in closed if one.files is not None]
+    def find_files(self, before: Iterable[protocol.NewFiles]) -> tuple[protocol.NewFiles, ...]:
+        """Returns the job's new files on each host, as its agent has counted them at its end. before: the last ones."""
+        return restarts.merge_files(before, {host: agent.closed for host, agent in self.agents.by_host.items()})
 
     def find_cause(self, culprit: JobProcess) -> str | None:
         """Returns why its first process failed, if that is known."""

@@ -12,7 +12,8 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from node.protocol import LOSSES, Attempt, EndReason, JobHost, JobState, Left, Order
+from node.protocol import LOSSES, Attempt, EndReason, JobHost, JobState, Left, NewFiles, Order
+from node.wire import Closed
 
 MOST_BATCHES = 1 << 31  # protocol.Count
 # The lines that this project's scripts print when they resume, as with CLUSTER_RESUME=1, and without a checkpoint.
@@ -52,6 +53,20 @@ def find_lost(
     """
     unreachable = {name for name in suspects if any(pid == 0 for pid, _ in left.get(name, ()))}
     return tuple(sorted({*ending.lost, *unreachable, *(name for name in suspects if name in rebooted)}))
+
+
+def merge_files(before: Iterable[NewFiles], closed: Mapping[str, Closed | None]) -> tuple[NewFiles, ...]:
+    """Returns the job's new files after an attempt, by host. before: those of earlier ones. closed: None if lost.
+
+    On a host whose agent was lost, what S3 had before may have changed since.
+    """
+    files = {one.host: one for one in before}
+    for host, end in closed.items():
+        if end is None and host in files:
+            files[host] = replace(files[host], count=files[host].count + files[host].copied, copied=0)
+        elif end is not None and end.files is not None:
+            files[host] = end.files
+    return tuple(files[host] for host in sorted(files))
 
 
 def find_replaceable(order: Order, unhealthy: Collection[str]) -> tuple[str, ...]:

@@ -11,11 +11,11 @@ from fake_timers import Timers, timers
 from job_channels import make_order
 from job_forms import make_record
 from node.job.cost import cost_of, find_cost
-from node.protocol import Attempt, EndReason, HostSettings, JobHost, Order
+from node.protocol import Attempt, EndReason, HostSettings, JobHost, NewFiles, Order
 from node.supervisor.attempts import restarts
 from node.supervisor.attempts.interruption import MARGIN_S, Interruption, grace_s
 from node.supervisor.attempts.restarts import AttemptEnd
-from node.wire import Notice
+from node.wire import Closed, Notice
 
 __all__ = ["timers"]
 
@@ -212,3 +212,13 @@ def test_a_job_pays_for_its_attempts_and_between_them_for_the_nodes_that_it_keep
 )
 def test_which_unhealthy_nodes_are_replaced(unhealthy: Any, changes: dict[str, Any], replaced: Any) -> None:
     assert restarts.find_replaceable(order(**changes), unhealthy) == replaced
+
+
+def test_files_of_a_lost_agent_may_have_changed_since_they_were_copied() -> None:
+    earlier = [NewFiles(host=f"node-{at}", count=1, copied=2) for at in range(3)]
+    now = NewFiles(host="node-0", count=0, copied=4)
+    assert restarts.merge_files(earlier, {"node-1": None, "node-0": Closed((), now), "node-3": None}) == (
+        now,
+        NewFiles(host="node-1", count=3),
+        earlier[2],  # not of this attempt
+    )
