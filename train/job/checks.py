@@ -254,7 +254,8 @@ def _do_not_share(job: ProposedJob) -> bool:
 
 def _results(job: ProposedJob) -> Iterator[Problem]:
     """Nothing creates the bucket later: what the job saves would stay on nodes, which end."""
-    if job.survey.results is not None and not job.survey.results.exists:
+    is_elsewhere = any(key in job.config.env for key in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "S3_ENDPOINT"))
+    if job.survey.results is not None and not job.survey.results.exists and not is_elsewhere:
         url = job.data.results
         yield Problem(
             f'data.results = "{url}": there is no such bucket', f"cluster data put --create-bucket FILE {url}"

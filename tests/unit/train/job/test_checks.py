@@ -65,6 +65,8 @@ def seen(data: Data | None, *, mode: str = "auto", **more: Any) -> dict[str, Any
         # What the user's own program saves would be lost, too.
         ({}, cpus(2), {"survey": Survey(results=MISSING), **COMMAND}, "data.results = "),
         ({}, cpus(2), {"survey": Survey(results=EMPTY), **COMMAND}, None),
+        # The nodes use another S3 than this machine.
+        ({"env": {"AWS_ENDPOINT_URL": "http://x"}}, cpus(2), {"survey": Survey(results=MISSING), **COMMAND}, None),
     ],
 )
 def test_invalid_jobs_are_refused(
