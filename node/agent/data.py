@@ -130,8 +130,8 @@ class JobData:
             self.is_left = self._outputs.report_left()
 
     def is_copied(self, entry: "work_folder.Entry") -> bool:
-        """Whether S3 has a file of the job, as it is now."""
-        return self._outputs is not None and self._outputs.is_copied(entry)
+        """Whether S3 has a file of the job, as it stays: False before `finish`, while processes may write it."""
+        return self._outputs is not None and self._is_copying.is_set() and self._outputs.is_copied(entry)
 
     async def close(self) -> None:
         """Removes the job's own folder of data."""

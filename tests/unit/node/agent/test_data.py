@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from node.agent.data import JobData
+from node.agent.work_folder import Entry
 from node.tasks import Tasks
 
 
@@ -22,6 +23,9 @@ def test_the_end_of_processes_takes_no_time_from_the_copy(
         def __init__(self, *_: object) -> None:
             self.begin = self.report_left = lambda: None
 
+        def is_copied(self, _: Entry) -> bool:
+            return True
+
         def finish(self) -> None:
             may_copy.wait(60)
             copied.append("checkpoint")
@@ -34,7 +38,10 @@ def test_the_end_of_processes_takes_no_time_from_the_copy(
         await asyncio.sleep(1.1)  # the processes end
         if is_copied:
             may_copy.set()
+        file = Entry("/output/checkpoint", "output/checkpoint", 1, 1)
+        assert not data.is_copied(file)  # a process that does not end may still write it
         await data.finish()
+        assert data.is_copied(file)
         found = copied == ["checkpoint"]
         may_copy.set()
         return found
