@@ -343,15 +343,15 @@ def _settle(
     config: TrainConfig, name: str, placement: Placement, *, hidden: Mapping[str, tuple[str, ...]]
 ) -> TrainConfig:
     """[train] as the job's spec has it: with the values chosen for it, and without secrets. See JobSpec."""
-    uses_slots = ENGINES[config.launcher].uses_slots
+    has_slots = ENGINES[config.launcher].uses_slots and config.kv_store == "none"
     return replace(
         config,
         name=name,
         nodes="current",
         hosts=placement.lines,
-        workers="auto" if uses_slots and config.kv_store == "none" else sum(placement.workers.values()),
+        workers=config.workers if has_slots else sum(placement.workers.values()),
         servers=sum(placement.servers.values()) or "auto",
-        processes="auto",
+        processes=config.processes if has_slots else "auto",
         env=_mask(config.env, hidden.get("env", ())),
         env_server=_mask(config.env_server, hidden.get("env_server", ())),
         env_worker=_mask(config.env_worker, hidden.get("env_worker", ())),

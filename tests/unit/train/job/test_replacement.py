@@ -124,6 +124,8 @@ def test_restarts_are_limited() -> None:
     [
         {"args": ("--lr", "0.1"), "hosts": ("node-1", "node-2")},
         {"launcher": "mpi", "kv_store": "none", "processes": 2, "nodes": 2, "hosts": ()},
+        {"launcher": "mpi", "kv_store": "none", "workers": 5, "hosts": ("node-1", "node-2")},
+        {"processes": 2},
         {"kv_store": "local", "hosts": ("node-1",), "cwd": "my", "sync_dst_dir": "~/job", "setup": ("make",)},
         {"env": {"A": "1"}, "env_worker": {"URL": "x"}, "max_duration": "2h", "on_node_loss": "requeue", "queue": True},
     ],
