@@ -36,6 +36,7 @@ class Interruption:
         self._order, self._agents, self._tasks = order, agents, tasks
         self._message, self._decide = message, decide
         self._notices: dict[str, Notice] = {}
+        self._has_ended = False
         self.progress: dict[str, int] | None = None  # the last finished batch of the foremost worker
         self.saved: dict[str, int] | None = None  # the last finished batch in the checkpoint
 
@@ -81,9 +82,12 @@ class Interruption:
             self.progress = max(before, progress, key=lambda one: (one["epoch"], one["batch"]))
 
     def _give_up(self) -> None:
+        if self._has_ended:
+            return
         self._message("no checkpoint was saved in time: the job will continue from its last one")
         self._end()
 
     def _end(self) -> None:
+        self._has_ended = True
         error = f"{' and '.join(self.hosts)}: interrupted by EC2 (spot notice)"
         self._decide(AttemptEnd(1, error, "notice", lost=self.hosts))

@@ -159,6 +159,16 @@ def test_a_later_notice_does_not_extend_the_time_for_a_checkpoint(timers: Timers
     assert ended == [("node-0", "node-1")]
 
 
+def test_two_nodes_that_end_at_the_same_time_end_the_attempt_once(timers: Timers) -> None:
+    told: list[str] = []
+    notices = Interruption(order(), {}, timers, told.append, lambda _: None)
+    for name in ("node-0", "node-1"):
+        agent: Any = SimpleNamespace(host=JobHost(name=name))
+        notices.note_notice(agent, Notice(action="terminate", at=time.time() + 30))
+    timers.wait(60)
+    assert sum("no checkpoint was saved" in text for text in told) == 1
+
+
 def test_the_error_of_a_job_that_may_not_start_again() -> None:
     assert restarts.explain_end(("node-1",), before()) == "node-1 lost"
     assert restarts.explain_end(("node-1", "node-2"), before("lost", "error", "notice")) == (
