@@ -74,8 +74,7 @@ class Log:
 
     def reserve(self) -> None:
         """Reserves disk space for the last lines. Raises OSError."""
-        with open(job_folder.path(self._job, "reserve"), "wb") as stream:
-            stream.write(b"\0" * RESERVE_BYTES)
+        job_folder.write_whole(job_folder.path(self._job, "reserve"), b"\0" * RESERVE_BYTES)
 
     def make_room(self) -> None:
         """Releases the reserved space, and allows writing again."""

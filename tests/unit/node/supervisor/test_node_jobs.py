@@ -181,6 +181,19 @@ def test_a_supervisor_that_cannot_start_is_an_error_and_leaves_no_job(
     assert job_host.ask("list") == [{"jobs": []}]
 
 
+def test_a_job_that_a_full_disk_keeps_from_its_start_names_the_file(
+    job_host: LocalHead, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A limit on the size of files replaces the full disk."""
+    first, *rest = Path(job_host.python).read_text().splitlines(keepends=True)
+    Path(job_host.python).write_text("".join([first, '[ "$3" = supervise ] && ulimit -f 8\n', *rest]))
+    monkeypatch.setattr(sys, "executable", job_host.python)  # it runs the node programs
+    (answer,) = job_host.ask("submit", order=alone(job_host, "true"))
+    file = job_host.folder() / "reserve"
+    assert answer == {"error": f"the supervisor did not start: File too large ({file})"}
+    assert job_host.ask("list") == [{"jobs": []}]
+
+
 def test_a_list_of_large_jobs_is_no_longer_than_a_line(job_host: LocalHead, monkeypatch: pytest.MonkeyPatch) -> None:
     """50 jobs of 80 nodes with 8 GPUs: the older ones come without their processes."""
     for number in (1, 2):
