@@ -141,7 +141,8 @@ def submit(order: Order, supervisor: "subprocess.Popen[bytes]", log: IO[bytes]) 
         job_folder.prune(records)
         newest = max([record.submitted_at for record in records] + [0.0])
         order.before = tuple(one.id for one in waiting)
-        os.makedirs(job_folder.path(job), mode=0o700)
+        is_new = not os.path.exists(job_folder.path(job, "record.json"))
+        os.makedirs(job_folder.path(job), mode=0o700, exist_ok=is_new)  # a killed submission may have left it
         try:
             if order.submitted_at is not None:
                 job_log.restore(job, log)

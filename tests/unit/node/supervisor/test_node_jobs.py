@@ -181,6 +181,11 @@ def test_a_supervisor_that_cannot_start_is_an_error_and_leaves_no_job(
     assert job_host.ask("list") == [{"jobs": []}]
 
 
+def test_the_folder_of_a_submission_that_was_killed_does_not_prevent_the_next_one(job_host: LocalHead) -> None:
+    job_host.folder().mkdir(parents=True)
+    assert job_host.run(alone(job_host, "true"))[0]["state"] == "done"
+
+
 def test_a_job_that_a_full_disk_keeps_from_its_start_names_the_file(
     job_host: LocalHead, monkeypatch: pytest.MonkeyPatch
 ) -> None:
