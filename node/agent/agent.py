@@ -319,7 +319,7 @@ class Agent(asyncio.Protocol):
         pids = {pid for pid, _, _ in process_tree.find(self.order.spec.id)} if wanted.nccl else set()
         nccl = asyncio.ensure_future(nccl_ras.ask(pids))
         recorded = asyncio.ensure_future(process.recorder.read()) if wanted.recorder else None
-        async with self._looking:  # not all at once, beside the processes that train
+        async with process.looking, self._looking:  # not all at once, beside the processes that train
             location = await stack.take(process.find(), native=wanted.native, whole=wanted.whole)
         location = replace(location, nccl=await nccl, collectives=await recorded if recorded else None)
         self.send(Placed(process.number, location, wanted.asked))

@@ -52,6 +52,7 @@ class JobProcess:
         self._contained: Contained | None = None
         record = f"{place_of(self._job, host.order.attempt)}-record-{start.p}-"
         self.recorder = Recorder(f"{host.pipes}/{start.p}-", record)
+        self.looking = asyncio.Lock()  # only one py-spy can stop a program
         self._has_started = False
         self.left: list[process_tree.Process] = []
         self.exit_code: int | None = None

@@ -1,13 +1,17 @@
 """Where a Python program is, as py-spy finds it."""
 
 import asyncio
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from node.agent import stack
+from node.agent.agent import Agent
 from node.children import Ended
 from node.job.stacks import Frame, Location, find_location
 from node.setup import process_tree
+from node.wire import Placed, TakeStack
 
 MAIN = Frame("<module>", "/jobs/1/work/train.py", 11, "train.py")
 REDUCE = Frame("all_reduce", "/e/site-packages/torch/distributed/c10d.py", 3, "torch/distributed/c10d.py")
@@ -99,3 +103,23 @@ def test_a_stack_or_the_reason_for_none(
     assert asyncio.run(stack.take([(7, 1, "python a.py")])) == location
     assert len(asked) == len(answers)
     assert ("sudo" in asked) == (REFUSED in answers)
+
+
+def test_a_program_is_stopped_for_one_user_after_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks, answers = [0], list[Placed]()
+
+    async def take(*_: Any, **__: Any) -> Location:
+        looks[0] += 1
+        await asyncio.sleep(0)
+        looks[0] -= 1
+        return Location(why=f"{looks[0]} others look")
+
+    async def look() -> None:
+        agent: Any = SimpleNamespace(_looking=asyncio.Semaphore(4), send=answers.append)
+        process: Any = SimpleNamespace(number=0, find=list, looking=asyncio.Lock())
+        wanted = (TakeStack(0, asked=number, native=True) for number in (1, 2))
+        await asyncio.gather(*(Agent._take_stack(agent, process, one) for one in wanted))
+
+    monkeypatch.setattr(stack, "take", take)
+    asyncio.run(look())
+    assert [(one.asked, one.location.why) for one in answers] == [(1, "0 others look"), (2, "0 others look")]
