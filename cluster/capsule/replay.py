@@ -77,7 +77,8 @@ def choose_settings(spec: JobSpec, train: TrainConfig) -> dict[str, Any]:
     found |= {"bootstrap.mxnet": library if is_mxnet(library) and "==" in library else "auto"}
     packages = [one for one in spec.packages if _PACKAGE.fullmatch(one)]
     # The image's own PyTorch is not among them. Which build ("+cpu") it is, the indexes of this machine decide.
-    found["bootstrap.torch"] = next((one.partition("+")[0] for one in packages if is_torch(one)), "auto")
+    torch = [one.partition("+")[0] for one in packages if is_torch(one)] if framework == "pytorch" else []
+    found["bootstrap.torch"] = next(iter(torch), "auto")
     if spec.packages:
         packages = [one for one in packages if not is_of_framework(one, framework)]
         found |= {"bootstrap.packages": packages, "bootstrap.project": ""}

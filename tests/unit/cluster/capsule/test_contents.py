@@ -144,6 +144,8 @@ def test_a_replay_has_the_settings_of_the_job() -> None:
     assert (found["bootstrap.packages"], found["bootstrap.torch"]) == (["nvidia_nccl_cu12==2.21"], "torch==2.13.0")
     assert settings_of(packages=("torch==2.7.1+cpu",))["bootstrap.torch"] == "torch==2.7.1"
     assert settings_of(packages=("numpy==2.0",))["bootstrap.torch"] == "auto"  # that of the image
+    beside = settings_of(library="mxnet==1.9.1", packages=("mxnet==1.9.1", "torch==2.1.0"))
+    assert (beside["bootstrap.packages"], beside["bootstrap.torch"]) == (["torch==2.1.0"], "auto")  # else it is refused
     assert (found["bootstrap.framework"], found["bootstrap.sync"]) == ("pytorch", ["."])
     assert (found["container.image"], found["data.url"]) == ("docker.io/x@sha256:1", "s3://b/d/")
     mxnet = settings_of(library="mxnet-cu112==1.9.1", packages=("mxnet_cu112==1.9.1", "numpy==1.23.5"), project=None)
