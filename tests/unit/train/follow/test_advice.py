@@ -90,3 +90,8 @@ def test_advice_names_what_the_line_names() -> None:
     assert advice.startswith("Python does not find gluoncv: ")
     advice = Advisor().take(line("FileNotFoundError: [Errno 2] No such file or directory: 'a {path} b'"))
     assert advice.startswith("a {path} b ")
+
+
+@pytest.mark.parametrize("needle", ["FileNotFoundError:", "can't open file", "LocalFileSystem"])
+def test_a_file_that_gitignore_leaves_out_can_be_sent(needle: str) -> None:
+    assert '`[bootstrap] exclude = ["!NAME"]` sends what .gitignore leaves out' in find_entry(needle).advice
