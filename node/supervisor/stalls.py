@@ -89,7 +89,8 @@ class _Watched:
     stopped: list[PidAndCommand] = field(default_factory=list)  # in two looks without progress
     location: Location | None = None  # where it was, without a line since
     seen_at: float = 0.0  # there, for the last time,
-    first_seen_at: float = 0.0  # and for the first
+    first_seen_at: float = 0.0  # and for the first,
+    first_pace_s: float = 0.0  # with this pace
     native_at: float = 0.0  # when its frames of C were last looked at
 
     @property
@@ -184,10 +185,10 @@ class Stalls:
         if before is not None and location.collectives is None and watched.seen_at >= self._progress_at:
             location = replace(location, collectives=before.collectives)
         if before is None or before.text != location.text:
-            watched.first_seen_at = now
+            watched.first_seen_at, watched.first_pace_s = now, watched.pace_s
         watched.location, watched.seen_at = location, now
         if self._spins(watched) and watched.progress_at > watched.first_seen_at:
-            watched.progress_at, watched.pace_s = watched.first_seen_at, 0.0
+            watched.progress_at, watched.pace_s = watched.first_seen_at, watched.first_pace_s
 
     def _spins(self, watched: _Watched) -> bool:
         """Whether the use of the CPU is only that of waiting. With servers, MXNet's engine may compute meanwhile."""

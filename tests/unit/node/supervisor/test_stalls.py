@@ -245,6 +245,9 @@ def test_a_worker_that_computes_now_and_then_sets_the_pace(timers: Timers) -> No
         job.run(50)
         job.run(10, cpu_share=1.0)
     assert len(job.told) == 2  # once, and that it makes progress again
+    job.locations = {job.worker(0).name: "train.py:31 (all_reduce)", job.worker(1).name: "save.py:9"}
+    job.run(100, cpu_share=1.0)  # while it waits, it spins, which takes nothing back from before
+    assert len(job.told) == 2
 
 
 def test_what_nccl_says_is_told(timers: Timers) -> None:
