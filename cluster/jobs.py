@@ -321,7 +321,7 @@ def require_ending(app: App, question: str, job: HeadJob | None) -> None:
 
 def _asks(app: App, job: HeadJob | None) -> bool:
     """Whether require_ending asks."""
-    is_interrupted = job is not None and job.why is None and render_interruption(job, now=datetime.now(UTC)) is not None
+    is_interrupted = job is not None and job.why is None and (job.record is not None or job.queued > 0)
     return is_interrupted or app.config.cloud != "sandbox"
 
 

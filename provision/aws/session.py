@@ -21,7 +21,7 @@ ONCE = Config(connect_timeout=10, read_timeout=60, retries={"mode": "standard", 
 
 
 def make_session(region: str) -> boto3.session.Session:
-    """Returns a session of boto3's environment."""
+    """Returns a session with this region, and the environment's credentials."""
     return boto3.session.Session(region_name=region)
 
 
