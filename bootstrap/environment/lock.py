@@ -6,9 +6,7 @@ the newest, as pip does. If that has no wheel for the nodes, the head builds it 
 The package indexes are those of uv's and pip's settings on this machine, with their passwords and certificates.
 """
 
-import os
 import re
-import sys
 import tempfile
 import tomllib
 import urllib.parse
@@ -21,9 +19,9 @@ from msgspec.structs import replace
 from bootstrap.environment.fetches import download, find_size
 from bootstrap.environment.file_cache import BundleFile, cached_path, copy_here
 from bootstrap.environment.git_source import fetch_git
-from bootstrap.environment.requirements import GIT_URL, HASH, find_name, is_git
+from bootstrap.environment.requirements import GIT_URL, HASH, find_name, holds, is_git
 from bootstrap.environment.target import WheelTarget, is_wheel_file, platform_tags
-from bootstrap.environment.uv import UvError, find_settings, run_uv
+from bootstrap.environment.uv import UvError, run_for_nodes
 from bootstrap.step import step
 from foundation.errors import ClusterError
 from foundation.progress import Report
@@ -73,7 +71,7 @@ def lock_wheels(
         _refuse_old(packages, target, lines, links)
         found = map_in_threads(lambda one, _: _find_wheel(one, target, cache), packages, threads=AT_ONCE)
         files = tuple(sorted(found, key=lambda file: file.name))
-        check_hashes(files, requirements, built={file.sha256 for file in built})
+        check_hashes(files, requirements, target, built={file.sha256 for file in built})
     return files
 
 
@@ -129,18 +127,22 @@ def lock_source(target: WheelTarget, requirement: str, *, cache: Path) -> Bundle
     except (ClusterError, ValueError) as error:
         raise NoSourceError(f"{requirement} has neither a wheel for the nodes nor a source: {error}") from error
     source = _describe(file, cache)
-    check_hashes([source], names, built=())
+    check_hashes([source], names, target, built=())
     return source
 
 
-def check_hashes(files: Iterable[BundleFile], requirements: Iterable[str], *, built: Collection[str]) -> None:
+def check_hashes(
+    files: Iterable[BundleFile], requirements: Iterable[str], target: WheelTarget, *, built: Collection[str]
+) -> None:
     """Compares files with the hashes of requirements files. Pure. Raises ClusterError.
 
+    Lines whose condition is false on the target do not count: a lock may have another version for other systems.
     built: the SHA-256s of the wheels that this project built, whose sources were compared.
     """
     allowed: dict[str, set[str]] = {}
     for line in requirements:
-        if hashes := HASH.findall(line):
+        hashes = HASH.findall(line)
+        if hashes and holds(line, python_version=target.python_version, machine=target.machine):
             allowed.setdefault(find_name(line), set()).update(hashes)
     for file in files:
         known = allowed.get(find_name(file.name.split("-")[0]))
@@ -173,23 +175,15 @@ def _compile(
         words += ["--format", "pylock.toml", "--no-header", "--quiet"]
         words += ["--no-deps"] if alone else ["--only-binary", ":all:"]
         words += ["--python-platform", _platform(target), "--python-version", show(target.python_version)]
-        words += ["--python", sys.executable]
         settings = ""
         if sources:  # with this metadata, uv builds nothing to learn it
             words += [word for name in sources if not alone for word in ("--no-binary", name)]
             metadata = ", ".join(f'{{ name = "{name}", requires-dist = [] }}' for name in sources)
             settings = f"dependency-metadata = [{metadata}]\n"
-        # Without a file here, uv looks above: other users can write to /tmp. So it is given a Python, too.
+        # Without a file here, uv looks above: other users can write to /tmp.
         (folder / "uv.toml").write_text(settings)
-        environment, no_index = find_settings(os.environ)
-        words += ["--no-index"] if no_index else []
-        if links:  # beside those of the settings, which the option --find-links would replace
-            own = environment.get("UV_FIND_LINKS", "")
-            environment["UV_FIND_LINKS"] = ",".join([*filter(None, [own]), *map(str, links)])
-        # uv needs no Python of the nodes' version, but would try to download one, for a minute and more.
-        environment["UV_PYTHON_DOWNLOADS"] = "never"
         try:
-            return list(tomllib.loads(run_uv(words, folder=folder, environment=environment)).get("packages", ()))
+            return list(tomllib.loads(run_for_nodes(words, folder=folder, links=links)).get("packages", ()))
         except UvError as error:
             text = str(error)
     message = f"uv finds no packages that fit the nodes (Python {show(target.python_version)}, {target.machine}){text}"

@@ -7,7 +7,7 @@ that the head needs only their lines. uv evaluates conditions (`; python_version
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
@@ -15,6 +15,9 @@ from foundation.errors import ConfigError
 from foundation.files import read_bounded
 from foundation.toml import parse_toml
 from provision.oracle.tables import Version, show
+
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
 
 PYPROJECT = "pyproject.toml"
 FILE_OPTION = re.compile(r"(-r|--requirement|-c|--constraint)(?:\s*=\s*|\s+|(?<=-[rc]))(\S.*)")
@@ -154,9 +157,16 @@ def find_exact(line: str) -> str | None:
 
 def find_locked(locked: Iterable[str], names: re.Pattern[str], *, python_version: Version, machine: str) -> str | None:
     """The requirement of a lock for one of these packages that holds on such a node; None without one. Pure."""
-    from packaging.requirements import Requirement  # noqa: PLC0415 - slow to import, and few use a project
+    for line in locked:
+        if names.fullmatch(find_name(line)) and holds(line, python_version=python_version, machine=machine):
+            found = _parse(line)
+            return f"{found.name}{found.specifier}"
+    return None
 
-    short = show(python_version)
+
+def holds(line: str, *, python_version: Version, machine: str) -> bool:
+    """Whether the condition of a line is true on such a node. Pure."""
+    short, marker = show(python_version), _parse(line).marker
     node = {
         "python_version": short,
         "python_full_version": f"{short}.0",
@@ -165,9 +175,10 @@ def find_locked(locked: Iterable[str], names: re.Pattern[str], *, python_version
         "sys_platform": "linux",
         "os_name": "posix",
     }
-    for line in locked:
-        if names.fullmatch(find_name(line)):
-            found = Requirement(HASH.sub("", line).strip())
-            if found.marker is None or found.marker.evaluate(node):
-                return f"{found.name}{found.specifier}"
-    return None
+    return marker is None or marker.evaluate(node)
+
+
+def _parse(line: str) -> "Requirement":
+    from packaging.requirements import Requirement  # noqa: PLC0415 - slow to import, and few use a lock
+
+    return Requirement(HASH.sub("", line).strip())

@@ -46,6 +46,20 @@ def run_uv(words: Sequence[str], *, folder: Path, environment: Mapping[str, str]
     return done.stdout
 
 
+def run_for_nodes(words: Sequence[str], *, folder: Path, links: Sequence[Path] = ()) -> str:
+    """The output of a command of uv that takes packages for nodes from the indexes of this machine. Raises UvError.
+
+    links: folders with more wheels, beside those of the settings, which the option --find-links would replace.
+    """
+    environment, no_index = find_settings(os.environ)
+    if links:
+        environment["UV_FIND_LINKS"] = ",".join([*filter(None, [environment.get("UV_FIND_LINKS")]), *map(str, links)])
+    # uv needs no Python of the nodes' version, but would try to download one, for a minute and more.
+    environment["UV_PYTHON_DOWNLOADS"] = "never"
+    words = [*words, "--python", sys.executable, *(["--no-index"] if no_index else [])]
+    return run_uv(words, folder=folder, environment=environment)
+
+
 def find_settings(environ: Mapping[str, str]) -> tuple[dict[str, str], bool]:
     """The environment for uv, with pip's settings where uv has none of its own; and whether pip uses no index.
 

@@ -294,13 +294,15 @@ def test_the_version_of_a_git_repository(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("index")
 def test_an_unlisted_hash_is_refused(tmp_path: Path) -> None:
     lines = [f"A_b==1 --hash=sha256:{'1' * 64} --hash=sha256:{'2' * 64}", "c"]
+    lines += ["d==1", f"d==2 ; sys_platform == 'darwin' --hash=sha256:{'1' * 64}"]  # a lock with forks
     files = [BundleFile(path=Path(name), sha256=sha256 * 64, size_bytes=1) for name, sha256 in (
-        ("A_b-1-py3-none-any.whl", "2"), ("c-1-py3-none-any.whl", "3"), ("a_b-1.tar.gz", "4"),
+        ("A_b-1-py3-none-any.whl", "2"), ("c-1-py3-none-any.whl", "3"), ("d-1-py3-none-any.whl", "5"),
+        ("a_b-1.tar.gz", "4"),
     )]  # fmt: skip
-    check_hashes(files[:2], lines, built=())
-    check_hashes(files, lines, built={"4" * 64})
+    check_hashes(files[:3], lines, TARGET, built=())
+    check_hashes(files, lines, TARGET, built={"4" * 64})
     with pytest.raises(ClusterError, match=r"a_b-1.tar.gz: its SHA-256 is 444"):
-        check_hashes(files, lines, built=())
+        check_hashes(files, lines, TARGET, built=())
     with pytest.raises(ClusterError, match=f"{PART}: its SHA-256 is "):
         fetch_bundle(replace(TARGET, requirements=(f"part --hash=sha256:{'1' * 64}",)), cache=tmp_path, report=silent)
 

@@ -178,7 +178,11 @@ def test_nothing_of_a_project_runs_here(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_lock_for_several_kinds_of_nodes() -> None:
-    lines = (f"mxnet==1.9.1 ; python_full_version < '3.10' {HASH}", "mxnet==2.0 ; platform_machine == 'x86_64'")
+    lines = (
+        "six==1.17.0",
+        f"mxnet==1.9.1 ; python_full_version < '3.10' {HASH}",
+        "mxnet==2.0 ; platform_machine == 'x86_64'",
+    )
     found = [find_locked(lines, MXNET, python_version=(3, minor), machine="x86_64") for minor in (9, 11)]
     assert found == ["mxnet==1.9.1", "mxnet==2.0"]
     assert find_locked(lines, MXNET, python_version=(3, 11), machine="aarch64") is None
