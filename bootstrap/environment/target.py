@@ -13,8 +13,6 @@ from provision.oracle.torch import choose_numpy
 
 MANAGED_PYTHON = (3, 11)
 """The Python for a node that has none that fits: the newest that all frameworks support unchanged."""
-MANAGED_GLIBC = (2, 17)
-"""The oldest that uv's Pythons for Linux run on: https://gregoryszorc.com/docs/python-build-standalone/main/running.html"""
 MXNET_CHOICE = FrameworkChoice()
 NO_REQUIREMENTS = Requirements()
 NEWER_PYTHONS = ((3, 12), (3, 13), (3, 14), (3, 10), (3, 9))

@@ -12,32 +12,27 @@ DIGEST depends only on this version's code and packages: it is the same on all n
 """
 
 import platform
+import tempfile
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from bootstrap.environment.bundle import fetch_python, find_wheels
+from bootstrap.environment.bundle import fetch_python
 from bootstrap.environment.facts import NodeFacts
-from bootstrap.environment.fetches import bring_all_here
 from bootstrap.environment.file_cache import BundleFile
+from bootstrap.environment.lock import HINT
 from bootstrap.environment.steps import plan_python, script_task
-from bootstrap.environment.target import MANAGED_GLIBC, MANAGED_PYTHON, WheelTarget
+from bootstrap.environment.target import MANAGED_PYTHON
+from bootstrap.environment.uv import UvError, run_for_nodes
 from bootstrap.runtime.code import FOLDER, PACKAGES, read_code, runtime_digest, runtime_path
 from bootstrap.ssh.connection import NodeConnection
 from bootstrap.step import step
 from bootstrap.transfer.distribute import Distribution, SetUp
-from bootstrap.transfer.tree import (
-    EXECUTABLE,
-    PLAIN,
-    Tree,
-    TreeArchives,
-    TreeFile,
-    file_of_bytes,
-    files_of_wheel,
-    make_tree,
-)
+from bootstrap.transfer.tree import EXECUTABLE, PLAIN, Tree, TreeArchives, TreeFile, file_of_bytes, make_tree
+from foundation.errors import ClusterError
 from foundation.progress import Report
 from foundation.thread_pool import Once
 from foundation.user_folders import home_folder
@@ -47,6 +42,8 @@ COMPLETE = ".complete"
 """Marks a folder in ~/.cluster as complete."""
 OLDEST_PYTHON = (3, 10)
 NEWEST_PYTHON = (3, 14)
+LINUX, OLDEST_LINUX = "manylinux_2_28", {"x86_64": "manylinux_2_17"}
+"""The oldest Linux for which all of PACKAGES have wheels, by machine."""
 KEPT_RUNTIMES = 3
 """How many runtimes of other versions stay on a node, apart from those in use."""
 
@@ -110,43 +107,45 @@ class RuntimePlacing:
         return Runtime(tree=tree, python=python, packed=packed)
 
     def _make(self, version: Version, machine: str, is_packed: bool) -> tuple[Tree, BundleFile | None]:  # noqa: FBT001
-        site = f"lib/python{show(version)}/site-packages"
-        contents = _read_own(site) if machine == platform.machine() else []
-        if not contents:
-            target = WheelTarget(
-                python_version=version, machine=machine, glibc=MANAGED_GLIBC, requirements=PACKAGES, framework="none"
-            )
-            wheels = fetch_wheels(target, cache=self._cache, report=self._distribution.report)
-            contents = [one for wheel in wheels for one in files_of_wheel(wheel.path, site)]
-        tree = make_tree((*read_code().files, *contents))
-        packed = None
-        if is_packed:
-            packed = fetch_python(version, machine=machine, cache=self._cache, report=self._distribution.report)
+        report = self._distribution.report
+        tree = make_tree((*read_code().files, *_find_packages(version, machine, report=report)))
+        packed = fetch_python(version, machine=machine, cache=self._cache, report=report) if is_packed else None
         return Tree(files=tree.files, folders=(), digest=runtime_digest()), packed
 
 
-def _read_own(site: str) -> list[TreeFile]:
-    """The packages of this machine's own runtime; [] without one. A head that sets up a node may reach no index."""
-    home = Path(runtime_path(str(home_folder())))
-    if not (home / COMPLETE).exists() or not (home / site).is_dir():
-        return []
-    paths = [path for folder in (site, "bin") for path in (home / folder).rglob("*") if path.is_file()]
-    return [
-        replace(
-            file_of_bytes(path.relative_to(home).as_posix(), path.read_bytes()),
-            mode=EXECUTABLE if path.parent == home / "bin" else PLAIN,
-        )
-        for path in paths
-        if path.suffix != ".pyc" and not path.is_symlink()
-    ]
+def _find_packages(version: Version, machine: str, *, report: Report) -> list[TreeFile]:
+    """The packages as uv installs them, which builds none. Raises ClusterError with its output.
 
-
-def fetch_wheels(target: WheelTarget, *, cache: Path, report: Report) -> tuple[BundleFile, ...]:
-    """The wheels of our own programs' packages and their dependencies, from the cache or from the package index.
-
-    Raises ClusterError with the output of uv.
+    On a head that sets up a node, and may reach no index, they are those of its own runtime.
     """
-    found = find_wheels(target, (), cache=cache, report=report)
-    wheels = tuple(wheel for wheel in found if not wheel.name.startswith("uv-"))  # which makes environments
-    bring_all_here(wheels)
-    return wheels
+    site = f"lib/python{show(version)}/site-packages"
+    own = Path(runtime_path(str(home_folder())))
+    if machine == platform.machine() and (own / COMPLETE).exists() and (own / site).is_dir():
+        return _read(own, site)
+    words = ["pip", "install", "--quiet", "--only-binary", ":all:", "--python-version", show(version), *PACKAGES]
+    words += ["--python-platform", f"{machine}-{OLDEST_LINUX.get(machine, LINUX)}"]
+    with (
+        step(report, "fetching our own programs' packages"),
+        tempfile.TemporaryDirectory(prefix="cluster-runtime-") as folder,
+    ):
+        words += ["--prefix", folder]
+        try:  # in a folder where uv finds the user's uv.toml alone
+            with suppress(UvError):
+                run_for_nodes([*words, "--offline"], folder=Path("/"))
+                return _read(Path(folder), site)
+            run_for_nodes(words, folder=Path("/"))
+        except UvError as error:
+            raise ClusterError(f"uv cannot install the packages of our own programs{error}", hint=HINT) from error
+        return _read(Path(folder), site)
+
+
+def _read(folder: Path, site: str) -> list[TreeFile]:
+    """The files of a folder of packages, with `site` as the path of site-packages."""
+    found = []
+    for part, place, mode in (("lib/python3*/site-packages", site, PLAIN), ("bin", "bin", EXECUTABLE)):
+        for top in folder.glob(part):
+            for path in top.rglob("*"):
+                if path.is_file() and not path.is_symlink() and path.suffix != ".pyc":
+                    file = file_of_bytes(f"{place}/{path.relative_to(top).as_posix()}", path.read_bytes())
+                    found.append(replace(file, mode=mode))
+    return found

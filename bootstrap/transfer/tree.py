@@ -13,14 +13,12 @@ import tarfile
 import tempfile
 import threading
 import time
-import zipfile
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Self
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from bootstrap.environment.file_cache import BundleFile, find_digest
 from foundation.errors import ClusterError
@@ -80,29 +78,6 @@ def file_of_bytes(path: str, data: bytes) -> TreeFile:
         mode=EXECUTABLE if data.startswith(b"#!") else PLAIN,
         source=data,
     )
-
-
-def files_of_wheel(path: Path, site: str) -> list[TreeFile]:
-    """The files of a wheel as an installer places them in a virtual environment.
-
-    site: the path of site-packages in the tree. Programs of the wheel go to bin/.
-    Raises OSError, BadZipFile.
-    """
-    found = []
-    with zipfile.ZipFile(path) as wheel:
-        for entry in wheel.infolist():
-            if entry.is_dir():
-                continue
-            data = wheel.read(entry)
-            top, _, rest = entry.filename.partition("/")
-            kind, _, name = rest.partition("/")
-            if not top.endswith(".data"):
-                found.append(replace(file_of_bytes(f"{site}/{entry.filename}", data), mode=PLAIN))
-            elif kind == "scripts":
-                found.append(replace(file_of_bytes(f"bin/{name}", data), mode=EXECUTABLE))
-            elif kind in ("purelib", "platlib"):
-                found.append(replace(file_of_bytes(f"{site}/{name}", data), mode=PLAIN))
-    return found
 
 
 class TreeArchives:

@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from bootstrap.environment.bundle import Bundle, find_records
+from bootstrap.environment.bundle import Bundle, fetch_bundle, find_records
 from bootstrap.environment.client import PACKAGES, choose_client
 from bootstrap.environment.facts import FoundFramework, FoundPython, NodeFacts
-from bootstrap.runtime.runtime import fetch_wheels
 from foundation.progress import silent
 from index_server import Index, make_wheel
 from node_facts import BUNDLE, FACTS, TARGET
@@ -48,7 +47,8 @@ def test_its_wheels_fit_the_heads_system(tmp_path: Path, empty_index: Index) -> 
         make_wheel(empty_index.folder, f"some-1.0-py3-none-{system}_x86_64.whl", {"x": system.encode()})
     for glibc, system in (((2, 36), "manylinux_2_34"), ((2, 26), "manylinux2014")):
         target, _ = choose_client(replace(FACTS, glibc=glibc))
-        [wheel] = fetch_wheels(replace(target, requirements=("some==1.0",)), cache=tmp_path / "cache", report=silent)
+        target = replace(target, requirements=("some==1.0",))
+        [wheel] = fetch_bundle(target, cache=tmp_path / "cache", report=silent).wheels
         assert wheel.name == f"some-1.0-py3-none-{system}_x86_64.whl"
 
 

@@ -18,7 +18,7 @@ from node_facts import FACTS
 
 def test_an_old_image_gets_a_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     packed = BundleFile(path=tmp_path / "python.tar.gz", sha256="ab" * 32, size_bytes=1, unpacked_bytes=2)
-    monkeypatch.setattr(runtimes, "fetch_wheels", lambda *_, **__: ())
+    monkeypatch.setattr(runtimes, "_find_packages", lambda *_, **__: [])
     monkeypatch.setattr(runtimes, "fetch_python", lambda *_, **__: packed)
     facts: NodeFacts = replace(FACTS, pythons=(FoundPython(path="/usr/bin/python3", version=(3, 9)),))
     made = RuntimePlacing(tmp_path, Mock(), Mock())
