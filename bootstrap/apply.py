@@ -14,11 +14,11 @@ from bootstrap.environment.client import choose_client
 from bootstrap.environment.cuda import find_warnings
 from bootstrap.environment.facts import NodeFacts, find_gpus, gather_facts
 from bootstrap.environment.file_cache import BundleFile
-from bootstrap.environment.framework import FrameworkChoice, Torch, check_torch_wheel, choose_framework
+from bootstrap.environment.framework import Torch, check_torch_wheel
 from bootstrap.environment.package_build import PackageBuilds
 from bootstrap.environment.requirements import Requirements
 from bootstrap.environment.steps import NodePlan, plan_node, plan_setup, script_task, setup_digest
-from bootstrap.environment.target import ChosenPython, WheelTarget, choose_python, choose_wheels
+from bootstrap.environment.target import WheelTarget, choose_target
 from bootstrap.homes import Turns, find_homes_of
 from bootstrap.runtime.code import runtime_path
 from bootstrap.runtime.runtime import RuntimePlacing
@@ -100,6 +100,8 @@ def bootstrap(
     own_wheel: the file that [bootstrap] mxnet names.
     Raises ClusterError, which names every failed node.
     """
+    if own_wheel is not None:
+        packages = replace(packages, lines=(str(own_wheel.path), *packages.lines))
     homes = find_homes_of(hosts, connections, report)
     home_of = {host: name for name, home in homes.items() for host in home}
     turns = Turns(homes.values())
@@ -122,7 +124,6 @@ def bootstrap(
             cache=cache,
             connections=connections,
             bundles=Once(),
-            own_wheel=own_wheel,
             package_builds=package_builds,
             distribution=distribution,
             report=report,
@@ -148,7 +149,6 @@ class _Bootstrap(Struct, frozen=True, kw_only=True):
     cache: Path
     connections: Connections
     bundles: Once[WheelTarget, Bundle]
-    own_wheel: BundleFile | None
     package_builds: PackageBuilds
     distribution: Distribution
     report: Report
@@ -161,17 +161,15 @@ class _Bootstrap(Struct, frozen=True, kw_only=True):
         if first:
             self._set_up(connection, facts, first, what="[bootstrap] setup", done="[bootstrap] setup has run")
             facts = gather_facts(connection, python=self.config.python)
-        choice = choose_framework(facts, config=self.config, packages=self.packages, node=host.name)
-        python = choose_python(facts, setting=self.config.python, node=host.name, choice=choice, packages=self.packages)
-        self.package_builds.offer(connection, facts, python)
-        bundle = self._find_bundle(facts, python, choice=choice, node=host.name)
+        target = choose_target(facts, config=self.config, packages=self.packages, node=host.name)
+        self.package_builds.offer(connection, facts, target)
+        bundle = self._find_bundle(facts, target, node=host.name)
         setup = setup_digest(self.config.setup)
         is_new = facts.runtimes != found.runtimes or bool(first)
         client = self._find_client(facts, node=host.name) if host.is_head else None
         plan = plan_node(
             facts,
             bundle=bundle,
-            python=python,
             setup=setup,
             trees=[tree for tree in (self.project, self.client if client else None) if tree is not None],
             cluster=self.cluster,
@@ -187,7 +185,7 @@ class _Bootstrap(Struct, frozen=True, kw_only=True):
         home = f"{facts.home}/.cluster"
         words: tuple[str, ...] = ()
         if client is not None and self.client is not None:
-            words = (f"{home}/env/{client[0].digest}/bin/python", "-Es", f"{home}/tree/{self.client.digest}")
+            words = (f"{home}/env/{client.digest}/bin/python", "-Es", f"{home}/tree/{self.client.digest}")
         return ReadyNode(
             host=host,
             connection=connection,
@@ -198,39 +196,33 @@ class _Bootstrap(Struct, frozen=True, kw_only=True):
             setup=setup,
             changed=is_new or bool(plan),
             is_new=is_new,
-            framework=choice.framework,
+            framework=target.framework,
             library=bundle.library,
             torch=bundle.torch,
             bundle=bundle,
             client=words,
         )
 
-    def _find_client(self, facts: NodeFacts, *, node: str) -> tuple[Bundle, ChosenPython] | None:
+    def _find_client(self, facts: NodeFacts, *, node: str) -> Bundle | None:
         """The environment of this project's own command on the head; None if it is not sent, or not possible: warns."""
         if self.client is None:
             return None
         try:
-            target, python = choose_client(facts)
-            return fetch_bundle(target, cache=self.cache, report=self.report), python
+            return fetch_bundle(choose_client(facts), cache=self.cache, report=self.report)
         except ClusterError as error:
             what = f"it cannot replace lost nodes by itself, the next cluster command does: {error.message}"
             self.report(Event(kind="warn", what=what, where=node))
             return None
 
-    def _find_bundle(self, facts: NodeFacts, python: ChosenPython, *, choice: FrameworkChoice, node: str) -> Bundle:
+    def _find_bundle(self, facts: NodeFacts, target: WheelTarget, *, node: str) -> Bundle:
         """The files of the node's environment. Warns of missing drivers and libraries. Raises ClusterError."""
-        mxnet, packages = self.config.mxnet, self.packages
-        if self.own_wheel is not None:
-            path = self.own_wheel.path
-            mxnet, packages = path.name, replace(packages, lines=(str(path), *packages.lines))
-        target = choose_wheels(facts, python=python, mxnet=mxnet, node=node, choice=choice, packages=packages)
         fetch = partial(fetch_bundle, cache=self.cache, report=self.report, build=self.package_builds.build)
         bundle = self.bundles.get(target, partial(fetch, target))
         torch = bundle.torch
-        if torch is not None and choice.framework == "pytorch":
+        if torch is not None and target.framework == "pytorch":
             check_torch_wheel(f"torch=={torch.version}", find_gpus(facts), node=node, machine=facts.machine)
-        if torch is not None and choice.base is not None and torch.version != choice.base.version:
-            message = f"your packages bring torch {torch.version}, which hides the image's {choice.base.version}"
+        if torch is not None and target.base is not None and torch.version != target.base.version:
+            message = f"your packages bring torch {torch.version}, which hides the image's {target.base.version}"
             self.report(Event(kind="warn", what=message, where=node))
         for message in find_warnings(facts, target, torch):
             self.report(Event(kind="warn", what=message, where=node))

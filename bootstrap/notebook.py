@@ -47,9 +47,7 @@ def place_notebook(node: ReadyNode, *, job: str, report: Report) -> dict[str, st
     """
     if node.bundle is None:
         raise ClusterError(f"{node.host.name} is not set up", hint="cluster up")
-    target = replace(
-        node.bundle.target, requirements=PACKAGES, limits=(), managed_python=False, framework="none", base=None
-    )
+    target = replace(node.bundle.target, requirements=PACKAGES, limits=(), framework="none", base=None)
     bundle = Bundle(target=target, files=find_wheels(target, (), cache=cache_folder(), report=report))
     folder = f".cluster/{FOLDER}/{bundle.digest}"
     there = node.connection.run(RemoteCommand(f"[ -e {folder}/.complete ] && echo there || :"), timeout_s=60)

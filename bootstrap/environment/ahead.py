@@ -10,10 +10,9 @@ from pathlib import Path
 from bootstrap.config import BootstrapConfig
 from bootstrap.environment.bundle import find_wheels
 from bootstrap.environment.facts import FoundPython, NodeFacts
-from bootstrap.environment.framework import choose_framework
 from bootstrap.environment.lock import NoSourceError, NoWheelError, lock_source
 from bootstrap.environment.requirements import Requirements
-from bootstrap.environment.target import WheelTarget, choose_python, choose_wheels
+from bootstrap.environment.target import WheelTarget, choose_target
 from foundation.errors import ClusterError
 from foundation.progress import Report
 from provision.oracle.tables import Gpu, Version, show
@@ -43,13 +42,10 @@ def check_packages(
     is_own = bool(packages.lines or packages.locked) or (config.framework != "none" and "==" in named)
     if not is_own or config.python.startswith("/") or config.mxnet == "installed":
         return
-    mxnet = config.mxnet.rpartition("/")[2]  # a wheel of the user's own is not among those that uv finds
     first: ClusterError | None = None
     for version in pythons:
         facts = expect_facts(machine=machine, gpu=gpu, python=version, glibc=glibc)
-        choice = choose_framework(facts, config=config, packages=packages, node=NODE)
-        python = choose_python(facts, setting=config.python, node=NODE, choice=choice, packages=packages)
-        target = choose_wheels(facts, python=python, mxnet=mxnet, node=NODE, choice=choice, packages=packages)
+        target = choose_target(facts, config=config, packages=packages, node=NODE)
         try:
             _resolve(target, cache=cache, report=report)
         except ClusterError as error:

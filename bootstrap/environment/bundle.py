@@ -21,7 +21,7 @@ from bootstrap.environment.file_cache import (
 )
 from bootstrap.environment.framework import Torch, is_torch
 from bootstrap.environment.lock import NoSourceError, NoWheelError, lock_wheels
-from bootstrap.environment.target import MANAGED_PYTHON, WheelTarget, is_wheel_file
+from bootstrap.environment.target import MANAGED_PYTHONS, WheelTarget, is_wheel_file
 from bootstrap.environment.uv import UvError, run_uv
 from bootstrap.runtime.code import modules_digest
 from foundation.errors import ClusterError
@@ -42,11 +42,14 @@ class Bundle(Struct, frozen=True, kw_only=True):
 
     @property
     def digest(self) -> str:
-        """SHA-256 over the inputs of the environment: the Python, the files, and our modules in it."""
+        """SHA-256 over the inputs of the environment: the Python, the files, and our modules in it.
+
+        A packed Python counts by its name, since uv writes the folder into it where another machine installed it.
+        """
         content: list[object] = [
             self.target.python_version,
             self.target.python_path,
-            [(file.name, file.sha256) for file in self.files],
+            [(file.name, file.sha256 if file != self.python else "") for file in self.files],
             modules_digest(),
         ]
         base = self.target.base
@@ -133,7 +136,7 @@ def fetch_bundle(
                 built[error.requirement] = build(target, error.requirement)
             except NoSourceError:
                 raise error from None
-    if target.managed_python:
+    if target.python_path is None:
         python = fetch_python(target.python_version, machine=target.machine, cache=cache, report=report)
         found = (*found, python)
     return Bundle(target=target, files=found)
@@ -208,7 +211,7 @@ def find_records(bundle: Bundle) -> dict[str, tuple[BundleFile, ...]]:
 
 def find_python_records(machines: Iterable[str], *, cache: Path) -> dict[str, tuple[BundleFile, ...]]:
     """The records of the packed Pythons of the runtimes, of those that this machine has fetched."""
-    keys = {_python_key(MANAGED_PYTHON, machine) for machine in machines}
+    keys = {_python_key(MANAGED_PYTHONS[0], machine) for machine in machines}
     found = {key: find_kept(cache, key, report=silent) for key in keys}
     return {key: files for key, files in found.items() if files is not None}
 

@@ -20,7 +20,7 @@ from bootstrap.environment.fetches import download, find_size
 from bootstrap.environment.file_cache import BundleFile, cached_path, copy_here
 from bootstrap.environment.git_source import fetch_git
 from bootstrap.environment.requirements import GIT_URL, HASH, find_name, holds, is_git
-from bootstrap.environment.target import WheelTarget, is_wheel_file, platform_tags
+from bootstrap.environment.target import WheelTarget, is_wheel_file
 from bootstrap.environment.uv import UvError, run_for_nodes
 from bootstrap.step import step
 from foundation.errors import ClusterError
@@ -205,14 +205,16 @@ def _find_wheel(package: Mapping[str, Any], target: WheelTarget, cache: Path) ->
 
 
 def _choose(wheels: Sequence[Mapping[str, Any]], target: WheelTarget) -> Mapping[str, Any]:
+    """The best of several wheels, which all run on the target: one for its Python, and for a new system. Pure."""
     from packaging.tags import compatible_tags, cpython_tags  # noqa: PLC0415 - slow to import
     from packaging.utils import parse_wheel_filename  # noqa: PLC0415 - the same
 
-    version, platforms = target.python_version, platform_tags(target)
-    short = "".join(map(str, version))
+    tags_of = [parse_wheel_filename(_name(one))[3] for one in wheels]
+    platforms = sorted({tag.platform for tags in tags_of for tag in tags}, reverse=True)
+    version, short = target.python_version, "".join(map(str, target.python_version))
     tags = [*cpython_tags(version, [f"cp{short}"], platforms), *compatible_tags(version, f"cp{short}", platforms)]
     ranks = {tag: rank for rank, tag in enumerate(tags)}
-    return min(wheels, key=lambda one: min(ranks.get(tag, len(tags)) for tag in parse_wheel_filename(_name(one))[3]))
+    return wheels[min(range(len(wheels)), key=lambda at: min(ranks.get(tag, len(tags)) for tag in tags_of[at]))]
 
 
 def _name(file: Mapping[str, Any]) -> str:

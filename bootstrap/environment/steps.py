@@ -12,7 +12,6 @@ from bootstrap.environment.bundle import Bundle
 from bootstrap.environment.cuda import find_cuda
 from bootstrap.environment.facts import NodeFacts
 from bootstrap.environment.file_cache import BundleFile
-from bootstrap.environment.target import ChosenPython
 from bootstrap.runtime.code import FOLDER, STARTUP_DIR, runtime_digest
 from bootstrap.ssh.explain import SPACE_HINT
 from bootstrap.ssh.node_program import read_program
@@ -111,12 +110,12 @@ class RunSetup(Struct, frozen=True, kw_only=True):
 class MakeEnvironment(Struct, frozen=True, kw_only=True):
     """Make the Python environment from files on the node, and the newest, which `exec` and `ssh` use (ssh/host.py).
 
-    python: the absolute path of its Python, or None for the Python in the bundle. root: the folder of environments.
+    python: the absolute path of a Python, in place of the target's. root: the folder of environments.
     with_modules: programs that train run in it, and import our modules, which the runtime on the node has.
     """
 
     bundle: Bundle
-    python: str | None
+    python: str | None = None
     root: str = "env"
     with_modules: bool = True
 
@@ -163,11 +162,11 @@ class MakeEnvironment(Struct, frozen=True, kw_only=True):
 
     def _find_python(self, python: str) -> tuple[list[str], str]:
         """The lines that unpack the bundle's Python, if it is used, and the shell word of the Python to use."""
-        packed = self.bundle.python
+        target, packed = self.bundle.target, self.bundle.python
         if packed is None or self.python is not None:
-            return [], shlex.quote(self.python or python)
+            return [], shlex.quote(self.python or target.python_path or python)
         lines = UnpackPython(packed=packed).render(python)
-        return lines, f"python/{packed.sha256}/bin/python{show(self.bundle.target.python_version)}"
+        return lines, f"python/{packed.sha256}/bin/python{show(target.python_version)}"
 
 
 class UnpackPython(Struct, frozen=True, kw_only=True):
@@ -257,13 +256,12 @@ def plan_node(
     facts: NodeFacts,
     *,
     bundle: Bundle,
-    python: ChosenPython,
     setup: str | None,
     trees: Sequence[Tree],
     cluster: str,
     is_head: bool,
     node: str,
-    client: tuple[Bundle, ChosenPython] | None = None,
+    client: Bundle | None = None,
 ) -> NodePlan:
     """The plan that makes a node ready to train. Pure.
 
@@ -273,13 +271,13 @@ def plan_node(
     libraries = LIBRARIES[bundle.target.framework] if bundle.target.base is None else ()
     steps: list[Step] = [*_plan_packages(facts, libraries)]
     needed: list[BundleFile] = []
-    if client is not None and client[0].digest not in facts.envs:
-        needed += client[0].files
-        steps.append(MakeEnvironment(bundle=client[0], python=client[1].path, with_modules=False))
+    if client is not None and client.digest not in facts.envs:
+        needed += client.files
+        steps.append(MakeEnvironment(bundle=client, with_modules=False))
     if bundle.digest not in facts.envs:
         needed += bundle.files
     if needed or facts.newest_env not in ("", bundle.digest):  # or cluster.toml is again as it was before
-        steps.append(MakeEnvironment(bundle=bundle, python=python.path))
+        steps.append(MakeEnvironment(bundle=bundle))
     needed = list(dict.fromkeys(needed))
     files = [file for file in needed if file.sha256 not in facts.files]
     shared = facts.files if facts.envs else facts.pythons_ready  # MakeEnvironment keeps what it has unpacked

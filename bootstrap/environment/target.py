@@ -2,8 +2,9 @@
 
 from msgspec import Struct
 
+from bootstrap.config import BootstrapConfig
 from bootstrap.environment.facts import FoundFramework, NodeFacts, find_gpus
-from bootstrap.environment.framework import LABELS, FrameworkChoice, check_known, is_of_framework
+from bootstrap.environment.framework import LABELS, FrameworkChoice, check_known, choose_framework, is_of_framework
 from bootstrap.environment.requirements import MXNET, Requirements, find_locked, find_name
 from foundation.errors import ClusterError, ConfigError
 from node.engines.engine import Framework
@@ -11,104 +12,24 @@ from provision.oracle.decide import check_gpus, no_auto_wheel, no_wheel_hint, pi
 from provision.oracle.tables import CPU_WHEEL, Version, find_wheel, show
 from provision.oracle.torch import choose_numpy
 
-MANAGED_PYTHON = (3, 11)
-"""The Python for a node that has none that fits: the newest that all frameworks support unchanged."""
-MXNET_CHOICE = FrameworkChoice()
-NO_REQUIREMENTS = Requirements()
-NEWER_PYTHONS = ((3, 12), (3, 13), (3, 14), (3, 10), (3, 9))
-"""The Pythons to install if MANAGED_PYTHON does not fit, in order of preference."""
-
-
-class ChosenPython(Struct, frozen=True, kw_only=True):
-    """The Python of an environment. `path` is absolute on the node; None for a packed Python that this machine sends.
-
-    named: whether the user configured this path.
-    """
-
-    version: Version
-    path: str | None
-    named: bool = False
-
-
-def choose_python(
-    facts: NodeFacts,
-    *,
-    setting: str,
-    node: str,
-    choice: FrameworkChoice = MXNET_CHOICE,
-    packages: Requirements = NO_REQUIREMENTS,
-) -> ChosenPython:
-    """Chooses the Python for one node; `setting` is [bootstrap] python: "auto", a path or a version. Pure.
-
-    Raises ClusterError if the configured Python does not work, or if the framework or the project does not work with
-    the Python.
-    """
-    if setting.startswith("/"):
-        return _named(facts, setting, choice=choice, packages=packages, node=node)
-    if choice.base is not None:
-        return ChosenPython(version=choice.base.python.version, path=choice.base.python.path)
-    if setting == "auto":
-        fitting = (python for python in facts.pythons if is_fit(python.version, choice, packages))
-        found = next(fitting, None)
-        version = found.version if found is not None else MANAGED_PYTHON
-        if found is None and not is_fit(version, choice, packages):
-            version = next((one for one in NEWER_PYTHONS if is_fit(one, choice, packages)), version)
-    else:
-        major, _, minor = setting.partition(".")
-        version = (int(major), int(minor))
-        found = next((python for python in facts.pythons if python.version == version), None)
-    if not is_fit(version, choice, packages):
-        raise ClusterError(
-            f"{node}: Python {show(version)} does not fit: {_show_fit(choice, packages)}",
-            hint="set [bootstrap] python to a version that fits, or to the path of such a Python on the nodes",
-        )
-    if found is not None:
-        return ChosenPython(version=found.version, path=found.path)
-    return ChosenPython(version=version, path=None)
-
-
-def is_fit(version: Version, choice: FrameworkChoice = MXNET_CHOICE, packages: Requirements = NO_REQUIREMENTS) -> bool:
-    """Whether both the framework and the user's project work with a version of Python. Pure."""
-    return choice.pythons[0] <= version <= choice.pythons[1] and packages.allows(version)
-
-
-def _show_fit(choice: FrameworkChoice, packages: Requirements) -> str:
-    name = choice.wheel or LABELS[choice.framework]
-    verb = "work" if choice.framework == "none" else "works"
-    locked = f", and [bootstrap] project is locked for {packages.python}" if packages.python else ""
-    return f"{name} {verb} with {show(choice.pythons[0])} to {show(choice.pythons[1])}{locked}"
-
-
-def _named(facts: NodeFacts, path: str, *, choice: FrameworkChoice, packages: Requirements, node: str) -> ChosenPython:
-    found = facts.configured
-    if found is None:
-        raise ClusterError(
-            f'{node}: [bootstrap] python = "{path}": no working Python there',
-            hint='set python = "auto", or a version such as "3.11", which is installed if the image lacks it',
-        )
-    if not is_fit(found.version, choice, packages):
-        raise ClusterError(
-            f'{node}: [bootstrap] python = "{path}" is Python {show(found.version)}; {_show_fit(choice, packages)}',
-            hint='set python = "auto", or the path of another Python',
-        )
-    return ChosenPython(version=found.version, path=found.path, named=True)
+MANAGED_PYTHONS = ((3, 11), (3, 12), (3, 13), (3, 14), (3, 10), (3, 9))
+"""The Pythons for a node that has none that fits: first the newest that all frameworks support unchanged."""
 
 
 class WheelTarget(Struct, frozen=True, kw_only=True):
     """The kind of node for which wheels are fetched.
 
-    requirements: lines of a requirements file, the framework's first. managed_python: a packed Python is fetched as
-    well. python_path: the configured path, or empty. limits: requirements that only limit versions. base: the framework
+    python_path: of its Python, absolute; None for a packed Python, which this machine sends. requirements: lines of a
+    requirements file, the framework's first. limits: requirements that only limit versions. base: the framework
     of a Python of the node that the environment uses instead of a wheel. without_gpus: the node has no GPU from NVIDIA,
     so a CPU build is enough.
     """
 
-    python_version: tuple[int, int]
+    python_version: Version
+    python_path: str | None
     machine: str
     glibc: tuple[int, int]
     requirements: tuple[str, ...]
-    managed_python: bool = False
-    python_path: str = ""
     limits: tuple[str, ...] = ()
     framework: Framework = "mxnet"
     base: FoundFramework | None = None
@@ -120,36 +41,22 @@ class WheelTarget(Struct, frozen=True, kw_only=True):
         return self.requirements[0] if self.framework == "mxnet" and self.base is None else None
 
 
-def is_wheel_file(mxnet: str) -> bool:
-    """Whether [bootstrap] mxnet, or the label of an MXNet, names a file instead of a wheel of the index. Pure."""
-    return mxnet.endswith(".whl")
-
-
-def choose_wheels(
-    facts: NodeFacts,
-    *,
-    python: ChosenPython,
-    mxnet: str,
-    node: str,
-    choice: FrameworkChoice = MXNET_CHOICE,
-    packages: Requirements = NO_REQUIREMENTS,
-) -> WheelTarget:
-    """Chooses the wheels for one node; `mxnet` is [bootstrap]'s. Pure.
-
-    Raises ClusterError if no wheel can run on the node.
-    """
-    own, found = _choose_own(facts, python=python, mxnet=mxnet, node=node, choice=choice, packages=packages)
+def choose_target(facts: NodeFacts, *, config: BootstrapConfig, packages: Requirements, node: str) -> WheelTarget:
+    """Chooses framework, Python and packages for one node. Pure. Raises ClusterError if none can run on it."""
+    choice = choose_framework(facts, config=config, packages=packages, node=node)
+    version, path = _choose_python(facts, config.python, choice=choice, packages=packages, node=node)
+    mxnet = config.mxnet.rpartition("/")[2]  # of a wheel of the user's own, the name
+    own, found = _choose_own(facts, version, mxnet=mxnet, choice=choice, packages=packages, node=node)
     others = [line for line in packages.lines if not is_of_framework(line, choice.framework)]
     locked = {find_name(line) for line in packages.locked}
     limits = [line for line in found if find_name(line) not in locked]
     limits += [line for line in packages.limits if not is_of_framework(line, choice.framework)]
     return WheelTarget(
-        python_version=python.version,
+        python_version=version,
+        python_path=path,
         machine=facts.machine,
         glibc=facts.glibc,
         requirements=(*own, *packages.locked, *others),
-        managed_python=python.path is None,
-        python_path=python.path if python.named and python.path else "",
         limits=tuple(limits),
         framework=choice.framework,
         base=choice.base,
@@ -157,8 +64,57 @@ def choose_wheels(
     )
 
 
+def _choose_python(
+    facts: NodeFacts, setting: str, *, choice: FrameworkChoice, packages: Requirements, node: str
+) -> tuple[Version, str | None]:
+    """The version and path of a Python; setting: [bootstrap] python. Pure. Raises ClusterError if it does not fit."""
+
+    def is_fit(version: Version) -> bool:
+        return choice.pythons[0] <= version <= choice.pythons[1] and packages.allows(version)
+
+    if setting.startswith("/"):
+        found = facts.configured
+        if found is None:
+            raise ClusterError(
+                f'{node}: [bootstrap] python = "{setting}": no working Python there',
+                hint='set python = "auto", or a version such as "3.11", which is installed if the image lacks it',
+            )
+        if not is_fit(found.version):
+            raise ClusterError(
+                f'{node}: [bootstrap] python = "{setting}" is Python {show(found.version)}; '
+                f"{_show_fit(choice, packages)}",
+                hint='set python = "auto", or the path of another Python',
+            )
+        return found.version, found.path
+    if choice.base is not None:
+        return choice.base.python.version, choice.base.python.path
+    major, _, minor = setting.partition(".")
+    of_node = [python.version for python in facts.pythons]
+    wanted = [*of_node, *MANAGED_PYTHONS] if setting == "auto" else [(int(major), int(minor))]
+    version = next(filter(is_fit, wanted), None)
+    if version is None:
+        named = show(MANAGED_PYTHONS[0]) if setting == "auto" else setting
+        raise ClusterError(
+            f"{node}: Python {named} does not fit: {_show_fit(choice, packages)}",
+            hint="set [bootstrap] python to a version that fits, or to the path of such a Python on the nodes",
+        )
+    return version, next((python.path for python in facts.pythons if python.version == version), None)
+
+
+def _show_fit(choice: FrameworkChoice, packages: Requirements) -> str:
+    name = choice.wheel or LABELS[choice.framework]
+    verb = "work" if choice.framework == "none" else "works"
+    locked = f", and [bootstrap] project is locked for {packages.python}" if packages.python else ""
+    return f"{name} {verb} with {show(choice.pythons[0])} to {show(choice.pythons[1])}{locked}"
+
+
+def is_wheel_file(mxnet: str) -> bool:
+    """Whether [bootstrap] mxnet, or the label of an MXNet, names a file instead of a wheel of the index. Pure."""
+    return mxnet.endswith(".whl")
+
+
 def _choose_own(
-    facts: NodeFacts, *, python: ChosenPython, mxnet: str, node: str, choice: FrameworkChoice, packages: Requirements
+    facts: NodeFacts, python: Version, *, mxnet: str, choice: FrameworkChoice, packages: Requirements, node: str
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The requirements of the framework, and the limits that the image's framework sets."""
     if choice.base is not None:
@@ -169,18 +125,18 @@ def _choose_own(
         return (), ()
     if choice.wheel is not None:
         return (choice.wheel, choose_numpy(choice.wheel)), ()
-    return _choose_mxnet(facts, python=python, mxnet=mxnet, node=node, packages=packages), ()
+    return _choose_mxnet(facts, python, mxnet=mxnet, packages=packages, node=node), ()
 
 
 def _choose_mxnet(
-    facts: NodeFacts, *, python: ChosenPython, mxnet: str, node: str, packages: Requirements
+    facts: NodeFacts, python: Version, *, mxnet: str, packages: Requirements, node: str
 ) -> tuple[str, ...]:
     if facts.machine != "x86_64":
         raise ClusterError(
             f"{node}: its CPU is {facts.machine}; MXNet's wheels are for x86_64 only",
             hint="set [provision] instance_type to a type with Intel or AMD processors",
         )
-    locked = find_locked(packages.locked, MXNET, python_version=python.version, machine=facts.machine)
+    locked = find_locked(packages.locked, MXNET, python_version=python, machine=facts.machine)
     if locked is not None and mxnet not in ("auto", locked):
         raise ConfigError(
             f'{node}: [bootstrap] mxnet = "{mxnet}" contradicts [bootstrap] project, which locks {locked}',
@@ -195,7 +151,7 @@ def _choose_mxnet(
         raise ConfigError(f'{node}: [bootstrap] mxnet = "{mxnet}": {unfit}', hint='set mxnet = "auto"')
     libraries = wheel.packages if wheel is not None else ()
     # MXNet imports distutils, which Python 3.12 dropped and setuptools has.
-    numpy = ("numpy<1.24",) if python.version < (3, 12) else ("numpy<2", "setuptools<81")
+    numpy = ("numpy<1.24",) if python < (3, 12) else ("numpy<2", "setuptools<81")
     return (mxnet, *numpy, *libraries)
 
 
@@ -212,18 +168,3 @@ def choose_mxnet(facts: NodeFacts, *, node: str) -> str:
             raise ClusterError(f"{node}: {no_auto_wheel(gpu)}", hint=no_wheel_hint(gpu))
         chosen = wheel
     return chosen.requirement
-
-
-def platform_tags(target: WheelTarget) -> list[str]:
-    """The platform tags of wheels that run on the target, newest first (PEP 600 and the older names). Pure.
-
-    The last tag is that of wheels that were built on such a machine.
-    """
-    major, minor = target.glibc
-    tags = [f"manylinux_{major}_{n}_{target.machine}" for n in range(minor, 4, -1)]
-    older = {(2, 17): "manylinux2014", (2, 12): "manylinux2010", (2, 5): "manylinux1"}
-    return (
-        tags
-        + [f"{name}_{target.machine}" for glibc, name in older.items() if target.glibc >= glibc]
-        + [f"linux_{target.machine}"]
-    )

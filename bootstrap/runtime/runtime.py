@@ -25,7 +25,7 @@ from bootstrap.environment.facts import NodeFacts
 from bootstrap.environment.file_cache import BundleFile
 from bootstrap.environment.lock import HINT
 from bootstrap.environment.steps import plan_python, script_task
-from bootstrap.environment.target import MANAGED_PYTHON
+from bootstrap.environment.target import MANAGED_PYTHONS
 from bootstrap.environment.uv import UvError, run_for_nodes
 from bootstrap.runtime.code import FOLDER, PACKAGES, read_code, runtime_digest, runtime_path
 from bootstrap.ssh.connection import NodeConnection
@@ -100,7 +100,7 @@ class RuntimePlacing:
     def find(self, facts: NodeFacts) -> Runtime:
         """The runtime for a node. Raises ClusterError if a package cannot be fetched."""
         found = next((one for one in facts.pythons if OLDEST_PYTHON <= one.version <= NEWEST_PYTHON), None)
-        version = found.version if found is not None else MANAGED_PYTHON
+        version = found.version if found is not None else MANAGED_PYTHONS[0]
         key = (version, facts.machine, found is None)
         tree, packed = self._made.get(key, partial(self._make, *key))
         python = found.path if found is not None else python_place(packed, version)

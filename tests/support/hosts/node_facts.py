@@ -7,7 +7,7 @@ from pathlib import Path
 from bootstrap.environment.bundle import Bundle
 from bootstrap.environment.facts import FoundPython, NodeFacts
 from bootstrap.environment.file_cache import BundleFile
-from bootstrap.environment.target import ChosenPython, WheelTarget
+from bootstrap.environment.target import WheelTarget
 from bootstrap.ssh.host import Host
 from bootstrap.transfer.tree import file_of_bytes, make_tree
 from provision.oracle.tables import CPU_WHEEL
@@ -35,8 +35,13 @@ LAB = Host(
     spec="lab",
 )
 """One of the user's own hosts."""
-PYTHON = ChosenPython(version=(3, 11), path="/usr/bin/python3")
-TARGET = WheelTarget(python_version=(3, 11), machine="x86_64", glibc=(2, 36), requirements=(CPU_WHEEL.requirement,))
+TARGET = WheelTarget(
+    python_version=(3, 11),
+    python_path="/usr/bin/python3",
+    machine="x86_64",
+    glibc=(2, 36),
+    requirements=(CPU_WHEEL.requirement,),
+)
 BUNDLE = Bundle(
     target=TARGET,
     files=tuple(

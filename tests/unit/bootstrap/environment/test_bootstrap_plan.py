@@ -24,16 +24,15 @@ from bootstrap.environment.steps import (
     plan_setup,
     render_script,
 )
-from bootstrap.environment.target import ChosenPython
 from foundation.errors import ClusterError
-from node_facts import BUNDLE, FACTS, PYTHON, TREE, make_programs, run_shell
+from node_facts import BUNDLE, FACTS, TREE, make_programs, run_shell
 
 PYTHON_FILE = BundleFile(path=Path("python-3.11.9.tar.gz"), sha256="5" * 64, size_bytes=2000, unpacked_bytes=9000)
 CUDA = LibraryDir(path="/usr/local/cuda-10.2/lib64", names=frozenset(["libcudart.so.10.2"]))
 
 
 def plan(facts: NodeFacts, **more: Any) -> NodePlan:
-    settings = {"bundle": BUNDLE, "python": PYTHON, "setup": None, "is_head": False, **more}
+    settings = {"bundle": BUNDLE, "setup": None, "is_head": False, **more}
     return plan_node(facts, trees=(TREE,), cluster="demo", node="node-0", **settings)
 
 
@@ -80,10 +79,10 @@ def test_plans_contain_only_missing_parts(
 def test_the_heads_own_command_has_an_environment() -> None:
     """That of the jobs stays the newest, which `exec` and `ssh` use."""
     client = replace(BUNDLE, files=(PYTHON_FILE, *BUNDLE.files))
-    found = plan(DONE, client=(client, ChosenPython(version=(3, 11), path=None)))
+    found = plan(DONE, client=client)
     assert [step.bundle for step in found.steps] == [client, BUNDLE]
     assert found.files == client.files
-    assert not plan(replace(DONE, envs=DONE.envs | {client.digest}), client=(client, PYTHON))
+    assert not plan(replace(DONE, envs=DONE.envs | {client.digest}), client=client)
 
 
 def test_libraries_are_checked_again_when_the_inputs_change() -> None:
@@ -116,9 +115,11 @@ def big(*, packed: int, unpacked: int) -> Bundle:
 def test_the_script_of_a_plan_is_valid_shell(tmp_path: Path, *, managed: bool) -> None:
     facts = replace(FACTS, missing_libraries=tuple(PACKAGES), cuda_dirs=(replace(CUDA, path="/it's $(odd)"),))
     bundle = replace(BUNDLE, files=(PYTHON_FILE, *BUNDLE.files)) if managed else BUNDLE
-    python = ChosenPython(version=(3, 11), path=None if managed else "/it's/python3")
+    path = None if managed else "/it's/python3"
+    bundle = replace(bundle, target=replace(bundle.target, python_path=path))
     setup = plan_setup(facts, commands=["echo 'it''s'", "$(", "\n"])
-    steps = (*setup.steps, *plan(facts, bundle=bundle, python=python, is_head=True).steps)
+    assert not plan_setup(replace(facts, setups=frozenset([setup.steps[-1].digest])), commands=setup.steps[-1].commands)
+    steps = (*setup.steps, *plan(facts, bundle=bundle, is_head=True).steps)
     script = tmp_path / "script"
     script.write_text(render_script(steps, python=FACTS.python))
     subprocess.run(["/bin/sh", "-n", str(script)], check=True)
@@ -131,7 +132,7 @@ def test_what_another_command_has_made_meanwhile_stays(tmp_path: Path) -> None:
     for path in made:
         (tmp_path / ".cluster" / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / ".cluster" / path).write_text("in use")
-    steps = (MakeEnvironment(bundle=BUNDLE, python=None), MakeClusterKey(cluster="demo"))
+    steps = (MakeEnvironment(bundle=BUNDLE), MakeClusterKey(cluster="demo"))
     done = run_shell(render_script(steps, python=sys.executable), tmp_path, path="/usr/bin:/bin")
     assert (done.returncode, done.stderr) == (0, "")
     assert [(tmp_path / ".cluster" / path).read_text() for path in made] == ["in use"] * 4
@@ -145,7 +146,7 @@ def test_environments_share_unpacked_wheels(tmp_path: Path, link: str, exit_code
     """
     uv = f'ls "$UV_CACHE_DIR"; >"$UV_CACHE_DIR/wheel"; {link} -f "$UV_CACHE_DIR/wheel" linked; exit $(cat code)'
     make_programs(tmp_path / ".cluster" / "tools", **{f"uv_{BUNDLE.uv.sha256}": uv})
-    step = MakeEnvironment(bundle=BUNDLE, python=None, with_modules=False)
+    step = MakeEnvironment(bundle=BUNDLE, with_modules=False)
     for code in (exit_code, 1):
         (tmp_path / ".cluster" / "code").write_text(str(code))
         done = run_shell(render_script([step], python=sys.executable), tmp_path)

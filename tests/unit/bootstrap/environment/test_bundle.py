@@ -17,7 +17,6 @@ from msgspec.structs import replace
 from bootstrap.environment.bundle import fetch_bundle
 from bootstrap.environment.file_cache import describe_file, fetch_once
 from bootstrap.environment.steps import plan_node, render_script
-from bootstrap.environment.target import ChosenPython
 from bootstrap.runtime.code import runtime_digest
 from foundation.errors import ClusterError
 from foundation.progress import Event, silent
@@ -136,7 +135,7 @@ def test_damaged_files_are_fetched_again(tmp_path: Path, damage: Callable[[Path,
 def test_an_environment_with_a_managed_python(tmp_path: Path, wheels: Path, python_source: Path) -> None:
     """The real uv fetches the Python here, and makes the environment on the node without package index or network."""
     version = sys.version_info[:2]
-    target = replace(TARGET, python_version=version, requirements=("thing==1.0",), managed_python=True)
+    target = replace(TARGET, python_version=version, python_path=None, requirements=("thing==1.0",))
     bundle = fetch_bundle(target, cache=tmp_path / "cache", report=silent)
     python_source.unlink()
     assert fetch_bundle(target, cache=tmp_path / "cache", report=silent) == bundle
@@ -148,8 +147,7 @@ def test_an_environment_with_a_managed_python(tmp_path: Path, wheels: Path, pyth
         place.hardlink_to(file.path)
     (home / ".cluster" / "runtime").mkdir()
     (home / ".cluster" / "runtime" / runtime_digest()).symlink_to(REPOSITORY)
-    chosen = ChosenPython(version=version, path=None)
-    plan = plan_node(FACTS, bundle=bundle, python=chosen, setup=None, trees=(), cluster="c", is_head=False, node="n")
+    plan = plan_node(FACTS, bundle=bundle, setup=None, trees=(), cluster="c", is_head=False, node="n")
     script = render_script(plan.steps, python=FACTS.python)
     done = run_shell(script, home)
     assert done.returncode == 0, done.stderr

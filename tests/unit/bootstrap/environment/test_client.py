@@ -34,9 +34,8 @@ OF_TORCH = FoundFramework(
     ],
 )
 def test_the_python(facts: NodeFacts, path: str | None, chosen: tuple[int, int]) -> None:
-    target, python = choose_client(facts)
-    assert (python.path, python.version, target.python_version) == (path, chosen, chosen)
-    assert target.managed_python is (path is None)
+    target = choose_client(facts)
+    assert (target.python_path, target.python_version) == (path, chosen)
     assert target.requirements == tuple(f"{name}=={version(name)}" for name in PACKAGES)
 
 
@@ -46,15 +45,14 @@ def test_its_wheels_fit_the_heads_system(tmp_path: Path, empty_index: Index) -> 
     for system in ("manylinux2014", "manylinux_2_34"):
         make_wheel(empty_index.folder, f"some-1.0-py3-none-{system}_x86_64.whl", {"x": system.encode()})
     for glibc, system in (((2, 36), "manylinux_2_34"), ((2, 26), "manylinux2014")):
-        target, _ = choose_client(replace(FACTS, glibc=glibc))
-        target = replace(target, requirements=("some==1.0",))
+        target = replace(choose_client(replace(FACTS, glibc=glibc)), requirements=("some==1.0",))
         [wheel] = fetch_bundle(target, cache=tmp_path / "cache", report=silent).wheels
         assert wheel.name == f"some-1.0-py3-none-{system}_x86_64.whl"
 
 
 def test_a_packed_python_is_recorded_too() -> None:
     packed = replace(BUNDLE.files[0], path=Path("python-3.11.9.tar.gz"), sha256="5" * 64)
-    target = replace(TARGET, managed_python=True)
+    target = replace(TARGET, python_path=None)
     records = find_records(Bundle(target=target, files=(*BUNDLE.files, packed)))
     assert records["pythons/cpython-3.11-linux-x86_64-gnu"] == (packed,)
     [wheels] = [files for key, files in records.items() if key.startswith("bundles/")]

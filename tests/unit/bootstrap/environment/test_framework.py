@@ -10,12 +10,12 @@ from bootstrap.environment.bundle import Bundle
 from bootstrap.environment.cuda import find_warnings
 from bootstrap.environment.facts import FoundFramework, FoundPython, NodeFacts
 from bootstrap.environment.file_cache import BundleFile
-from bootstrap.environment.framework import ANY_PYTHONS, Torch, choose_framework, explain_ignored
+from bootstrap.environment.framework import ANY_PYTHONS, Torch, explain_ignored
 from bootstrap.environment.requirements import Requirements
 from bootstrap.environment.steps import MakeEnvironment
-from bootstrap.environment.target import WheelTarget, choose_python, choose_wheels
+from bootstrap.environment.target import WheelTarget, choose_target
 from foundation.errors import ClusterError, ConfigError
-from node_facts import FACTS, run_shell
+from node_facts import FACTS, TARGET, run_shell
 
 DEBIAN = FoundFramework(
     name="torch",
@@ -46,9 +46,7 @@ def choose(
     config: BootstrapConfig = PYTORCH,
     packages: Requirements = Requirements(),  # noqa: B008 - frozen
 ) -> WheelTarget:
-    choice = choose_framework(facts, config=config, packages=packages, node="n")
-    python = choose_python(facts, setting=config.python, node="n", choice=choice, packages=packages)
-    return choose_wheels(facts, python=python, mxnet=config.mxnet, node="n", choice=choice, packages=packages)
+    return choose_target(facts, config=config, packages=packages, node="n")
 
 
 @pytest.mark.parametrize(
@@ -82,7 +80,7 @@ def test_where_pytorch_comes_from(
 def test_the_environment_of_a_base_keeps_its_python_and_numpy() -> None:
     packages = Requirements(lines=("pandas", "torch>=2"), limits=("pandas<3", "torch==2.4.0"))
     target = choose(replace(FACTS, frameworks=(AMI,)), packages=packages)
-    assert (target.python_version, target.managed_python) == ((3, 12), False)
+    assert (target.python_version, target.python_path) == ((3, 12), AMI.python.path)
     assert (target.requirements, target.limits) == (("pandas",), ("numpy==2.1.0", "pandas<3"))
 
 
@@ -141,14 +139,7 @@ def test_a_lock_that_contradicts_is_refused(config: dict[str, str], packages: Re
 
 
 def bundle_of(*names: str, base: FoundFramework | None = None) -> Bundle:
-    target = WheelTarget(
-        python_version=(3, 11),
-        machine="x86_64",
-        glibc=(2, 36),
-        requirements=(),
-        framework="pytorch",
-        base=base,
-    )
+    target = replace(TARGET, requirements=(), framework="pytorch", base=base)
     files = (*names, "uv-1-none.whl")
     made = (BundleFile(path=Path(name), sha256=name.encode().hex(), size_bytes=1) for name in files)
     return Bundle(target=target, files=tuple(made))

@@ -44,8 +44,10 @@ def test_an_unreadable_source_is_an_error(tmp_path: Path) -> None:
 
 def test_a_package_is_built_with_the_nodes_numpy() -> None:
     target = replace(TARGET, requirements=("mxnet==1.9.1", "numpy<1.24"), limits=("cython<3",))
-    tools = choose_tools(target, ("numpy",))
+    tools = choose_tools(target, ("numpy",), head=TARGET)
     assert tools == replace(target, requirements=("numpy",), limits=("cython<3", "numpy<1.24"))
+    older = replace(target, python_version=(3, 10))
+    assert choose_tools(older, (), head=TARGET).python_path is None  # a packed one, on a head with another version
     # No node with another NumPy gets this wheel.
     source = BundleFile(path=Path("thing-1.0.tar.gz"), sha256="1" * 64, size_bytes=1)
     others = (

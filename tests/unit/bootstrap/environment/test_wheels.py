@@ -3,14 +3,20 @@
 import pytest
 from msgspec.structs import replace
 
+from bootstrap.config import BootstrapConfig
 from bootstrap.environment.facts import FoundPython, NodeFacts
 from bootstrap.environment.requirements import Requirements
-from bootstrap.environment.target import ChosenPython, choose_python, choose_wheels
+from bootstrap.environment.target import WheelTarget, choose_target
 from foundation.errors import ClusterError
-from node_facts import FACTS, PYTHON
+from node_facts import FACTS
 from provision.oracle.tables import CPU_WHEEL, GPU_WHEEL
 
 SIX = Requirements(lines=("six==1.16.0",))
+MXNET = BootstrapConfig()
+
+
+def choose(facts: NodeFacts, config: BootstrapConfig = MXNET, packages: Requirements = SIX) -> WheelTarget:
+    return choose_target(facts, config=config, packages=packages, node="n")
 
 
 def found(*versions: str) -> tuple[FoundPython, ...]:
@@ -36,8 +42,8 @@ def found(*versions: str) -> tuple[FoundPython, ...]:
     ],
 )
 def test_a_python_is_chosen(there: tuple[str, ...], setting: str, version: tuple[int, int], path: str | None) -> None:
-    facts = replace(FACTS, pythons=found(*there))
-    assert choose_python(facts, setting=setting, node="n") == ChosenPython(version=version, path=path)
+    target = choose(replace(FACTS, pythons=found(*there)), BootstrapConfig(python=setting))
+    assert (target.python_version, target.python_path) == (version, path)
 
 
 @pytest.mark.parametrize(
@@ -52,10 +58,8 @@ def test_a_python_is_chosen(there: tuple[str, ...], setting: str, version: tuple
 def test_a_python_for_a_project(
     there: tuple[str, ...], requires: str, version: tuple[int, int], path: str | None
 ) -> None:
-    chosen = choose_python(
-        replace(FACTS, pythons=found(*there)), setting="auto", node="n", packages=Requirements(python=requires)
-    )
-    assert chosen == ChosenPython(version=version, path=path)
+    target = choose(replace(FACTS, pythons=found(*there)), packages=Requirements(python=requires))
+    assert (target.python_version, target.python_path) == (version, path)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +72,7 @@ def test_a_python_for_a_project(
 )
 def test_unsuitable_pythons_are_refused(change: dict[str, object], setting: str, message: str) -> None:
     with pytest.raises(ClusterError, match=message):
-        choose_python(replace(FACTS, **change), setting=setting, node="n")
+        choose(replace(FACTS, **change), BootstrapConfig(python=setting))
 
 
 @pytest.mark.parametrize(
@@ -85,9 +89,8 @@ def test_unsuitable_pythons_are_refused(change: dict[str, object], setting: str,
 def test_wheels_are_chosen_for_the_node(
     change: dict[str, object], version: tuple[int, int], mxnet: str, first: str, numpy: str
 ) -> None:
-    facts: NodeFacts = replace(FACTS, **change)
-    python = ChosenPython(version=version, path="/usr/bin/python3")
-    target = choose_wheels(facts, python=python, mxnet=mxnet, packages=SIX, node="node-0")
+    facts: NodeFacts = replace(FACTS, pythons=(FoundPython(path="/p", version=version),), **change)
+    target = choose(facts, BootstrapConfig(mxnet=mxnet), SIX)
     assert target.requirements[:2] == (first, numpy)
     assert target.requirements[-1] == "six==1.16.0"
     assert any("cudnn" in name for name in target.requirements) == (first == GPU_WHEEL.requirement)
@@ -104,6 +107,5 @@ def test_wheels_are_chosen_for_the_node(
     ],
 )
 def test_nodes_without_a_suitable_wheel_are_refused(change: dict[str, object], mxnet: str, message: str) -> None:
-    facts: NodeFacts = replace(FACTS, **change)
     with pytest.raises(ClusterError, match=message):
-        choose_wheels(facts, python=PYTHON, mxnet=mxnet, node="node-0")
+        choose(replace(FACTS, **change), BootstrapConfig(mxnet=mxnet))
