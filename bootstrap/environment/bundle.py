@@ -1,6 +1,5 @@
 """The files of the nodes' environment, fetched once to the user's machine, cached, and named by their content."""
 
-import gzip
 import hashlib
 import json
 import re
@@ -233,7 +232,9 @@ def fetch_python(version: Version, *, machine: str, cache: Path, report: Report)
     def fetch(directory: Path) -> None:
         with tempfile.TemporaryDirectory(dir=cache, prefix=FETCHING) as temporary:
             installed = _install(key, Path(temporary))
-            pack(installed, directory / f"python-{installed.name.removeprefix('cpython-')}.tar.gz")
+            name = f"python-{installed.name.removeprefix('cpython-')}.tar.gz"
+            with tarfile.open(directory / name, "w:gz", compresslevel=6) as archive:
+                archive.add(installed, ".")
 
     what = f"fetching Python {show(version)} for the nodes"
     (file,) = fetch_once(cache, recorded, fetch, what=what, report=report)
@@ -255,23 +256,3 @@ def _install(key: str, directory: Path) -> Path:
         hint="check that this machine reaches uv's download server (UV_PYTHON_INSTALL_MIRROR names another "
         "one), or use an image with Python 3.9 to 3.12",
     )
-
-
-def pack(folder: Path, destination: Path) -> None:
-    """Writes a folder as .tar.gz. The same content always gives the same bytes. Raises OSError."""
-    with (
-        destination.open("wb") as raw,
-        gzip.GzipFile("", "wb", 6, raw, mtime=0) as packed,
-        tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
-    ):
-        for path in sorted(folder.rglob("*")):
-            if path.is_symlink() or not path.is_dir():  # unpacking a file makes its folders
-                archive.add(path, path.relative_to(folder).as_posix(), filter=_without_origin)
-
-
-def _without_origin(entry: tarfile.TarInfo) -> tarfile.TarInfo:
-    """An entry of an archive without what depends on this machine and this moment."""
-    entry.mode = 0o755 if entry.mode & 0o100 else 0o644
-    entry.mtime = entry.uid = entry.gid = 0
-    entry.uname = entry.gname = ""
-    return entry

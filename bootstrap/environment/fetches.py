@@ -68,7 +68,7 @@ def bring_here(file: BundleFile, *, advance: Advance = lambda _: None) -> None:
             return
     why = "\n  ".join(f"{url}: {error}" for url, error in problems.items())
     raise ClusterError(
-        f"{file.name} could not be fetched: {why or 'it is no longer on this machine, and has no URL'}",
+        f"{file.name} could not be fetched: {why or f'{file.path} is no longer there, and it has no URL'}",
         hint="run the command again, or check that this machine reaches the server",
     )
 

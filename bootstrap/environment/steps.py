@@ -180,7 +180,7 @@ class UnpackPython(Struct, frozen=True, kw_only=True):
         return [
             f"if [ ! -f {folder}/.complete ]; then",
             f"    rm -rf {folder} {folder}.new; mkdir -p {folder}.new",
-            f"    tar -xzf {shlex.quote(_place(self.packed))} -C {folder}.new",
+            f"    tar -xzf {shlex.quote(_place(self.packed))} --no-same-owner -C {folder}.new",
             f"    touch {folder}.new/.complete; mv {folder}.new {folder}",
             "fi",
         ]

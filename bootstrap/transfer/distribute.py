@@ -4,6 +4,7 @@ The nodes form a chain, in the order in which they become ready. Each takes file
 knows the earlier nodes in case that node dies. What none of them has comes from sources.py.
 """
 
+import hashlib
 import math
 import secrets
 import threading
@@ -13,7 +14,7 @@ from typing import Annotated, Any, Self
 
 from msgspec import Meta, Struct
 
-from bootstrap.environment.file_cache import BundleFile, is_whole
+from bootstrap.environment.file_cache import BundleFile
 from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.explain import SPACE_HINT, find_sudo_hint
 from bootstrap.ssh.node_program import LOADER, NodeProgram, read_modules
@@ -33,12 +34,11 @@ CANDIDATES_AT_MOST = 32
 
 
 class Failure(Struct, frozen=True):
-    """An agent's report of its failure. damaged: the digest of the uploaded file that was damaged, if any."""
+    """An agent's report of its failure."""
 
     what: str
     exit_code: int | None = None
     output: tuple[str, ...] = ()
-    damaged: str = ""
 
 
 class _Message(Struct, frozen=True):
@@ -233,8 +233,6 @@ class SetUpAgent(NodeProgram):
         elif message.notice is not None:
             report(Event(kind="warn", what=message.notice, where=host))
         elif message.failed is not None:
-            if message.failed.damaged in self._files:
-                _check_here(self._files[message.failed.damaged])
             raise failure(host, message.failed)
 
     def _join(self, port: int) -> None:
@@ -264,28 +262,22 @@ class SetUpAgent(NodeProgram):
     def _upload(self, file: BundleFile, offset: int) -> None:
         """Sends a file, starting at an offset. Raises ConnectError, ClusterError; OSError for the file on this machine.
 
-        If the agent fails meanwhile, this method returns, and `messages` yields the failure.
+        If the agent fails meanwhile, this method returns, and `messages` yields the failure. A damaged file is removed:
+        the node takes none, and asks again, from the first byte on.
         """
-        try:
-            with self._distribution.sources.find_path(file).open("rb") as source:
-                size = source.seek(0, 2) - offset
-                source.seek(offset)
-                self.send_message({"upload": file.sha256, "offset": offset, "size": size})
-                while data := source.read(UPLOAD_BYTES):
-                    if self._channel.closed or self._channel.recv_ready():
-                        self._receive_lines()
-                    if self._channel.exit_status_ready():
-                        return
-                    self.send(data)
-        except OSError:
-            _check_here(file)
-            raise
-
-
-def _check_here(file: BundleFile) -> None:
-    """If a file is damaged on this machine, removes it, and raises ClusterError."""
-    if not is_whole(file):
-        file.path.unlink(missing_ok=True)
-        raise ClusterError(
-            f"{file.path} was damaged and has been removed", hint="run the command again: it fetches the file again"
-        )
+        digest = hashlib.sha256()
+        with self._distribution.sources.find_path(file).open("rb") as source:
+            size = source.seek(0, 2) - offset
+            source.seek(offset)
+            self.send_message({"upload": file.sha256, "offset": offset, "size": size})
+            while data := source.read(UPLOAD_BYTES):
+                if self._channel.closed or self._channel.recv_ready():
+                    self._receive_lines()
+                if self._channel.exit_status_ready():
+                    return
+                digest.update(data)
+                self.send(data)
+        if offset == 0 and digest.hexdigest() != file.sha256:
+            file.path.unlink(missing_ok=True)
+            hint = "run the command again: it fetches the file again"
+            raise ClusterError(f"{file.path} was damaged and has been removed", hint=hint)

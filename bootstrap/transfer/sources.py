@@ -47,7 +47,7 @@ class Sources:
         """The path of a file on this machine. Fetches the file if necessary. Raises ClusterError."""
         with self._lock:
             expected = self._expected if self._unreachable else {}
-            wanted = {**expected, file.sha256: file} if file.urls else {}
+            wanted = {**expected, file.sha256: file}
         with self._fetching:
             missing = [one for one in wanted.values() if not is_here(one)]
             if missing:

@@ -12,8 +12,8 @@ It answers {"listening": port}, and receives the sources of the files: {"peers":
 {"stuck": sha256, "have": bytes, "why": [...]}, and receives, for that file, other peers, "index", or
 {"upload": sha256, "offset": o, "size": n} and then n bytes.
 It sends {"begun": index of a task}, and at the end {"done": true} or {"failed": {"what", "exit_code" or null,
-"output": last lines}}; "failed" also has "damaged", a sha256, if the uploaded file is damaged. In between, it sends
-{"alive": bytes so far}, and {"notice": text} for the user when a script has printed nothing for notice_s seconds.
+"output": last lines}}. In between, it sends {"alive": bytes so far}, and {"notice": text} for the user when a script
+has printed nothing for notice_s seconds.
 
 It serves other nodes until its stdin ends. Then it exits, but only after the running task, since a package manager must
 not be killed. It creates everything under a temporary name first.
@@ -54,9 +54,9 @@ KEEPER = '"$@" %d>&-; exit $?'
 class Failed(Exception):
     """The node cannot be set up. `report`: what is sent to the user's machine."""
 
-    def __init__(self, what, exit_code=None, output=(), **more):
+    def __init__(self, what, exit_code=None, output=()):
         super(Failed, self).__init__(what)
-        self.report = dict(more, what=str(what), exit_code=exit_code, output=list(output))
+        self.report = {"what": str(what), "exit_code": exit_code, "output": list(output)}
 
 
 class SetUpAgent(object):
@@ -121,8 +121,7 @@ class SetUpAgent(object):
     def take_one(self, direction, arriving):
         """Takes one file from the source that a direction names. Raises chain.Stuck, Failed, store.DiskFailed.
 
-        A file that arrives damaged starts again, with the next direction. ssh does not change bytes: if the user's
-        machine has sent all of them, its file is damaged.
+        A file that arrives damaged starts again, with the next direction.
         """
         try:
             if "peers" in direction:
@@ -135,8 +134,6 @@ class SetUpAgent(object):
             else:
                 raise chain.Stuck([])
         except store.Damaged as error:
-            if direction.get("offset") == 0:
-                raise Failed(error, damaged=arriving.sha256) from error
             raise chain.Stuck([str(error)]) from error
 
     def read_direction(self):
