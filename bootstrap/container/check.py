@@ -5,12 +5,13 @@ from contextlib import closing
 from functools import partial
 
 from bootstrap.apply import ReadyNode
-from bootstrap.container.config import ContainerConfig, parse_size
-from bootstrap.container.prepare import ContainerNode, FindLogin, PreparedImage, brief_order, prepare
+from bootstrap.container.config import ContainerConfig
+from bootstrap.container.prepare import ContainerNode, FindLogin, prepare
 from bootstrap.ssh.connections import on_all
 from bootstrap.verify.checks import EVERYWHERE, Check
 from foundation.errors import ClusterError
 from foundation.progress import Report
+from node.protocol import Container
 from provision.model import count
 
 COUNT_GPUS = 'n=$(ls -d /dev/nvidia[0-9]* 2>/dev/null | wc -l); [ "$n" -eq "$1" ] || { echo "$n of $1 GPUs"; exit 1; }'
@@ -34,7 +35,7 @@ def check_containers(
 
     def check(node: ReadyNode) -> Check:
         try:
-            return _try(node, config, image)
+            return _try(node, image.nodes[node.host.name])
         except ClusterError as error:
             result = "its engine was not asked"
             return _Check(node=node.host.name, status="failed", result=result, cause=error.message, hint=error.hint)
@@ -42,18 +43,10 @@ def check_containers(
     return tuple(on_all(nodes, check))
 
 
-def _try(node: ReadyNode, config: ContainerConfig, image: PreparedImage) -> Check:
-    name, here = node.host.name, image.nodes[node.host.name]
-    gpus = len(node.facts.gpus)
-    order = {
-        **brief_order(here.image),
-        "shm_size": parse_size(config.shm_size),
-        "gpus": bool(gpus),
-        "command": ["sh", "-c", COUNT_GPUS, "sh", str(gpus)],
-    }
-    with closing(ContainerNode(node)) as talk:
-        talk.find_engine(config.engine)
-        output = talk.run(order)
+def _try(node: ReadyNode, here: Container) -> Check:
+    name, gpus = node.host.name, len(node.facts.gpus)
+    with closing(ContainerNode(node)) as session:
+        output = session.run(here, ["sh", "-c", COUNT_GPUS, "sh", str(gpus)])
     if output is None:
         runs = f"{here.engine[-1]} runs it" + (f", with {count(gpus, 'GPU')}" if gpus else "")
         return _Check(node=name, status="ok", result=runs)

@@ -5,23 +5,23 @@ pulled are errors here.
 """
 
 import re
-import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from msgspec import Struct
 
 from bootstrap.apply import ReadyNode
 from bootstrap.container import chain
-from bootstrap.container.config import ContainerConfig
+from bootstrap.container.config import ContainerConfig, parse_mount, parse_size
 from bootstrap.container.reference import Reference, parse_reference
 from bootstrap.ssh.connections import on_all
 from bootstrap.ssh.node_program import NodeProgram
 from bootstrap.step import step
 from foundation.errors import ClusterError, render_last_lines
 from foundation.progress import Event, Report
+from node.protocol import Container
 
 INSTALL = (
     'cluster exec -- sudo apt-get install -y podman, once; or [bootstrap] setup = ["sudo apt-get install -y podman"]'
@@ -44,26 +44,14 @@ FindLogin = Callable[[], Login | None]
 """Called before each pull, because each pull gets a new ECR token. None: the image is public."""
 
 
-class NodeImage(Struct, frozen=True, kw_only=True):
-    """How a node runs the image. engine: the first words of the engine's commands. image: the image's id.
-
-    path, python_path: the image's PATH and PYTHONPATH, or "".
-    """
-
-    engine: tuple[str, ...]
-    image: str
-    path: str = ""
-    python_path: str = ""
-
-
 class PreparedImage(Struct, frozen=True, kw_only=True):
-    """The image of a job on all nodes. reference: its name, with its digest. nodes: by the node's name.
+    """The image of a job on all nodes. reference: its name, with its digest. nodes: how each node runs it, by its name.
 
     launcher: the folder on the head with the image's own launch.py; None if it was not copied.
     """
 
     reference: str
-    nodes: Mapping[str, NodeImage]
+    nodes: Mapping[str, Container]
     launcher: str | None = None
 
 
@@ -103,9 +91,9 @@ class ContainerNode(NodeProgram):
         """The image; None if the node does not have it."""
         return self.call({"inspect": reference}, _Done).image
 
-    def run(self, order: Mapping[str, Any]) -> str | None:
+    def run(self, container: Container, command: Sequence[str]) -> str | None:
         """Runs a command in a container to its end. Returns its output if it failed, else None."""
-        return self.call({"try": order}, _Done).failed
+        return self.call({"try": container, "command": command}, _Done).failed
 
 
 def prepare(
@@ -143,13 +131,16 @@ def prepare(
     return PreparedImage(
         reference=str(fixed) if fixed.digest else f"{fixed.server}/{fixed.name}@{first.id}",
         nodes={
-            name: NodeImage(
-                engine=found[name].engine or (),
-                image=images[name].id,
-                path=images[name].path,
-                python_path=images[name].python_path,
+            one.name: Container(
+                engine=found[one.name].engine or (),
+                image=images[one.name].id,
+                path=images[one.name].path,
+                python_path=images[one.name].python_path,
+                shm_size=parse_size(config.shm_size),
+                mounts=tuple(map(parse_mount, config.mounts)),
+                gpus=bool(one.node.facts.gpus),
             )
-            for name in found
+            for one in sessions
         },
         launcher=folder,
     )
@@ -288,20 +279,13 @@ def distribute(
     return found | dict(on_all(lacking, get))
 
 
-def brief_order(image: str) -> dict[str, Any]:
-    """The order for a container that runs a short command, as engine.run_words takes it. image: the image's id."""
-    name = f"cluster-check-{secrets.token_hex(6)}"
-    return {"name": name, "job": "check", "image": image, "shm_size": None, "gpus": False, "mounts": [], "cwd": "/"}
-
-
 def take_launcher(session: ContainerNode, image: _Image, config: ContainerConfig, *, is_required: bool) -> str | None:
     """Copies launch.py out of the image to a node: mxnet/tools/ and dmlc_tracker/. Returns their folder on the node.
 
     Returns None for an image without MXNet or Python, unless it is required. Raises ClusterError.
     """
-    order = {**brief_order(image.id), "command": ["python3", "-c", _PACK_LAUNCHER]}
     folder = f".cluster/launcher/{image.id.partition(':')[2]}"
-    done = session.call({"take": folder, "from": order}, _Done)
+    done = session.call({"take": folder, "image": image.id, "command": ["python3", "-c", _PACK_LAUNCHER]}, _Done)
     if done.failed is not None:
         if not is_required and (_NO_MXNET in done.failed or _NO_PROGRAM.search(done.failed)):
             return None

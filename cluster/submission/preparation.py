@@ -82,7 +82,6 @@ class Preparation:
             ),
             survey=survey,
             hidden=hidden,
-            container=config.container,
             image=prepare_image(app, find_used(train, nodes, config.bootstrap.framework), self._login),
             volumes=[volume.mount for volume in config.volumes],
             prices=self._prices.result(),

@@ -30,7 +30,7 @@ from msgspec.structs import replace
 from foundation.decode import decode
 from node import children, job_folder, wire
 from node.agent import clues, environment, nccl_ras, stack, traffic, work_folder
-from node.agent.container import EnginesLast, Mount, find_mounts, remove_all, start_container
+from node.agent.container import EnginesLast, find_mounts, remove_all, start_container
 from node.agent.data import JobData
 from node.agent.notice import PROGRESS, SAVED, NoticeFile, place_of
 from node.agent.notice import watch as watch_notices
@@ -40,6 +40,7 @@ from node.engines import ENGINES
 from node.protocol import Container, NewFiles
 from node.samples import Sample
 from node.setup import process_tree
+from node.setup.containers.engine import Mount
 from node.tasks import Tasks
 from node.wire import (
     AgentOrder,

@@ -22,6 +22,7 @@ from node.programs import CODE_DIR
 from node.protocol import Container
 from node.setup import process_tree, setup_env
 from node.setup.containers import engine
+from node.setup.containers.engine import Mount
 from node.wire import AgentOrder, RoleOrder
 
 ENGINE_ENDS_S = 3.0  # from the end of a container's processes to the end of the engine's; less than end_processes waits
@@ -32,7 +33,6 @@ CERTIFICATES = ("AWS_CA_BUNDLE", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_B
 SESSION = re.compile(r"/tmp/(ompi|prte|pmix)[^/]*(/|\Z)")  # noqa: S108 - Open MPI's choice
 KEPT = ("HOME", "USER", "LOGNAME", "TZ")
 KEEPER = ("tail", "-f", "/dev/null")  # in every image that has a shell
-Mount = tuple[str, str, bool]
 
 
 def base() -> dict[str, str]:
@@ -151,19 +151,9 @@ class EnginesLast:
 async def start_container(job: str, container: Container, name: str, mounts: Sequence[Mount]) -> str | None:
     """Makes a container, and starts it. Returns why it does not run, or None. Raises OSError."""
     note_engine(job, container.engine)
-    given = {
-        "name": name,
-        "job": job,
-        "image": container.image,
-        "shm_size": container.shm_size,
-        "gpus": container.gpus,
-        "mounts": mounts,
-        "cwd": "/",
-        "command": KEEPER,
-        "detached": True,
-    }
+    own, user = {process_tree.JOB_VARIABLE: job}, (os.getuid(), os.getgid())
     words, passed = engine.run_words(
-        container.engine, given, {process_tree.JOB_VARIABLE: job}, os.getuid(), os.getgid()
+        container, KEEPER, own, name=name, user=user, job=job, mounts=mounts, detached=True
     )
     env = {**passed, **engine.environment(os.environ)}
     ended = await run(words, None, env=env, start_new_session=True, preexec_fn=process_tree.die_with_parent)
@@ -187,8 +177,15 @@ class Contained:
 
         Raises OSError.
         """
-        given = {"container": self._place, "name": self.name, "cwd": self._order.folder, "command": command}
-        words, passed = engine.exec_words(self._container.engine, given, env, os.getuid(), os.getgid())
+        words, passed = engine.exec_words(
+            self._container.engine,
+            self._place,
+            command,
+            env,
+            name=self.name,
+            user=(os.getuid(), os.getgid()),
+            cwd=self._order.folder,
+        )
         own = {name: env[name] for name in (mark, process_tree.JOB_VARIABLE)}
         return process_tree.start(words, {**passed, **engine.environment(os.environ), **own}, "/")
 

@@ -8,7 +8,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from bootstrap.apply import ReadyNode
-from bootstrap.container.config import ContainerConfig, parse_mount, parse_size
 from bootstrap.container.prepare import LauncherUse, PreparedImage
 from bootstrap.environment.target import choose_mxnet
 from foundation.remote_command import HIDDEN
@@ -34,8 +33,6 @@ from train.job.reading import Reading, plan_reading, plan_saved, plan_staged, re
 from train.job.survey import Survey
 from train.s3.environment import S3Access
 
-IMAGE_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-"""The PATH for images that set none."""
 IMAGE_PYTHON = "python3"
 """The program that runs scripts in an image with its own framework."""
 
@@ -77,7 +74,6 @@ def plan_job(
     program: str = "",
     survey: Survey | None = None,
     hidden: Mapping[str, tuple[str, ...]] | None = None,
-    container: ContainerConfig | None = None,
     image: PreparedImage | None = None,
     volumes: Sequence[str] = (),
     prices: Mapping[str, float] | None = None,
@@ -90,7 +86,7 @@ def plan_job(
     the user's own program, as far as it is known. survey: AWS's answers, if it was asked. hidden: by "env",
     "env_server" and "env_worker", the variables whose values are never shown. volumes, notify: see Order. prices: of
     instances by their ids, in US dollars per hour, as far as they are known.
-    container: [container]. image: the image that its processes run in, on the nodes that the job may use.
+    image: [container] image, on the nodes that the job may use.
 
     Raises ConfigError for an invalid job.
     """
@@ -175,7 +171,7 @@ def plan_job(
         )
     threads = choose_threads(placement, slots=request.slots_per_node if request is not None else 0)
     hosts = describe_hosts(placement, words=words, folder=folder, prices=prices or {})
-    containers = plan_containers(container or ContainerConfig(), image, nodes, framework, volumes=volumes)
+    containers = plan_containers(image, framework, volumes=volumes)
     saved = plan_saved(data, words_of_program, program=program)
     urls = {"CLUSTER_DATA_URL": data.url, "CLUSTER_RESULTS_URL": data.results, "CLUSTER_OUTPUT_URL": output_url}
     env = {
@@ -268,29 +264,13 @@ def _place(config: TrainConfig, nodes: Sequence[ReadyNode]) -> Placement:
 
 
 def plan_containers(
-    config: ContainerConfig,
-    image: PreparedImage | None,
-    nodes: Sequence[ReadyNode],
-    framework: Framework,
-    *,
-    volumes: Sequence[str] = (),
+    image: PreparedImage | None, framework: Framework, *, volumes: Sequence[str] = ()
 ) -> dict[str, Container]:
     """The containers on each node that has the image; {} without one. volumes: where [[volumes]] are mounted. Pure."""
-    if image is None:
-        return {}
+    mounts = tuple((path, path, False) for path in volumes)
     return {
-        node.host.name: Container(
-            engine=image.nodes[node.host.name].engine,
-            image=image.nodes[node.host.name].image,
-            path=image.nodes[node.host.name].path or IMAGE_PATH,
-            python_path=image.nodes[node.host.name].python_path,
-            shm_size=parse_size(config.shm_size),
-            mounts=(*((path, path, False) for path in volumes), *map(parse_mount, config.mounts)),
-            gpus=bool(node.facts.gpus),
-            has_environment=framework != "none",
-        )
-        for node in nodes
-        if node.host.name in image.nodes
+        name: replace(one, mounts=(*mounts, *one.mounts), has_environment=framework != "none")
+        for name, one in (image.nodes.items() if image is not None else ())
     }
 
 

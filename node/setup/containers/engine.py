@@ -8,11 +8,13 @@ the files that they write belong to that user, and they are not root on the node
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from node.job_folder import SECRET
+from node.protocol import Container
 
 DOCKER, PODMAN = "docker", "podman"
+Mount = tuple[str, str, bool]
+"""The source, the target and whether it is read-only."""
 DOCKER_AS_ROOT = ["sudo", "-n", "-E", DOCKER]  # -E: it reads variables that are given by name from its environment
 JOB_LABEL = "cluster.job"
 CONTAINER_VARIABLE = "CLUSTER_CONTAINER"
@@ -57,53 +59,68 @@ def environment(base: Mapping[str, str]) -> dict[str, str]:
 
 
 def run_words(
-    engine: Sequence[str], order: Mapping[str, Any], env: Mapping[str, str], uid: int, gid: int
+    container: Container,
+    command: Sequence[str],
+    env: Mapping[str, str],
+    *,
+    name: str,
+    user: tuple[int, int],
+    job: str = "check",
+    mounts: Iterable[Mount] = (),
+    detached: bool = False,
 ) -> tuple[list[str], dict[str, str]]:
     """The command line for a new container, and the variables to add to the engine's own environment.
 
-    engine: the first words. order: {"name", "job", "image": its id, "shm_size": bytes or null, "gpus": whether the
-    node has some, "mounts": [[source, target, read only], ...], "cwd", "command", "detached": whether the engine
-    returns once it has started}. env: the environment of the process. uid, gid: those of the node's user. Values are
-    not on the command line, where all users of the node see them, except for variables that the engine itself would
-    obey, such as PATH and HOME.
+    env: the environment of the process. name: of the container. user: the ids of the node's user and of its group.
+    mounts: with absolute paths, in place of the container's own. detached: the engine returns once the command has
+    started. Values are not on the command line, where all users of the node see them, except for variables that the
+    engine itself would obey, such as PATH and HOME.
     """
-    words = [*engine, "run", "--rm", "--name", order["name"], "--network", "host", "--pid", "host"]
-    words += ["--label", f"{JOB_LABEL}={order['job']}"]
-    words += ["--detach"] if order.get("detached") else ["--sig-proxy=false"]
+    engine, (uid, gid) = container.engine, user
+    words = [*engine, "run", "--rm", "--name", name, "--network", "host", "--pid", "host"]
+    words += ["--label", f"{JOB_LABEL}={job}"]
+    words += ["--detach"] if detached else ["--sig-proxy=false"]
     words += ["--log-driver", "none"]
-    if order["shm_size"] is None:
+    if container.shm_size is None:
         words += ["--ipc", "host"]
     else:
-        words += ["--shm-size", f"{order['shm_size']}b"]
+        words += ["--shm-size", f"{container.shm_size}b"]
     # Without it, the USER of the image would decide whose files these processes can read, and leave behind.
     words += ["--user", f"{uid}:{gid}"]
     if is_podman(engine):
         words += ["--userns", "keep-id"] if uid else []
         words += ["--ulimit", "host", "--pull", "never"]
-        words += ["--device", "nvidia.com/gpu=all"] if order["gpus"] else []
+        words += ["--device", "nvidia.com/gpu=all"] if container.gpus else []
     else:
         words += ["--ulimit", "memlock=-1"]
-        words += ["--gpus", "all"] if order["gpus"] else []
+        words += ["--gpus", "all"] if container.gpus else []
     words += ["--security-opt", "label=disable"]
-    words += ["--entrypoint", "", "--workdir", order["cwd"]]
-    for source, target, read_only in sort_mounts(order["mounts"]):
+    words += ["--entrypoint", "", "--workdir", "/"]
+    for source, target, read_only in sort_mounts(mounts):
         words += ["--volume", f"{source}:{target}{':ro' if read_only else ''}"]
-    words += ["--env", f"{CONTAINER_VARIABLE}={order['name']}"]
+    words += ["--env", f"{CONTAINER_VARIABLE}={name}"]
     given, passed = _pass_on(engine, env)
-    return [*words, *given, order["image"], *order["command"]], passed
+    return [*words, *given, container.image, *command], passed
 
 
 def exec_words(
-    engine: Sequence[str], order: Mapping[str, Any], env: Mapping[str, str], uid: int, gid: int
+    engine: Sequence[str],
+    container: str,
+    command: Sequence[str],
+    env: Mapping[str, str],
+    *,
+    name: str,
+    user: tuple[int, int],
+    cwd: str,
 ) -> tuple[list[str], dict[str, str]]:
     """The command line for a process in a container that runs, and the variables as in `run_words`.
 
-    order: {"container", "name": of the process, "cwd", "command"}.
+    container: its name. name: that of the process.
     """
-    words = [*engine, "exec", "--user", f"{uid}:{gid}", "--workdir", order["cwd"]]
-    words += ["--env", f"{CONTAINER_VARIABLE}={order['name']}"]
+    words = [*engine, "exec", "--user", "{}:{}".format(*user), "--workdir", cwd]
+    words += ["--env", f"{CONTAINER_VARIABLE}={name}"]
     given, passed = _pass_on(engine, env)
-    return [*words, *given, order["container"], *order["command"]], passed
+    return [*words, *given, container, *command], passed
 
 
 def _pass_on(engine: Sequence[str], env: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
@@ -121,9 +138,9 @@ def _pass_on(engine: Sequence[str], env: Mapping[str, str]) -> tuple[list[str], 
     return words, passed
 
 
-def sort_mounts(mounts: Iterable[Sequence[Any]]) -> list[tuple[str, str, bool]]:
+def sort_mounts(mounts: Iterable[Mount]) -> list[Mount]:
     """Sorts mounts so that a folder comes before those inside it. Of several with the same target, the last counts."""
-    by_target = {target: (source, target, bool(read_only)) for source, target, read_only in mounts}
+    by_target = {target: (source, target, read_only) for source, target, read_only in mounts}
     return [by_target[target] for target in sorted(by_target)]
 
 

@@ -8,9 +8,11 @@ or as below, and {"alive": true} every two seconds. The end of stdin ends this p
     {"map": IMAGE_ID}                {"done": true}: gives the image's files the owners that containers of this
                                      node's user see
     {"pull": IMAGE, "login": LOGIN}  {"image": as above}
-    {"take": FOLDER, "from": ORDER}  {"taken": path}: runs a command in a container, and unpacks the archive that it
+    {"take": FOLDER, "image": ID, "command": WORDS}
+                                     {"taken": path}: runs a command in a container, and unpacks the archive that it
                                      prints to FOLDER below the home folder, unless that exists
-    {"try": ORDER}                   {"done": true}: runs a command in a container, see engine.run_words
+    {"try": CONTAINER, "command": WORDS}
+                                     {"done": true}: runs a command in a container, see protocol.Container
     {"save": IMAGE_ID}               {"sha256", "name", "size"} of the image's file in the store
     {"load": "SHA256/NAME"}          {"done": true}: the image of a file in the store
     {"forget": SHA256}               {"done": true}: the file has been removed
@@ -33,6 +35,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, NoReturn
 
+from foundation.decode import convert
+from node.protocol import Container
 from node.setup import process_tree, setup_env
 from node.setup.containers import engine
 from node.setup.messages import serve
@@ -40,7 +44,8 @@ from node.setup.messages import serve
 ANSWER_TIMEOUT_S, TRY_TIMEOUT_S = 30, 120
 LONGEST_MESSAGE = 4000
 READ_BYTES = 1 << 20
-MEMORY = "/dev/shm"  # noqa: S108 - only asked for its size
+IMAGE_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+"""The PATH for images that set none."""
 Message = dict[str, Any]
 
 
@@ -127,22 +132,16 @@ class Node:
             finally:
                 self._call(engine.remove_words(self._engine, [name]))
 
-    def do_try(self, order: Mapping[str, Any]) -> None:
+    def do_try(self, container: Message, command: list[str]) -> None:
         """Runs a command in a container."""
-        words, passed = engine.run_words(self._engine, order, {}, os.getuid(), os.getgid())
-        try:
-            self._run(words, env=passed, timeout_s=TRY_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self._call(engine.remove_words(self._engine, [order["name"]]))
-            raise Failed(f"it did not end within {TRY_TIMEOUT_S} s") from None
+        self._try_command(convert(container, Container), command)
 
-    def do_take(self, name: str, order: Mapping[str, Any]) -> Message:
+    def do_take(self, name: str, image: str, command: list[str]) -> Message:
         """Takes files out of an image."""
         folder = os.path.join(os.path.expanduser("~"), name)
         if os.path.isdir(folder):
             return {"taken": folder}
-        words, passed = engine.run_words(self._engine, order, {}, os.getuid(), os.getgid())
-        out = self._run(words, env=passed, timeout_s=TRY_TIMEOUT_S)
+        out = self._try_command(Container(engine=tuple(self._engine), image=image), command)
         draft = f"{folder}.{os.getpid()}"
         try:
             os.makedirs(draft, 0o700)
@@ -181,6 +180,16 @@ class Node:
     def do_forget(self, sha256: str) -> None:
         """Removes a file from the store."""
         shutil.rmtree(os.path.join(make_folder("files"), sha256), ignore_errors=True)
+
+    def _try_command(self, container: Container, command: list[str]) -> bytes:
+        """Runs a command in a container to its end. Returns its stdout. Raises Failed."""
+        name = f"cluster-check-{os.urandom(6).hex()}"
+        words, passed = engine.run_words(container, command, {}, name=name, user=(os.getuid(), os.getgid()))
+        try:
+            return self._run(words, env=passed, timeout_s=TRY_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._call(engine.remove_words(container.engine, [name]))
+            raise Failed(f"it did not end within {TRY_TIMEOUT_S} s") from None
 
     def _run(self, words: Sequence[str], **options: Any) -> bytes:
         """Like _call, but returns the stdout. Raises Failed with the end of its output, or else its exit code."""
@@ -248,6 +257,6 @@ def describe(found: Mapping[str, Any]) -> Message:
     return {
         "id": identity if identity.startswith("sha256:") else "sha256:" + identity,
         "digests": found.get("RepoDigests") or [],
-        "path": env.get("PATH", ""),
+        "path": env.get("PATH") or IMAGE_PATH,
         "python_path": env.get("PYTHONPATH", ""),
     }

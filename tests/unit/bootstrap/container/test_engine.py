@@ -5,30 +5,27 @@ from typing import Any
 
 import pytest
 
+from node.protocol import Container
 from node.setup.containers import engine, prepare
 from node_facts import make_programs
 
-ORDER: dict[str, Any] = {
-    "name": "cluster-j-1-0",
-    "job": "j",
-    "image": "sha256:ab",
-    "shm_size": None,
-    "gpus": False,
-    "mounts": [["/b", "/b", True], ["/a", "/a", False]],
-    "cwd": "/a",
-    "command": ["python3", "train.py", "--name", "a b"],
-}
 ENV = {"PATH": "/usr/bin", "HOME": "/home/me", "API_TOKEN": "hunter2", "RANK": "0"}
 
 
-def run(words: list[str], env: dict[str, str] = ENV, **more: Any) -> tuple[list[str], dict[str, str]]:
-    return engine.run_words(words, {**ORDER, **more}, env, 1000, 1000)
+def run(
+    words: list[str], env: dict[str, str] = ENV, *, uid: int = 1000, **more: Any
+) -> tuple[list[str], dict[str, str]]:
+    container = Container(engine=tuple(words), image="sha256:ab", **more)
+    return engine.run_words(container, ["python3", "a b"], env, name="cluster-j-1-0", user=(uid, 1001))
 
 
 def test_a_process_in_a_container_that_runs() -> None:
     """Docker and Podman take the same words."""
-    order = {"container": "cluster-j-1", "name": "cluster-j-1-0", "cwd": "/a", "command": ["python3", "a b"]}
-    words, passed = engine.exec_words(["docker"], order, ENV, 1000, 1001)
+    command = ["python3", "a b"]
+    user = (1000, 1001)
+    words, passed = engine.exec_words(
+        ["docker"], "cluster-j-1", command, ENV, name="cluster-j-1-0", user=user, cwd="/a"
+    )
     assert words == [
         *("docker", "exec", "--user", "1000:1001", "--workdir", "/a", "--env", "CLUSTER_CONTAINER=cluster-j-1-0"),
         *("--env", "API_TOKEN", "--env", "HOME=/home/me", "--env", "PATH=/usr/bin", "--env", "RANK"),
@@ -46,7 +43,7 @@ def test_a_process_in_a_container_that_runs() -> None:
     ],
 )
 def test_the_image_does_not_choose_the_user(words: list[str], uid: int, ids: list[str]) -> None:
-    line, _ = engine.run_words(words, ORDER, ENV, uid, 1001)
+    line, _ = run(words, uid=uid)
     found = [at for at, word in enumerate(line) if word in {"--user", "--userns"}]
     assert [word for at in found for word in line[at : at + 2]] == ids
 

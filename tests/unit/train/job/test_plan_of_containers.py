@@ -8,8 +8,7 @@ import boto3
 import moto
 import pytest
 
-from bootstrap.container.config import ContainerConfig
-from bootstrap.container.prepare import NodeImage, PreparedImage
+from bootstrap.container.prepare import PreparedImage
 from cluster.app import App
 from cluster.config import parse_config
 from cluster.containers import find_login
@@ -28,13 +27,13 @@ ECR = "123456789012.dkr.ecr.eu-west-1.amazonaws.com/train:1"
 
 
 def prepared(nodes: int, **more: Any) -> PreparedImage:
-    one = NodeImage(engine=("podman",), image="sha256:1", path="/opt/bin:/usr/bin")
+    one = Container(engine=("podman",), image="sha256:1", path="/opt/bin:/usr/bin", mounts=(("~/data", "/data", True),))
     return PreparedImage(reference=REFERENCE, nodes={f"node-{index}": one for index in range(nodes)}, **more)
 
 
 def test_an_image_with_its_own_framework() -> None:
-    config = ContainerConfig(image="r.example.com/train:1", shm_size="2g", mounts=("~/data:/data:ro",))
-    job = plan(TrainConfig(launcher="ssh"), 2, framework="none", container=config, image=prepared(2, launcher="/l"))
+    image, volumes = prepared(2, launcher="/l"), ["/shared"]
+    job = plan(TrainConfig(launcher="ssh"), 2, framework="none", image=image, volumes=volumes)
     assert job.order.spec.command[:2] == ("python3", SCRIPT)
     assert "PATH" not in job.order.env
     assert job.order.spec.image == REFERENCE
@@ -42,8 +41,7 @@ def test_an_image_with_its_own_framework() -> None:
         engine=("podman",),
         image="sha256:1",
         path="/opt/bin:/usr/bin",
-        shm_size=2 << 30,
-        mounts=(("~/data", "/data", True),),
+        mounts=(("/shared", "/shared", False), ("~/data", "/data", True)),
     )
     assert f"  image: {REFERENCE} (podman)" in render_settings(job)
     [launch] = SshLaunchPy().plan_launches(job.order, Head(hostfile="h", mpi_ssh="m", role_words=("r",)))
@@ -51,18 +49,18 @@ def test_an_image_with_its_own_framework() -> None:
 
 
 def test_a_mounted_environment() -> None:
-    job = plan(TrainConfig(), gpus(1, 1), container=ContainerConfig(image="a"), image=prepared(2))
+    job = plan(TrainConfig(), gpus(1, 1), image=prepared(2))
     assert job.order.spec.command[0] == "/home/ubuntu/.cluster/env/ab/bin/python"
     assert job.order.env["PATH"] == "/home/ubuntu/.cluster/env/ab/bin:/opt/bin:/usr/bin"
-    assert all(one.has_environment and one.gpus for one in job.order.containers.values())
+    assert all(one.has_environment for one in job.order.containers.values())
 
 
 @pytest.mark.parametrize(("launcher", "with_mxnet", "without"), [("mpi", "mpi", "mpi"), ("slurm", "ssh", "env")])
 def test_mxnet_in_the_image_uses_its_kv_store(launcher: str, with_mxnet: str, without: str) -> None:
-    config, container = TrainConfig(launcher=launcher), ContainerConfig(image="a")
+    config = TrainConfig(launcher=launcher)
     for folder, engine, store, servers in (("/l", with_mxnet, "dist_sync", 2), (None, without, "none", 0)):
         image = prepared(2, launcher=folder)
-        order = plan(config, 2, framework="none", container=container, image=image).order
+        order = plan(config, 2, framework="none", image=image).order
         assert (order.train.launcher, order.train.kv_store, order.spec.servers) == (engine, store, servers)
         assert (order.image_launcher, order.spec.command[0]) == (folder, "python3")
 
