@@ -7,13 +7,12 @@ from bootstrap.apply import ReadyNode
 from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.connections import try_on_all
 from bootstrap.volumes.apply import mount_volumes, unmount_volumes
-from bootstrap.volumes.mount_plan import S3Access
 from cluster.app import App
 from cluster.nodes.source import NodeSource
 from foundation.errors import ClusterError
 from provision.aws.iam_policy import render_volumes_policy
+from provision.aws.s3_access import S3Access, find_s3_access
 from provision.volumes.source import MountSource
-from train.s3.environment import find_s3_access
 
 CONNECT_S = 8.0
 KEYS_S = 12 * 3600
@@ -38,29 +37,23 @@ def mount_all(app: App, nodes: Sequence[ReadyNode], sources: Sequence[MountSourc
     )
 
 
-def find_access(app: App, sources: Sequence[MountSource]) -> S3Access | None:
-    """Returns the nodes' access to the buckets of s3:// volumes; None without such volumes. Raises AwsError.
+def find_access(app: App, sources: Sequence[MountSource]) -> S3Access:
+    """Returns the nodes' access to the buckets of s3:// volumes. Raises AwsError.
 
     The access is limited to the volumes, but an instance profile of the user's has the permissions that the user gave
     it.
     """
     of_s3 = [source for source in sources if source.kind == "s3"]
     if not of_s3:
-        return None
+        return S3Access(env={}, secrets={})
     config = app.config
     profile = config.provision.instance_profile if app.has_instances else "none"
-    found = find_s3_access(
+    return find_s3_access(
         region=config.provision.region,
         instance_profile="none" if profile == "auto" else profile,
         cluster=config.name,
         policy=render_volumes_policy(of_s3, region=config.provision.region),
         max_duration_s=KEYS_S,
-    )
-    return S3Access(
-        region=config.provision.region,
-        endpoint_url=found.env.get("AWS_ENDPOINT_URL"),
-        keys=None if found.of_nodes else found.secrets,
-        left_s=found.left_s,
     )
 
 

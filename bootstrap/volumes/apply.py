@@ -10,7 +10,6 @@ from bootstrap.ssh.connections import on_all
 from bootstrap.ssh.node_program import NodeProgram
 from bootstrap.volumes.mount_plan import (
     MountPlan,
-    S3Access,
     VolumeFacts,
     note_of,
     path_of,
@@ -19,6 +18,7 @@ from bootstrap.volumes.mount_plan import (
 )
 from foundation.errors import ClusterError
 from foundation.progress import Event, Report
+from provision.aws.s3_access import S3Access
 from provision.volumes.source import MountSource
 
 STEP_S = 60.0
@@ -49,10 +49,9 @@ class _Session(NodeProgram):
         answer = self.call({"step": step, **arguments}, dict[str, Any], timeout_s=timeout_s, what=what, hint=hint)
         return answer.get("result")
 
-    def describe(self, sources: Sequence[MountSource]) -> VolumeFacts:
+    def describe(self) -> VolumeFacts:
         """Gathers the facts about the node."""
-        found = self.do("describe", what="looking at the volumes", mounts=[source.mount for source in sources])
-        return self.read(found, VolumeFacts)
+        return self.read(self.do("describe", what="looking at the volumes"), VolumeFacts)
 
     def prepare(self) -> None:
         """Unmounts old volumes, installs packages, and mounts the disks."""
@@ -112,7 +111,7 @@ def mount_volumes(
     connections: Sequence[NodeConnection],
     sources: Sequence[MountSource],
     *,
-    s3: S3Access | None,
+    s3: S3Access,
     report: Report,
 ) -> frozenset[str]:
     """Mounts the volumes on all nodes, and unmounts those that are no longer wanted. Changes only what differs.
@@ -125,7 +124,7 @@ def mount_volumes(
     addresses = [host.private_ip for host in hosts]
     with ExitStack() as stack:
         sessions = [stack.enter_context(closing(_Session(connection, report))) for connection in connections]
-        facts = on_all(sessions, lambda one: (one.name, one.describe(sources)))
+        facts = on_all(sessions, lambda one: (one.name, one.describe()))
         plans = plan_volumes(sources, hosts, dict(facts), s3=s3, now=now)
         for session in sessions:
             session.plan = plans[session.name]

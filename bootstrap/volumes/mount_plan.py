@@ -14,8 +14,8 @@ import msgspec
 from msgspec import Meta, Struct
 
 from bootstrap.ssh.host import Host
-from foundation.errors import ClusterError
 from node.setup.volumes.volume_probe import DISKS
+from provision.aws.s3_access import S3Access
 from provision.model import domain_of
 from provision.volumes.source import MountSource
 
@@ -23,19 +23,6 @@ PACKAGES = {"nfs": ("mount.nfs4", "nfs-common"), "server": ("exportfs", "nfs-ker
 """A command, and the package of Debian and Ubuntu that has it, by what they are for."""
 # The first wait, in tenths of a second, and the retries. Each wait is longer by the first: 2 + 4 + 6 s (nfs(5)).
 NFS_TIMEO, NFS_RETRANS = 20, 2
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class S3Access:
-    """How nodes reach S3. endpoint_url: None for AWS's own. keys: AWS_ variables; None for the nodes' instance profile.
-
-    left_s: how long the keys are still valid, in seconds; None if they do not expire, or if that is unknown.
-    """
-
-    region: str
-    endpoint_url: str | None = None
-    keys: Mapping[str, str] | None = field(default=None, repr=False)
-    left_s: float | None = None
 
 
 class Noted(Struct, frozen=True):
@@ -56,15 +43,14 @@ Id = Annotated[int, Meta(ge=0, le=1 << 32)]
 class VolumeFacts(Struct, frozen=True):
     """The facts about a node that matter to volumes.
 
-    uid, gid: the user whose jobs use the volumes. mounted: the folders on which a file system is mounted. dead: by
-    folder, why a noted mount does not work. disks: the folders below DISKS at which EBS volumes are mounted.
+    uid, gid: the user whose jobs use the volumes. dead: by folder, why a noted mount does not work. disks: the folders
+    below DISKS at which EBS volumes are mounted.
     """
 
     commands: tuple[str, ...]
     uid: Id
     gid: Id
     noted: dict[str, Noted]
-    mounted: tuple[str, ...]
     dead: dict[str, str]
     disks: tuple[str, ...] = ()
 
@@ -110,12 +96,12 @@ def plan_volumes(
     hosts: Sequence[Host],
     facts: Mapping[str, VolumeFacts],
     *,
-    s3: S3Access | None,
+    s3: S3Access,
     now: float,
 ) -> dict[str, MountPlan]:
     """Plans the changes on each node, by its name. hosts: the nodes, the head first. facts: by the node's name.
 
-    now: the time in seconds since the epoch. Raises ClusterError for a bucket without credentials.
+    s3: for s3:// volumes. now: the time in seconds since the epoch.
     """
     servers = {source.mount: server for source in sources if (server := find_server(source, hosts)) is not None}
     planned = {}
@@ -155,11 +141,9 @@ def path_of(source: MountSource) -> str:
     return f"{DISKS}/{source.mount.strip('/').replace('-', '--').replace('/', '-')}"
 
 
-def _plan_mount(source: MountSource, host: Host, server: Host | None, here: VolumeFacts, s3: S3Access | None) -> Mount:
+def _plan_mount(source: MountSource, host: Host, server: Host | None, here: VolumeFacts, s3: S3Access) -> Mount:
     """How a node mounts a volume. server: the node that serves it, or None."""
     if source.kind == "s3":
-        if s3 is None:
-            raise ClusterError(f'[[volumes]] source = "{source.source}": no credentials for S3', hint="aws configure")
         return plan_s3fs(source, s3, uid=here.uid, gid=here.gid)
     rights = "ro" if source.read_only else "rw"
     if server is None:
@@ -188,14 +172,14 @@ def plan_s3fs(source: MountSource, access: S3Access, *, uid: int, gid: int) -> M
     uid, gid: the user of the node whose jobs use the volume.
     """
     where = f"{source.bucket}:/{source.prefix.rstrip('/')}" if source.prefix else source.bucket
-    region = source.region or access.region
-    url = access.endpoint_url or f"https://s3.{region}.{domain_of(region)}"
+    region, endpoint = source.region, access.env.get("AWS_ENDPOINT_URL")
+    url = endpoint or f"https://s3.{region}.{domain_of(region)}"
     # No certificate of AWS is for BUCKET.s3.REGION.amazonaws.com if the bucket's name has dots.
-    has_own_name = access.endpoint_url is None and "." not in source.bucket
+    has_own_name = endpoint is None and "." not in source.bucket
     options = [
         f"url={url}", f"endpoint={region}",
         *([] if has_own_name else ["use_path_request_style"]),
-        "iam_role=auto" if access.keys is None else "use_session_token",
+        "iam_role=auto" if access.of_nodes else "use_session_token",
         "allow_other,nosuid,nodev",
         f"uid={uid},gid={gid},umask=0022,mp_umask=0022",
         # Neither s3fs nor the kernel knows of another node's changes, so neither may cache anything.
@@ -206,9 +190,9 @@ def plan_s3fs(source: MountSource, access: S3Access, *, uid: int, gid: int) -> M
     return Mount(
         source=source,
         how="s3fs",
-        server=f"{source.source} at {access.endpoint_url}" if access.endpoint_url else source.source,
+        server=f"{source.source} at {endpoint}" if endpoint else source.source,
         words=("s3fs", where, source.mount, "-o", ",".join(options)),
-        env={name.replace("_", ""): value for name, value in (access.keys or {}).items()},  # s3fs's names
+        env={name.replace("_", ""): value for name, value in access.secrets.items()},  # s3fs's names
         left_s=access.left_s,
     )
 
@@ -225,8 +209,7 @@ def render_exports(folders: Mapping[str, MountSource], addresses: Sequence[str])
 def _is_current(mount: Mount, here: VolumeFacts) -> bool:
     path = mount.source.mount
     noted = here.noted.get(path)
-    is_same = noted is not None and noted.signature == mount.signature
-    return is_same and path in here.mounted and path not in here.dead
+    return noted is not None and noted.signature == mount.signature and path not in here.dead
 
 
 def _ends_soon(noted: Noted, now: float) -> bool:

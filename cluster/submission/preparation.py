@@ -18,13 +18,13 @@ from foundation.thread_pool import run_in_thread
 from foundation.user_folders import find_user
 from provision.aws.clients import Clients
 from provision.aws.iam_policy import S3Scope, render_job_policy
+from provision.aws.s3_access import S3Access, find_s3_access
 from train.follow.head import Head, run_jobs
 from train.job.config import TrainConfig
 from train.job.job_plan import Job, find_used, plan_job
 from train.job.program import read_program
 from train.job.reading import find_scope, render_access
 from train.job.survey import Surveyor, find_folder_data
-from train.s3.environment import S3Access, find_s3_access
 
 
 class Preparation:

@@ -1,6 +1,6 @@
 """Accesses objects in S3 by obstore, for programs on the nodes with any MXNet wheel, even one without s3://.
 
-    store = Store(os.environ)                      # a job's environment, as train/s3/environment.py creates it
+    store = Store(os.environ)                      # a job's environment, as provision/aws/s3_access.py creates it
     store.put_file(path, "s3://bucket/folder/key")
     for entry in store.list("s3://bucket/folder/"): store.read_range(entry, 0, 100, take)
 

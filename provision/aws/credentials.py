@@ -1,9 +1,12 @@
 """Credentials and authorities as botocore finds them: the environment, AWS_PROFILE, ~/.aws, SSO, a role."""
 
 import os
+from pathlib import Path
 from typing import Any
 
 from botocore.exceptions import CredentialRetrievalError
+
+from foundation.errors import ConfigError
 
 _ROLES: dict[str, Any] = {}  # the keys of roles, for all sessions: AWS accepts an MFA code only once
 
@@ -33,3 +36,13 @@ def find_bundle() -> str | None:
     from botocore.session import get_session  # noqa: PLC0415 - slow to import
 
     return get_session().get_config_variable("ca_bundle") or os.environ.get("REQUESTS_CA_BUNDLE") or None
+
+
+def read_authorities(path: str | None) -> str | None:
+    """Returns the certificates in the file of AWS_CA_BUNDLE, as PEM; None if it is not set. Raises ConfigError."""
+    if not path:
+        return None
+    try:
+        return Path(path).read_text(encoding="ascii", errors="ignore")
+    except OSError as error:
+        raise ConfigError(f'AWS_CA_BUNDLE = "{path}": cannot be read: {error.strerror}') from error

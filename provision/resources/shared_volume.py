@@ -19,7 +19,7 @@ from foundation.errors import AwsError, ClusterError
 from foundation.waiting import poll
 from provision.aws.clients import NOT_FOUND_TIMEOUT_S, Clients, aws_errors, unless_refused
 from provision.describe import describe_now
-from provision.model import SHARED_ROLE, TAG_KEEP, TAG_ROLE, ClusterState, Node
+from provision.model import SHARED_ROLE, TAG_KEEP, TAG_ROLE, ClusterState
 from provision.plan import Context, Request, Step, World
 from provision.resources.orphans import VOLUMES
 from provision.resources.resource import (
@@ -120,13 +120,11 @@ def _find_left(clients: Clients, request: Request) -> Leftovers:
     )
 
 
-def find_attached(clients: Clients, state: ClusterState) -> tuple[SharedVolume, Node] | None:
-    """Returns the volume that is attached to one of the cluster's nodes, and the node. Raises AwsError."""
-    nodes = {node.instance_id: node for node in state.nodes}
-    for volume in find_shared_volumes(clients.ec2, name=state.name):
-        if volume.instance_id in nodes and volume.attachment == "attached":
-            return volume, nodes[volume.instance_id]
-    return None
+def find_attached(clients: Clients, state: ClusterState) -> SharedVolume | None:
+    """Returns the volume that is attached to one of the cluster's nodes, or None. Raises AwsError."""
+    nodes = {node.instance_id for node in state.nodes}
+    found = find_shared_volumes(clients.ec2, name=state.name)
+    return next((one for one in found if one.instance_id in nodes and one.attachment == "attached"), None)
 
 
 # --- plan

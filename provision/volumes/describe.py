@@ -32,18 +32,10 @@ def _describe_mount(clients: Clients, volume: VolumeConfig, state: ClusterState)
                 f'[[volumes]] mount = "{volume.mount}": the disk of source = "head" is not attached to a node',
                 hint="cluster up",
             )
-        disk, node = attached
         return replace(
-            planned,
-            server=node.private_ip or "",
-            volume_id=disk.volume_id,
-            instance_id=node.instance_id,
-            device=disk.device,
+            planned, volume_id=attached.volume_id, instance_id=attached.instance_id or "", device=attached.device
         )
-    if volume.kind == "file-system":
-        found = find_file_system(clients, volume.source)
-        return replace(planned, kind=found.kind, server=found.dns_name, export=found.export)
-    return planned
+    return find_file_system(clients, planned) if volume.kind == "file-system" else planned
 
 
 def describe_planned_mounts(clients: Clients, world: World) -> tuple[str, ...]:
@@ -59,7 +51,8 @@ def describe_planned_mounts(clients: Clients, world: World) -> tuple[str, ...]:
 
 def _describe_volume(clients: Clients, world: World, volume: VolumeConfig) -> str:
     if volume.kind == "file-system":
-        return f"{volume.source}, {NAMES[find_file_system(clients, volume.source).kind]}"
+        planned = plan_mount(volume, region=clients.region)
+        return f"{volume.source}, {NAMES[find_file_system(clients, planned).kind]}"
     if volume.kind != "head":
         return volume.source
     existing = choose_volume(world)

@@ -13,12 +13,11 @@ MountKind = Literal["head", "nfs", "efs", "lustre", "s3"]
 class MountSource(Struct, frozen=True, kw_only=True):
     """A volume, as nodes mount it.
 
-    mount: the folder on the nodes. server: what the nodes connect to: the private address of the node that has the disk
-    ("head"), a DNS name ("efs", "lustre"), the host of "HOST:/export" ("nfs"); "" for s3. export: the path on it
-    that is mounted: "/export" (nfs), "/" (efs), "/fsx" (lustre, its mount name); "" for head and s3.
-    volume_id, instance_id: for head, the EBS volume ("vol-...", the serial number of its NVMe device) and the instance
-    to which it is attached. device: the name under which it is attached, such as "/dev/sdf". bucket, prefix: for s3;
-    the prefix is "" or ends with a slash. region: of the bucket or the file system; "" if unknown.
+    mount: the folder on the nodes. server: what the nodes connect to: a DNS name ("efs", "lustre"), the host of
+    "HOST:/export" ("nfs"). export: the path on it that is mounted: "/export" (nfs), "/" (efs), "/fsx" (lustre, its
+    mount name). volume_id, instance_id: for head, the EBS volume ("vol-...", the serial number of its NVMe device) and
+    the instance to which it is attached. device: the name under which it is attached, such as "/dev/sdf".
+    bucket, prefix, region: for s3; the prefix is "" or ends with a slash.
     """
 
     kind: MountKind
@@ -35,7 +34,7 @@ class MountSource(Struct, frozen=True, kw_only=True):
     region: str = ""
 
 
-def plan_mount(volume: VolumeConfig, *, region: str = "") -> MountSource:
+def plan_mount(volume: VolumeConfig, *, region: str) -> MountSource:
     """Returns how nodes mount a volume, as far as cluster.toml says it. region: of the cluster. Pure."""
     planned = MountSource(kind="head", mount=volume.mount, source=volume.source, read_only=volume.read_only)
     if volume.kind == "nfs":
@@ -44,4 +43,4 @@ def plan_mount(volume: VolumeConfig, *, region: str = "") -> MountSource:
     if volume.kind == "s3":
         bucket, _, prefix = volume.source.removeprefix("s3://").partition("/")
         return replace(planned, kind="s3", bucket=bucket, prefix=prefix, region=region)
-    return replace(planned, region=region)
+    return planned

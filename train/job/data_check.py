@@ -10,8 +10,8 @@ from bootstrap.verify.checks import EVERYWHERE, Check, Probe, ProbeResult, Statu
 from foundation.errors import ClusterError, NotFoundError
 from node.engines.engine import Framework
 from provision.aws.iam_policy import S3Scope, render_job_policy
+from provision.aws.s3_access import S3Access, find_s3_access
 from train.s3.connection import Connection
-from train.s3.environment import S3Access, find_s3_access
 from train.s3.errors import S3AccessDeniedError
 from train.s3.url import S3Object, S3Url, parse_url
 

@@ -16,6 +16,7 @@ from node.engines.engine import Framework
 from node.engines.schedulers import SCHEDULERS
 from node.job_folder import mask
 from node.protocol import AllocationRequest, Container, JobSpec, Notify, Order
+from provision.aws.s3_access import S3Access
 from train.job.checks import ProposedJob, check
 from train.job.config import DataConfig, QueueConfig, TrainConfig
 from train.job.defaults import (
@@ -31,7 +32,6 @@ from train.job.placement import Placement, describe_hosts, find_hosts, find_slot
 from train.job.program import choose_kv_store_option, names_data, trains_alone
 from train.job.reading import Reading, plan_reading, plan_saved, plan_staged, reading_environment, reading_warnings
 from train.job.survey import Survey
-from train.s3.environment import S3Access
 
 IMAGE_PYTHON = "python3"
 """The program that runs scripts in an image with its own framework."""

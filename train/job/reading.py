@@ -16,9 +16,9 @@ from node.engines.engine import Framework
 from node.protocol import SAVED_AT, STAGED
 from node.staging.words import RECORDS, URL, find_urls, is_below
 from provision.aws.iam_policy import S3Scope
+from provision.aws.s3_access import S3Access
 from provision.oracle.tables import find_wheel
 from train.job.config import DataConfig, TrainConfig
-from train.s3.environment import S3Access
 
 INSTANCE_CREDENTIALS_S = 6 * 3600
 """The longest validity of an instance profile's credentials; they may be half used up when a job starts."""

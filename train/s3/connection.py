@@ -26,8 +26,7 @@ from obstore.exceptions import BaseError, UnauthenticatedError
 
 from foundation.errors import ClusterError
 from node.staging.s3_store import keep_keys, open_store
-from provision.aws.credentials import find_bundle, read_credentials
-from train.s3.environment import read_authorities
+from provision.aws.credentials import find_bundle, read_authorities, read_credentials
 from train.s3.errors import explain, explain_obstore
 from train.s3.url import S3Object, S3Url, explain_key
 

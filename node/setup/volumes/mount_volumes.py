@@ -83,8 +83,8 @@ def run(words: Sequence[str], limit_s: float = SHORT_S, env: Mapping[str, str] |
 # -- facts -------------------------------------------------------------------------------------------------------------
 
 
-def describe(mounts: Sequence[str]) -> dict[str, Any]:
-    """Gathers the facts about this node. mounts: the folders that matter."""
+def describe() -> dict[str, Any]:
+    """Gathers the facts about this node."""
     noted = read_notes()
     user = find_user()
     return {
@@ -92,7 +92,6 @@ def describe(mounts: Sequence[str]) -> dict[str, Any]:
         "uid": user.pw_uid,
         "gid": user.pw_gid,
         "noted": noted,
-        "mounted": [path for path in {*mounts, *noted} if volume_probe.is_mounted(path)],
         "dead": {path: why for path in noted if (why := asyncio.run(volumes.ask(path))) is not None},
         "disks": find_disks(),
     }

@@ -18,8 +18,8 @@ from iam_steps import ACCOUNT, TRUST, client_of
 from job_steps import borrowed, cause, ec2_of
 from project import Project, processes_of
 from provision.aws.iam_policy import S3Scope, render_job_policy
+from provision.aws.s3_access import S3Access, find_s3_access
 from sandbox_steps import RunningSandbox
-from train.s3.environment import S3Access, find_s3_access
 from waits import until
 
 pytestmark = pytest.mark.sandbox

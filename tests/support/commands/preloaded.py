@@ -32,7 +32,7 @@ from ec2_sandbox import start
 
 IMPORTS = (
     "boto3.s3.inject", "s3fs", "obstore", "fabric", "rich.live", "rich.table", "packaging.requirements",
-    "packaging.tags", "train.s3.job_keys", "_strptime",
+    "packaging.tags", "provision.aws.job_keys", "_strptime",
 )  # fmt: skip
 SERVICES = ("ec2", "s3", "ssm", "sts", "iam", "service-quotas", "pricing")
 STARTED_WITH = dict(os.environ)  # tests change this process's environment, which must not affect imports

@@ -9,9 +9,9 @@ from bootstrap.apply import ReadyNode
 from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.host import Host
 from node_facts import FACTS
+from provision.aws.s3_access import S3Access
 from train.job.config import DataConfig, TrainConfig
 from train.job.job_plan import Job, plan_job
-from train.s3.environment import S3Access
 
 CODE_DIR = "/home/ubuntu/.cluster/runtime/cd"
 PROJECT_DIR = "/home/ubuntu/.cluster/tree/ef"

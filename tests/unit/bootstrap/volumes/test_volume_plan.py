@@ -5,34 +5,26 @@ from msgspec.structs import replace
 
 from bootstrap.volumes.mount_plan import (
     MountPlan,
-    S3Access,
     VolumeFacts,
     note_of,
     plan_s3fs,
     plan_volumes,
     render_exports,
 )
-from job_world import cpus
+from job_world import NO_ACCESS, cpus
+from provision.aws.s3_access import S3Access
 from provision.volumes.source import MountSource
 
 HOSTS = tuple(node.host for node in cpus(3))
-HEAD = MountSource(
-    kind="head",
-    mount="/shared",
-    source="head",
-    server="10.0.0.4",
-    volume_id="vol-1",
-    instance_id="i-0",
-    device="/dev/sdf",
-)
+HEAD = MountSource(kind="head", mount="/shared", source="head", volume_id="vol-1", instance_id="i-0", device="/dev/sdf")
 NFS = MountSource(kind="nfs", mount="/data", source="nas:/export", server="nas", export="/export")
 EFS = MountSource(
     kind="efs", mount="/efs", source="fs-0123abcd", server="fs-0123abcd.efs.us-east-1.amazonaws.com", export="/"
 )
 S3 = MountSource(kind="s3", mount="/s3", source="s3://bucket/a/b/", bucket="bucket", prefix="a/b/", region="us-east-1")
 LUSTRE = MountSource(kind="lustre", mount="/fsx", source="fs-1", server="fs-1.fsx.aws", export="/abcdef")
-UBUNTU = VolumeFacts(commands=(), uid=1000, gid=1000, noted={}, mounted=(), dead={})
-ACCESS = S3Access(region="us-east-1", keys={"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "s"}, left_s=1000.0)
+UBUNTU = VolumeFacts(commands=(), uid=1000, gid=1000, noted={}, dead={})
+ACCESS = S3Access(env={}, secrets={"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "s"}, left_s=1000.0)
 
 
 def plan(
@@ -79,7 +71,7 @@ def test_a_node_may_be_the_host_of_an_export() -> None:
 
 
 def test_a_bucket_by_the_nodes_instance_profile() -> None:
-    assert "iam_role=auto" in plan_s3fs(S3, S3Access(region="us-east-1"), uid=1, gid=1).words[-1]
+    assert "iam_role=auto" in plan_s3fs(S3, S3Access(env={}, secrets={}, of_nodes=True), uid=1, gid=1).words[-1]
 
 
 @pytest.mark.parametrize(
@@ -91,8 +83,8 @@ def test_a_bucket_by_the_nodes_instance_profile() -> None:
     ],
 )
 def test_where_s3fs_finds_a_bucket(bucket: str, region: str, url: str, *, has_own_name: bool) -> None:
-    source = replace(S3, bucket=bucket, region="")
-    options = plan_s3fs(source, S3Access(region=region), uid=1, gid=1).words[-1].split(",")
+    source = replace(S3, bucket=bucket, region=region)
+    options = plan_s3fs(source, NO_ACCESS, uid=1, gid=1).words[-1].split(",")
     assert f"url={url}" in options
     assert ("use_path_request_style" not in options) == has_own_name
 
@@ -100,7 +92,7 @@ def test_where_s3fs_finds_a_bucket(bucket: str, region: str, url: str, *, has_ow
 def noted(*sources: MountSource, now: float) -> VolumeFacts:
     mounts = plan(*sources)["node-1"].mounts
     notes = {mount.source.mount: note_of(mount, now=now) for mount in mounts}
-    return replace(UBUNTU, noted=notes, mounted=tuple(notes), commands=("mount.nfs4", "s3fs"))
+    return replace(UBUNTU, noted=notes, commands=("mount.nfs4", "s3fs"))
 
 
 def test_what_differs_is_mounted_again() -> None:
@@ -110,7 +102,7 @@ def test_what_differs_is_mounted_again() -> None:
     assert [mount.source.mount for mount in read_only.mounts] == ["/shared"]
     dead = plan(HEAD, S3, node_1=replace(here, dead={"/s3": "no answer for 7 s"}))
     assert dead["node-1"].unmount == ("/s3",)
-    rebooted = plan(HEAD, S3, node_1=replace(here, noted={}, mounted=()))
+    rebooted = plan(HEAD, S3, node_1=replace(here, noted={}))
     assert len(rebooted["node-1"].mounts) == 2
     gone = plan(HEAD, node_1=here)
     assert gone["node-1"].unmount == ("/s3",)

@@ -14,6 +14,7 @@ from provision.render import render_plan
 from provision.volumes.config import VolumeConfig
 from provision.volumes.describe import describe_mounts
 from provision.volumes.file_systems import find_file_system
+from provision.volumes.source import plan_mount
 from provision_world import World, make_config, make_volume
 from sandbox_in_process import REGION
 
@@ -36,8 +37,9 @@ def make_lustre(world: World, kind: Any = "LUSTRE") -> str:
 
 
 def test_rejects_other_file_systems_of_fsx(world: World) -> None:
+    planned = plan_mount(volume(make_lustre(world, "OPENZFS")), region=REGION)
     with pytest.raises(ConfigError, match="it is FSx for OPENZFS, and only FSx for Lustre is mounted by id") as raised:
-        find_file_system(world.clients, make_lustre(world, "OPENZFS"))
+        find_file_system(world.clients, planned)
     assert "if it has an NFS export, use that" in (raised.value.hint or "")
 
 
@@ -52,7 +54,7 @@ def test_describes_both_and_what_nodes_mount(world: World) -> None:
     state = world.up(make_config())
     before = world.calls.mutating()
     head, efs, lustre = describe_mounts(world.clients, world.volumes, state)
-    assert (head.kind, head.server, head.instance_id) == ("head", state.head.private_ip, state.head.instance_id)
+    assert (head.kind, head.instance_id) == ("head", state.head.instance_id)
     assert (efs.kind, efs.server, efs.export) == ("efs", f"{efs_id}.efs.us-east-1.amazonaws.com", "/")
     assert (lustre.kind, lustre.server) == ("lustre", f"{fsx_id}.fsx.us-east-1.amazonaws.com")
     assert (lustre.export, lustre.read_only) == ("/fsx", True)

@@ -8,9 +8,9 @@ from bootstrap.verify.checks import ProbeResult
 from bootstrap.verify.nodes import verify
 from foundation.progress import silent
 from local_nodes import FakeMXNet, fake_mxnet, local_node, nodes, of_kind
+from provision.aws.s3_access import S3Access
 from s3_server import serve_s3
 from train.job.data_check import check_s3, explain_error, s3_probe
-from train.s3.environment import S3Access
 from train.s3.url import parse_url
 
 __all__ = ["fake_mxnet", "nodes"]

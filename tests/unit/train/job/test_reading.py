@@ -9,6 +9,7 @@ from foundation.errors import ConfigError
 from job_world import NO_ACCESS, plan
 from node.protocol import STAGED
 from provision.aws.iam_policy import S3Scope
+from provision.aws.s3_access import S3Access
 from train.job.config import DataConfig, TrainConfig
 from train.job.job_plan import name_prefix
 from train.job.reading import (
@@ -21,7 +22,6 @@ from train.job.reading import (
     reading_warnings,
     render_access,
 )
-from train.s3.environment import S3Access
 
 READS, CANNOT = "mxnet==1.7.0.post2", "mxnet==1.9.1"
 INDEXED = "data = mx.gluon.data.vision.ImageRecordDataset(url)"

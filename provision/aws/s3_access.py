@@ -7,11 +7,11 @@ https.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from foundation.errors import AwsError, ConfigError
+from provision.aws.credentials import read_authorities
 from provision.model import domain_of, federated_name
 
 if TYPE_CHECKING:
@@ -87,8 +87,8 @@ def find_s3_access(
         return S3Access(env=env, secrets={}, of_nodes=True, authorities=authorities)
     if policy is None:
         return S3Access(env=env, secrets={}, authorities=authorities)
+    from provision.aws.job_keys import make_job_keys  # noqa: PLC0415 - as above
     from provision.aws.session import make_session  # noqa: PLC0415 - as above
-    from train.s3.job_keys import make_job_keys  # noqa: PLC0415 - as above
 
     session = make_session(region) if clients is None else clients.session
     try:
@@ -113,13 +113,3 @@ def _find_endpoint() -> tuple[str | None, str | None]:
     session = get_session()
     endpoint = ConfiguredEndpointProvider(session.full_config, session.get_scoped_config(), "s3")
     return endpoint.provide(), session.get_config_variable("ca_bundle")
-
-
-def read_authorities(path: str | None) -> str | None:
-    """The certificates in the file of AWS_CA_BUNDLE, as PEM; None if it is not set. Raises ConfigError."""
-    if not path:
-        return None
-    try:
-        return Path(path).read_text(encoding="ascii", errors="ignore")
-    except OSError as error:
-        raise ConfigError(f'AWS_CA_BUNDLE = "{path}": cannot be read: {error.strerror}') from error

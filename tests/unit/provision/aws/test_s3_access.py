@@ -7,8 +7,8 @@ import pytest
 
 from foundation.errors import AwsError, ConfigError
 from job_world import plan
+from provision.aws.s3_access import S3Access, find_s3_access, s3_environment
 from train.job.config import TrainConfig
-from train.s3.environment import S3Access, find_s3_access, s3_environment
 
 
 @pytest.mark.parametrize(
