@@ -14,7 +14,7 @@ import ssl
 from collections.abc import Callable
 from functools import partial
 from ipaddress import AddressValueError, IPv4Address
-from typing import Literal
+from typing import Literal, get_args
 
 from botocore.exceptions import ClientError
 
@@ -33,7 +33,7 @@ from provision.resources.launch import rehearsed_launch
 CHECKIP_URL = "https://checkip.amazonaws.com"
 _CHECKIP_TIMEOUT_S = 10
 
-Verdict = Literal["allowed", "missing", "unknown"]
+Permission = Literal["allowed", "missing", "unknown"]
 
 _ACCOUNT_STATES = frozenset({"Blocked", "OptInRequired", "PendingVerification"})
 """Codes for an account that cannot launch anything in its current state."""
@@ -126,14 +126,11 @@ def describe_permissions(clients: Clients, world: World) -> Permissions:
             ),
         ]
     found = [test.result() for test in tested]
-    by_verdict = {
-        verdict: tuple(action for action, found_verdict in found if found_verdict == verdict)
-        for verdict in ("allowed", "missing", "unknown")
-    }
-    return Permissions(**by_verdict)
+    kinds = get_args(Permission)
+    return Permissions(**{kind: tuple(action for action, one in found if one == kind) for kind in kinds})
 
 
-def _test(action: str, call: Callable[..., object], *, stands_in: re.Pattern[str] | None) -> tuple[str, Verdict]:
+def _test(action: str, call: Callable[..., object], *, stands_in: re.Pattern[str] | None) -> tuple[str, Permission]:
     """Makes a call as a dry run. Returns the action, or the one that AWS names, and whether it is allowed.
 
     stands_in: matches a refusal that may be only about a resource that stands in for the cluster's.
