@@ -36,7 +36,7 @@ def render_jobs(
     table = render_table(
         [heading, *(_job_row(record, now) for record in records)],
         columns=columns,
-        drop=("SERVERS", "WORKERS", "TOOK", "COST", "STARTED", "NAME"),
+        drop=("SERVERS", "WORKERS", "STARTED", "COST", "TOOK", "NAME"),  # an id begins with a time, too
     )
     first, *rows = table.split("\n")
     lines = [first]
