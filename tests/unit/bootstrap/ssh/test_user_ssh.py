@@ -48,7 +48,8 @@ def ssh_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("text", "spec", "route"),
     [
-        ("", Spec(host="lab", user="bob"), Route(hostname="lab", user="bob", port=22, proxied=False)),
+        ("Match user bob\n HostName 10.9.0.1", Spec(host="lab", user="bob"),
+         Route(hostname="10.9.0.1", user="bob", port=22, proxied=False)),
         ("Host lab\n HostName 10.9.0.1\n User al\n Port 2222", Spec(host="lab"),
          Route(hostname="10.9.0.1", user="al", port=2222, proxied=False)),
         ("Host lab\n User al\n ProxyJump jump\nHost jump\n HostName 10.1.1.1", Spec(host="lab"),

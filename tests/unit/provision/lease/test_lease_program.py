@@ -217,12 +217,17 @@ def test_at_the_deadline_a_shutdown_ends_with_the_files_on_the_disk(nodes: Nodes
 
 
 def test_a_later_lease_in_the_tag_counts_at_the_deadline(nodes: Nodes) -> None:
-    node = nodes.make(curl='case "$*" in *PUT*) echo token ;; *) cat "$ROOT/tag" 2>/dev/null ;; esac')
-    nodes.start(node, lease_in(4))
+    """The first look at the tag fails."""
+    asked = '[ -e "$ROOT/asked" ] || { touch "$ROOT/asked"; exit 7; }; cat "$ROOT/tag"'
     later = lease_in(3600)._replace(set_at=time.time() + 1)
+    node = nodes.make(
+        curl=f'case "$*" in *PUT*) echo token ;; *) {asked} ;; esac',
+        sleep='[ "$1" = 1 ] || echo "$1" >"$ROOT/sleeps"; exec /bin/sleep "$@"',
+    )
     (node.root / "tag").write_text(render_lease(later))
-    until(lambda: "until=" in node.show()["lease"] and node.show()["lease"] == render_lease(later), "the tag")
-    time.sleep(5)
+    nodes.start(node, lease_in(0))
+    until((node.root / "sleeps").exists, "the next look")
+    assert node.show()["lease"] == render_lease(later)
     assert not node.is_off()
 
 

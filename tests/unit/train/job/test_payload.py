@@ -1,5 +1,6 @@
 """The files that a job sends to the nodes."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -18,21 +19,25 @@ def collect(script: str, project: Path, *sync: str, **more: Any) -> Payload:
 
 
 @pytest.mark.parametrize(
-    ("script", "sync", "path", "is_own", "sent"),
+    ("script", "sync", "path", "sent", "shown"),
     [
-        ("train_mnist.py", ("my/",), "train/scripts/train_mnist.py", False, ["my/net.py", "my/train.py"]),
-        ("my/train.py", (), "my/train.py", True, ["my/train.py"]),
-        ("../outside.py", ("my/net.py",), "outside.py", True, ["my/net.py", "outside.py"]),
-        ("link.py", (), "link.py", True, ["link.py"]),
+        ("train_mnist.py", ("my/",), "train/scripts/train_mnist.py", ["my/net.py", "my/train.py"], "project"),
+        ("train_mnist.py", "auto", "train/scripts/train_mnist.py", None, "project"),
+        ("my/train.py", (), "my/train.py", ["my/train.py"], "project"),
+        ("../outside.py", ("my/net.py",), "outside.py", ["my/net.py", "outside.py"], "project"),
+        ("../outside.py", "auto", "outside.py", ["outside.py"], ""),
+        ("link.py", (), "link.py", ["link.py"], "project"),
     ],
 )
 def test_the_users_files_keep_their_paths(
-    tmp_path: Path, script: str, sync: tuple[str, ...], path: str, sent: list[str] | None, *, is_own: bool
+    tmp_path: Path, script: str, sync: Any, *, path: str, sent: list[str] | None, shown: str
 ) -> None:
-    project = make_project(tmp_path)
-    payload = collect(script.replace("ABSOLUTE", str(tmp_path)), project, *sync)
-    assert (payload.script, payload.is_own) == (path, is_own)
+    """shown: the folder that the user is told of."""
+    folders: list[Path] = []
+    payload = collect(script, make_project(tmp_path), sync=sync, approve=lambda of, _: folders.extend(of))
+    assert (payload.script, payload.is_own) == (path, script != "train_mnist.py")
     assert (payload.project and [file.path for file in payload.project.files]) == sent
+    assert [Path(os.path.normpath(folder)) for folder in folders] == [tmp_path / shown]
 
 
 @pytest.mark.parametrize(

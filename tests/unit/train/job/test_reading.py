@@ -78,6 +78,14 @@ def test_the_data_of_programs_without_mxnet(words: tuple[str, ...], program: str
 
 
 @pytest.mark.parametrize(
+    ("url", "words", "mode"), [(D, (), "stage"), (None, ("--data", "s3://other/x"), "stage"), (None, (), "own")]
+)
+def test_the_data_of_a_shipped_script_without_mxnet(url: str | None, words: tuple[str, ...], mode: str) -> None:
+    how: dict[str, Any] = {"library": "torch", "framework": "pytorch", "words": words, "is_shipped": True}
+    assert plan_reading(DataConfig(url=url), NO_ACCESS, **how).mode == mode
+
+
+@pytest.mark.parametrize(
     ("words", "program"),
     [
         (("--data", "s3://bkt/d/x"), "import torch\nfrom s3torchconnector import S3MapDataset\n"),
