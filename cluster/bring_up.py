@@ -82,7 +82,7 @@ def up_in_a_region(app: App, *, dry_run: bool, yes: bool, keep_failed: bool, agr
         if not dry_run and app.files.addresses():  # this machine has set up nodes
             state = describe_state(app)
             continues = continue_jobs(app, try_find_lost_head(app, state), state)
-            job = None if continues else ask_for_job(app, nodes_of(state, app.config.provision))()
+            job = None if continues else ask_for_job(app, nodes_of(app, state))()
             if job is not None and job.record is not None and job.record.state == "waiting":
                 replace_lost(app, job.record)
             else:
@@ -124,7 +124,6 @@ def bring_up(
     Prints the nodes to stdout, or the plan if dry_run. plan: the plan, if `prepare` was called already. interrupted:
     the hint after Ctrl-C. agree: asks the user; nodes that are there are then not set up. Raises ClusterError.
     """
-    config = app.config
     plan = plan if plan is not None else prepare(frozenset())
     if any(isinstance(step, LaunchNodes) for step in plan.steps):
         check_cache(cache_folder())  # before anything costs money
@@ -159,7 +158,7 @@ def bring_up(
             raise
         changed = bool(plan)
         if state.nodes:
-            with ready_nodes(app, nodes_of(state, config.provision), wait_s=BOOT_TIMEOUT_S) as (ready, _):
+            with ready_nodes(app, nodes_of(app, state), wait_s=BOOT_TIMEOUT_S) as (ready, _):
                 changed = changed or any(node.changed for node in ready)
                 send_lease(app, state, ready, now=time.time())
     if not state.nodes:

@@ -33,7 +33,7 @@ def describe_status(app: App) -> Status:
     """
     config, clients = app.config, app.clients
     state = describe_state(app)
-    find_job = ask_for_job(app, nodes_of(state, config.provision))
+    find_job = ask_for_job(app, nodes_of(app, state))
     noted = run_in_thread(lambda: note_costs(app, exists=state.exists))
     head_volume = find_head_volume(config.volumes)
     keep = head_volume is not None and head_volume.keep

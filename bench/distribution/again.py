@@ -36,13 +36,13 @@ def main() -> None:
 
 
 def by_cluster(app: App, state: ClusterState) -> bool:
-    with ready_nodes(app, nodes_of(state, app.config.provision)) as (nodes, _):
+    with ready_nodes(app, nodes_of(app, state)) as (nodes, _):
         return any(node.changed for node in nodes)
 
 
 def by_fabric(app: App, state: ClusterState) -> bool:
     with Ec2Source(app).open_connections(wait_s=60) as connections:
-        hosts = nodes_of(state, app.config.provision).find_hosts()
+        hosts = nodes_of(app, state).find_hosts()
         on_all(hosts, lambda host: connections.get(host).run(RemoteCommand("true")))
     return False
 
@@ -53,9 +53,7 @@ def by_openssh(app: App, state: ClusterState) -> bool:
         words = ["ssh", *options, "-o", f"HostKeyAlias={host.instance_id}", f"{host.user}@{host.address}", "true"]
         return subprocess.Popen(words, stdin=subprocess.DEVNULL)
 
-    processes: Sequence[subprocess.Popen[bytes]] = [
-        start(host) for host in nodes_of(state, app.config.provision).find_hosts()
-    ]
+    processes: Sequence[subprocess.Popen[bytes]] = [start(host) for host in nodes_of(app, state).find_hosts()]
     if any(process.wait() for process in processes):
         sys.exit("ssh failed")
     return False

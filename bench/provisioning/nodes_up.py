@@ -53,7 +53,7 @@ def launch(app: App) -> ClusterState:
 def log_in(app: App, state: ClusterState) -> None:
     """Connects to all nodes in parallel."""
     with Ec2Source(app).open_connections(wait_s=BOOT_TIMEOUT_S) as connections:
-        on_all(nodes_of(state, app.config.provision).find_hosts(), connections.get)
+        on_all(nodes_of(app, state).find_hosts(), connections.get)
 
 
 def seconds_since_start() -> float:

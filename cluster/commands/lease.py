@@ -87,7 +87,7 @@ def lease(
             app.require(question, yes=yes)
         current = changed
         set_tags(app, state, current)
-    nodes = nodes_of(state, app.config.provision)
+    nodes = nodes_of(app, state)
     leases: tuple[NodeLease, ...] = ask_nodes(app, nodes, lease=None if change.is_empty else current)
     if current is not None:
         app.warn(*describe_trouble(leases, current))

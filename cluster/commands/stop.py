@@ -59,7 +59,7 @@ def stop(app: App, *, job: str | None, nodes: bool, yes: bool) -> None:
     plan = plan_stop(state)
     app.message(render_plan(plan).rstrip())
     if plan and not yes:
-        require_ending(app, "Stop these nodes?", ask_for_job(app, nodes_of(state, app.config.provision))())
+        require_ending(app, "Stop these nodes?", ask_for_job(app, nodes_of(app, state))())
     with if_interrupted("cluster stop --nodes stops the others"):
         if plan:
             unmount_before(app)

@@ -27,8 +27,9 @@ from provision.volumes.source import MountSource
 from train.follow.head import HeadGoneError
 
 
-def nodes_of(state: ClusterState, config: ProvisionConfig) -> Nodes:
-    """Returns the nodes among a cluster's instances. config: [provision]. Pure."""
+def nodes_of(app: App, state: ClusterState) -> Nodes:
+    """Returns the nodes among the cluster's instances. Raises ConfigError."""
+    config = app.config.provision
     nodes = {node.name: node for node in sorted(state.nodes, key=lambda node: (node.role != "head", node.index))}
     found = {name: _find_host(node, config) for name, node in nodes.items()}
     stopped = [f"{name} ({node.state})" for name, node in nodes.items() if node.state != "running"]
@@ -79,7 +80,7 @@ class Ec2Source(NodeSource):
 
     def describe(self) -> Nodes:
         """Returns the cluster's nodes as EC2 shows them. Raises AwsError."""
-        return nodes_of(describe_state(self._app), self._app.config.provision)
+        return nodes_of(self._app, describe_state(self._app))
 
     def connect(self, host: Host, *, wait_s: float) -> NodeConnection:
         """Connects to a node. Raises ConnectError, AwsError, ClusterError."""
@@ -94,7 +95,7 @@ class Ec2Source(NodeSource):
                 f"{host.name} ({host.instance_id}) {'does not exist any more' if node is None else f'is {node.state}'}",
                 hint="cluster status" if node is None else "cluster start",
             )
-        now = nodes_of(state, self._app.config.provision).find_host(node.name)
+        now = nodes_of(self._app, state).find_host(node.name)
         return self.connect(now, wait_s=ANSWER_TIMEOUT_S)
 
     def open_connections(self, *, wait_s: float = ANSWER_TIMEOUT_S) -> Connections:

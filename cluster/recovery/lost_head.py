@@ -112,7 +112,7 @@ def find_jobs_on_head(app: App, state: ClusterState) -> frozenset[str]:
     """Returns the ids of the jobs that the new head has. Raises ClusterError if it runs but cannot be asked."""
     if not any(node.index == 0 and node.state == "running" for node in state.nodes):
         return frozenset()
-    with open_head(app, nodes_of(state, app.config.provision)) as head:
+    with open_head(app, nodes_of(app, state)) as head:
         return frozenset(record.id for record in ask_head(head))
 
 
@@ -182,7 +182,7 @@ def order_again(app: App, job: Record, state: ClusterState, *, attempts: tuple[A
     app.warn(*warnings)
     app.override("train.script", train.script)
     app.override("train.cwd", train.cwd)
-    command, nodes = job.spec.typed_command, nodes_of(state, app.config.provision)
+    command, nodes = job.spec.typed_command, nodes_of(app, state)
     prepared = Preparation(app, train, run_in_thread(lambda: nodes), command=command)
     log = read_log(app, job)
     with ready_nodes(app, nodes, wait_s=BOOT_TIMEOUT_S, command=command) as (ready, script):

@@ -79,7 +79,7 @@ def replace_lost(app: App, job: Record, *, names: Sequence[str] = ()) -> None:
     )
     with if_interrupted("the job waits; cluster up continues"):
         state = launch_for(app, job, find_lost(job, names))
-        nodes = nodes_of(state, app.config.provision)
+        nodes = nodes_of(app, state)
         hardware = find_hardware(app, nodes)
         used = {host.name: host.instance_id for host in job.nodes if host.instance_id}
 
@@ -125,7 +125,7 @@ def launch_for(app: App, job: Record, lost: dict[int, str]) -> ClusterState:
 
 def find_silent(app: App, job: Record, state: ClusterState) -> dict[str, ConnectError]:
     """Returns the nodes of a job that cannot be reached within BOOT_TIMEOUT_S, and why. Raises ClusterError."""
-    nodes = nodes_of(state, app.config.provision)
+    nodes = nodes_of(app, state)
     hosts = [nodes.find_host(host.name) for host in job.nodes if host.name in nodes.names]
     with source_of(app).open_connections(wait_s=BOOT_TIMEOUT_S) as connections:
         reached = try_on_all(hosts, connections.get)

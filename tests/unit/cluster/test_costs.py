@@ -61,7 +61,7 @@ def test_the_costs_are_noted_after_a_failure_too(app: App, world: World) -> None
 
 def test_the_prices_of_a_jobs_nodes(app: App, world: World) -> None:
     world.up(make_config(nodes=1))
-    nodes = nodes_of(world.describe(), app.config.provision)
+    nodes = nodes_of(app, world.describe())
     prices = {nodes.state.nodes[0].instance_id: 0.17}
     assert find_node_prices(app, nodes) == prices  # by asking AWS, as on a machine that did not launch the node
     world.calls.made.clear()

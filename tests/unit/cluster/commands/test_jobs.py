@@ -14,7 +14,6 @@ from cluster.views.results import render_files
 from cluster.views.status import HeadJob, Status, render_job_lines, render_status, status_document
 from foundation.errors import ClusterError, NotFoundError, UsageError
 from job_records import NOW, make_record, make_running, make_state
-from provision.config import ProvisionConfig
 from provision.model import ClusterState
 from train.follow.records import choose_job, find_running, merge_records
 
@@ -156,6 +155,8 @@ def test_jobs_as_a_table() -> None:
         make_record(2, state="failed", exit_code=7, cost_usd=12.345, error="worker 1 on node-1 " + "x" * 60 + "\nmore"),
         make_running(1, source="s3"),
     ]
+    narrow = render_jobs(records[:3], now=NOW, columns=80).splitlines()
+    assert narrow[0].split() == ["JOB", "NAME", "STATE", "TOOK", "COST", "CODE"]
     lines = render_jobs(records, now=NOW).splitlines()
     assert lines[0].split() == ["JOB", "NAME", "STATE", "WORKERS", "SERVERS", "STARTED", "TOOK", "COST", "CODE"]
     assert lines[1].split()[2:] == ["queued", "2", "2", "-", "-", "-", "-"]
@@ -221,7 +222,7 @@ def test_jobs_from_s3_are_shown_beside_why_the_head_is_not_asked(
 ) -> None:
     app.config_path.write_text('name = "demo"\n[data]\nresults = "s3://bucket/r/"\n')
     monkeypatch.setattr(jobs, "read_s3_records", lambda *_, **__: (make_record(1, "s3"),))
-    nodes = nodes_of(make_state("stopped"), ProvisionConfig())
+    nodes = nodes_of(app, make_state("stopped"))
     with pytest.raises(ClusterError) as caught:
         nodes.find_host("node-0")
     assert jobs.JobSources(app, why_not=caught.value, nodes=nodes).find_records()[0].source == "s3"

@@ -13,7 +13,6 @@ from cluster.nodes.ec2 import nodes_of
 from cluster.nodes.results import JobResults, copy_job, find_copies
 from foundation.errors import ClusterError
 from job_records import make_record, make_state
-from provision.config import ProvisionConfig
 
 
 def test_results_that_arrive_are_sent_with_no_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,7 +44,8 @@ def test_the_files_of_a_stopped_node_are_not_gone(app: App) -> None:
     hosts = [{"name": f"node-{at}", "instance_id": f"i-{at}"} for at in range(2)]
     files = [{"host": f"node-{at}", "count": 1} for at in range(2)]
     record, found = make_record(1, nodes=hosts, files=files), JobResults()
-    nodes = nodes_of(make_state("stopped"), ProvisionConfig())
+    app.config_path.write_text('name = "demo"\n')
+    nodes = nodes_of(app, make_state("stopped"))
     with ExitStack() as stack:
         assert results._find_connects(app, record, nodes, found, stack) == {}
     assert {name: error.hint for name, error in found.errors.items()} == {"node-0": "cluster start"}

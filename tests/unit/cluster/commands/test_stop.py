@@ -17,7 +17,6 @@ from foundation.errors import ClusterError, UsageError
 from job_channels import FakeHead, channel, encode
 from job_records import make_document, make_record, make_running, make_state
 from node.protocol import JobResult
-from provision.config import ProvisionConfig
 
 
 def test_the_stopped_processes_are_listed() -> None:
@@ -47,12 +46,14 @@ def stop_of(app: App, monkeypatch: pytest.MonkeyPatch) -> Callable[..., FakeHead
     still: the processes of an ended job that a search finds.
     """
 
+    app.config_path.write_text('name = "demo"\n')
+
     def stop(words: str | None, *records: dict[str, Any], still: Left | None = None) -> FakeHead:
         result = {"state": "failed", "exit_code": 1, "error": "x", "left": still or {}}
         answers = {"list": {"jobs": records}, "stop": {"result": result, "already": True}}
         fake = FakeHead(lambda asked: channel(encode([answers[asked[0]]])))
         monkeypatch.setattr(App, "enter_cloud", lambda _: None)
-        monkeypatch.setattr(stop_command, "describe", lambda _: nodes_of(make_state(), ProvisionConfig()))
+        monkeypatch.setattr(stop_command, "describe", lambda _: nodes_of(app, make_state()))
         monkeypatch.setattr(stop_command, "open_head", lambda *_: nullcontext(fake.make()))
         stop_job(app, words)
         return fake

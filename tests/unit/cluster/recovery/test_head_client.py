@@ -96,7 +96,7 @@ PROFILE = "arn:aws:iam::123456789012:instance-profile/cluster-us-east-1-demo"
 
 
 def nodes_with(app: App, profile: str | None) -> Nodes:
-    return nodes_of(make_state(make_node(0, profile_arn=profile)), app.config.provision)
+    return nodes_of(app, make_state(make_node(0, profile_arn=profile)))
 
 
 @pytest.mark.parametrize(
