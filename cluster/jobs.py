@@ -6,19 +6,20 @@ from datetime import UTC, datetime
 from functools import partial
 from itertools import chain, repeat
 
-from msgspec import Struct
-
 from bootstrap.apply import ReadyNode
+from bootstrap.ssh.connections import on_all
 from bootstrap.ssh.node_program import AnswerError, Check, never, runtime_command
 from cluster.app import App
 from cluster.nodes.source import ANSWER_TIMEOUT_S, Nodes
 from cluster.session import describe, source_of
 from cluster.views.results import render_new_files
 from cluster.views.status import HeadJob, render_took
+from foundation.decode import decode
 from foundation.errors import ClusterError, ConnectError, NotFoundError
 from foundation.thread_pool import run_in_thread
 from node.job.log_tail import find_processes, find_tail
-from node.protocol import JobResult, Left, LogWanted, Process, Unhealthy
+from node.protocol import JobResult, Left, LeftOnHost, LogWanted, Process, Unhealthy
+from node.wire import Remains, StopAnswer
 from provision.model import count
 from train.follow.head import SILENCE_S, Head, HeadGoneError
 from train.follow.records import (
@@ -32,7 +33,7 @@ from train.follow.records import (
     read_jobs,
     read_s3_records,
 )
-from train.follow.run import STOPPED, LogStream, end_everywhere, render_left, stop_job
+from train.follow.run import STOPPED, LogStream, render_left, stop_job
 from train.follow.samples import read_samples
 from train.follow.stragglers import WINDOW_S, Straggler, find_culprit
 
@@ -81,12 +82,17 @@ def end_from_here(app: App, job: str) -> Left:
         return {}
     command = runtime_command("agent", "end", job, must_exist=False)
 
-    def run(name: str) -> str:
-        connection = connections.get(nodes.find_host(name))
-        return connection.run(command, timeout_s=SILENCE_S, what="agent.py end").stdout
+    def end(name: str) -> LeftOnHost:
+        try:
+            connection = connections.get(nodes.find_host(name))
+            found = connection.run(command, timeout_s=SILENCE_S, what="agent.py end").stdout
+            return decode(found.encode() or b"{}", Remains).left
+        except (ClusterError, ValueError) as error:
+            return [(0, f"could not be searched: {error}")]
 
     with source_of(app).open_connections() as connections:
-        return end_everywhere({name: partial(run, name) for name in nodes.running})
+        left = zip(nodes.running, on_all(nodes.running, end), strict=True)
+        return {name: found for name, found in left if found}
 
 
 # -- finding jobs -----------------------------------------------------------------------------------------------------
@@ -354,27 +360,18 @@ def check_idle(head: Head) -> None:
 # -- stopping a job ----------------------------------------------------------------------------------------------------
 
 
-class Stopped(Struct, frozen=True, kw_only=True):
-    """How a job ended. already: it had ended before. by_head: its supervisor stopped it and logged this."""
-
-    result: JobResult
-    already: bool = False
-    by_head: bool = True
-
-
 def end_job(
     app: App, head: Head, job: str, *, gone: Sequence[str] = (), message: Callable[[str], None] | None = None
-) -> Stopped:
+) -> StopAnswer:
     """Stops a running or queued job, or ends what an ended one left, and checks that none of its processes is left.
 
     gone: ids of its nodes that no longer run. message: prints messages. Raises ClusterError when a process may be left,
     NotFoundError when the job does not exist.
     """
     try:
-        result, already = stop_job(head, job, gone)
-        stopped = Stopped(result=result, already=already)
+        stopped = stop_job(head, job, gone)
     except (ConnectError, HeadGoneError, AnswerError) as error:
-        stopped = Stopped(result=end_without_head(app, job, error, message=message or app.message), by_head=False)
+        stopped = end_without_head(app, job, error, message=message or app.message)
     if stopped.result.left:
         was_stopped = "had already ended" if stopped.already else "was stopped"
         raise ClusterError(
@@ -408,8 +405,9 @@ def find_left(records: Iterable[JobRecord]) -> JobRecord | None:
     return newest if newest is not None and newest.left else None
 
 
-def end_without_head(app: App, job: str, error: ClusterError, *, message: Callable[[str], None]) -> JobResult:
+def end_without_head(app: App, job: str, error: ClusterError, *, message: Callable[[str], None]) -> StopAnswer:
     """Ends a job's processes on all nodes from this machine, because the head cannot. Raises ClusterError."""
     message(f"{error.message}; ending the processes of job {job} on all nodes from this machine")
-    left = end_from_here(app, job)
-    return JobResult(state="stopped", exit_code=STOPPED, error="ended from the user's machine", left=left)
+    why, left = "ended from the user's machine", end_from_here(app, job)
+    result = JobResult(state="stopped", exit_code=STOPPED, error=why, left=left)
+    return StopAnswer(result=result, by_head=False)

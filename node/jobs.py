@@ -6,7 +6,7 @@
     jobs list
     jobs stop ID [INSTANCE ...]      these instances no longer run
     jobs replace ID                  reads a list of protocol.JobHost, one line, from stdin: hosts that replace those
-                                     with the same names, for which the job waits; []: only asks for their names
+                                     with the same names, for which the job waits
     jobs message ID TEXT             adds a line to the log of a running job
     jobs stacks ID [RANK [native]]   RANK: of this one alone, with its whole stacks; native: with the frames of C
     jobs samples ID SINCE            SINCE: seconds since the epoch, 0 for all; negative: before now
@@ -329,37 +329,27 @@ def add_message(words: Sequence[str]) -> None:
 def take_stacks(words: Sequence[str]) -> None:
     """Prints where the processes of a running job are."""
     rank = int(words[1]) if len(words) > 1 else None
-    ask_supervisor(words[0], TakeStacks(rank, native=words[2:] == ["native"]), wire.Stacks)
+    ask_supervisor(words[0], TakeStacks(rank, native=words[2:] == ["native"]))
 
 
-def ask_supervisor(job: str, message: Replace | Message | TakeStacks, kind: Any = wire.Reply) -> None:
-    """Sends a message to a job's supervisor and prints its answer; an error if there is none, or it refuses.
-
-    kind: the type of the answer.
-    """
+def ask_supervisor(job: str, message: Replace | Message | TakeStacks) -> None:
+    """Sends a message to a job's supervisor and prints its answer; an error if there is none."""
     record = find_job(job)
     if record is None:
         return
     if record.has_ended:
         answer({"error": f"job {job} has ended"})
         return
-    plug = follow.connect(job)
-    error = f"the supervisor of job {job} does not answer"
+    plug, line = follow.connect(job), b""
     if plug is not None:
-        with plug:
+        with plug, contextlib.suppress(OSError):  # the supervisor has just ended, or is stopped
             plug.settimeout(STOP_TIMEOUT_S)
-            try:
-                plug.sendall(wire.encode(message))
-                reply = decode(plug.makefile("rb").readline(), kind)
-                if reply.error is None:
-                    if isinstance(reply, wire.Reply):
-                        reply.job = job
-                    answer(reply)
-                    return
-                error = reply.error
-            except (OSError, ValueError):
-                pass  # the supervisor has just ended, or is stopped
-    answer({"error": error})
+            plug.sendall(wire.encode(message))
+            line = plug.makefile("rb").readline()
+    if line.endswith(b"\n"):
+        wire.write_all(1, line)
+    else:
+        answer({"error": f"the supervisor of job {job} does not answer"})
 
 
 def list_samples(words: Sequence[str]) -> None:

@@ -223,8 +223,8 @@ class Order(Struct, kw_only=True):
     and hosts are those of the first ones in place of those that it assigns. within: with this batch job, the job ends.
     containers: how the processes run in the image, by the host's name; {} for no containers. image_launcher: the folder
     on the head with the image's launch.py; None for the environment's launch.py.
-    replace_command: a command on the head that replaces lost nodes: the job's id and the nodes' names are added, and it
-    calls `jobs.py replace`; () for none.
+    replace_command: a command on the head that replaces lost nodes: the job's id is added, and it calls `jobs.py
+    replace`; () for none.
     authorities: certificates of the S3 endpoint's private CA, as PEM, for AWS_CA_BUNDLE; None if it has none.
     before: the ids of the jobs that the job waits for; jobs.py sets it.
     attempts: those so far of a job whose head was lost, and which continues on another one. submitted_at: when the
@@ -351,6 +351,11 @@ class LogWanted(Struct, frozen=True, kw_only=True):
     ranks: tuple[int, ...] = ()
     tail: Count | None = None
 
+    def takes_lines_of(self, process: Process | None) -> bool:
+        """Whether lines of a process are among them; None: an unknown one. Pure."""
+        is_of_role = not self.roles or (process is not None and process.role in self.roles)
+        return is_of_role and (not self.ranks or (process is not None and process.rank in self.ranks))
+
 
 class LogStart(Struct, frozen=True, kw_only=True):
     """The head's answer before a job's log: the offset of the first line, and the processes with their ranks."""
@@ -408,7 +413,7 @@ class Record(Struct, kw_only=True):
     job_number: the batch scheduler's number for the job. pending: why the scheduler has not assigned the nodes yet.
     stacks: where workers were when the job last made no progress, one line each.
     attempts: the first one first. roles: the processes of the last attempt. waiting_for: the names of the lost nodes
-    that the job waits for, in state waiting.
+    that the job waits for, in state waiting. head_replaces: the head's own command is replacing them.
     files: for each host with new files, as of its last process that has ended.
     held_at: since when the job has had its nodes. cost_usd: what they have cost since then; see node/job/cost.py.
     """
@@ -431,6 +436,7 @@ class Record(Struct, kw_only=True):
     pending: Name | None = None
     attempts: tuple[Attempt, ...] = ()
     waiting_for: tuple[Name, ...] = ()
+    head_replaces: bool = False
     files: tuple[NewFiles, ...] = ()
     held_at: Moment | None = None
     cost_usd: Usd | None = None

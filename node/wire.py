@@ -297,7 +297,7 @@ class Stop(Struct, tag=True):
 
 
 class Replace(Struct, tag=True):
-    """Use these hosts in place of those for which the job waits. The answer is a Reply."""
+    """Use these hosts in place of those for which the job waits. The answer is a Reply or a Refusal."""
 
     hosts: tuple[JobHost, ...]
 
@@ -309,7 +309,10 @@ class Message(Struct, tag=True):
 
 
 class TakeStacks(Struct, tag=True):
-    """Find where the job's processes are. The answer is Stacks. rank: of this one alone, with its whole stacks."""
+    """Find where the job's processes are. The answer is Stacks or a Refusal.
+
+    rank: of this one alone, with its whole stacks.
+    """
 
     rank: int | None = None
     native: bool = False
@@ -336,16 +339,16 @@ class NotStarted(Struct, tag=True):
 Request = Watch | Stop | Replace | Message | TakeStacks | Launch | RunProgram | NotStarted
 
 
-class Reply(Struct, kw_only=True, omit_defaults=True):
-    """The supervisor's answer to `Replace` and `Message`. job: set by jobs.py, which passes it on.
+class Reply(Struct, kw_only=True):
+    """The supervisor's answer to `Replace` and `Message`. waiting_for: the nodes that the job still waits for."""
 
-    error: why it refuses. waiting_for: the nodes still missing. by_head: the head's own command is replacing them.
-    """
-
-    job: str | None = None
-    error: str | None = None
     waiting_for: tuple[str, ...] = ()
-    by_head: bool = False
+
+
+class Refusal(Struct):
+    """The supervisor's answer to a request that it does not carry out. error: why."""
+
+    error: str
 
 
 class Submitted(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -364,17 +367,20 @@ class Submitted(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class StopAnswer(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """jobs.py's answer to `stop`. already: the job had ended before."""
+    """jobs.py's answer to `stop`. already: the job had ended before.
+
+    by_head: the head has stopped it, and its log says so; the user's machine sets this.
+    """
 
     result: JobResult
     already: bool = False
+    by_head: bool = True
 
 
-class Stacks(Struct, kw_only=True, omit_defaults=True):
-    """The supervisor's answer to `TakeStacks`. error: why there are none."""
+class Stacks(Struct, kw_only=True):
+    """The supervisor's answer to `TakeStacks`."""
 
-    stacks: tuple[Stack, ...] = ()
-    error: str | None = None
+    stacks: tuple[Stack, ...]
 
 
 class News(Struct, kw_only=True):

@@ -7,7 +7,6 @@ import click
 from cluster.app import App, if_interrupted, pass_app
 from cluster.costs import noting_costs
 from cluster.jobs import (
-    Stopped,
     ask_for_job,
     ask_head,
     end_job,
@@ -21,6 +20,7 @@ from cluster.session import describe, unmount_before
 from cluster.views.status import render_usd
 from foundation.errors import ClusterError, NotFoundError, UsageError
 from node.protocol import OUR_JOB_ID, Process
+from node.wire import StopAnswer
 from provision.apply import apply
 from provision.power import describe_disks_gib, plan_stop
 from provision.preflight.prices import find_volume_price
@@ -116,13 +116,13 @@ def stop_without_head(app: App, words: str | None, error: ClusterError) -> None:
     """Ends a job on the reachable nodes, without the head. words: the job's full id. Raises ClusterError."""
     if words is None or OUR_JOB_ID.fullmatch(words) is None:
         raise ClusterError(error.message, hint="cluster stop JOB, with the job's full id, stops it without the head")
-    left = end_without_head(app, words, error, message=app.message).left
+    left = end_without_head(app, words, error, message=app.message).result.left
     if left:
         raise ClusterError(f"processes of job {words} may still run: {render_left(left)}") from error
     app.print(f"job {words}: no process of the job is left on the running nodes")
 
 
-def render_stopped_job(record: JobRecord, stopped: Stopped) -> str:
+def render_stopped_job(record: JobRecord, stopped: StopAnswer) -> str:
     """Describes what was stopped. record: the job's record before the stop. Pure."""
     hosts = ", ".join(node.name for node in record.nodes)
     if stopped.already:

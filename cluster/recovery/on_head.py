@@ -1,4 +1,4 @@
-"""The command that a job's supervisor runs on the head to replace lost nodes. Arguments: the job, the nodes' names.
+"""The command that a job's supervisor runs on the head to replace lost nodes. Argument: the job.
 
 The replacement is the same as from the user's machine, but uses the settings that this machine has sent
 (head_client.py). The command reaches nodes at their private addresses, with the head's own key, and AWS with the
@@ -94,8 +94,7 @@ class HeadApp(App):
 def main(words: Sequence[str]) -> int:
     """Replaces nodes of a job, and returns the exit code. All messages go to the job's log."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    job, names = words[0], words[1:]
-    app = None
+    app, job = None, words[0]
     try:
         folder = home_folder() / FOLDER
         settings = read_settings(folder)
@@ -107,7 +106,7 @@ def main(words: Sequence[str]) -> int:
             raise NotFoundError(f"there is no job {job}")
         if record.spec.image is not None:
             find_login(app)  # raises before the launch if the registry's password is not on the head
-        replace_lost(app, record, names=names)
+        replace_lost(app, record)
     except (ClusterError, OSError) as error:
         # Not its hint, which is for another machine: the job's log names `cluster up`, which also updates the role.
         write(sys.stderr, f"error: {describe_error(error) if isinstance(error, OSError) else error}")

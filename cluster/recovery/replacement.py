@@ -17,12 +17,12 @@ from bootstrap.ssh.node_program import runtime_command
 from cluster.app import App, if_interrupted
 from cluster.containers import find_login, prepare_image
 from cluster.costs import find_node_prices, noting_costs
-from cluster.jobs import head_of, open_head
+from cluster.jobs import head_of
 from cluster.nodes.ec2 import nodes_of
 from cluster.nodes.health_check import find_hardware
 from cluster.nodes.source import Nodes
 from cluster.recovery.consent import check_consent
-from cluster.session import BOOT_TIMEOUT_S, describe, find_request, ready_nodes, source_of
+from cluster.session import BOOT_TIMEOUT_S, find_request, ready_nodes, source_of
 from cluster.views.status import HeadJob
 from foundation.errors import ClusterError, ConnectError
 from foundation.progress import Event
@@ -64,19 +64,20 @@ def replace_unhealthy(app: App, state: ClusterState, job: HeadJob | None, *, yes
         launch(app, {others[name].index: others[name].instance_id for name in unhealthy})
 
 
-def replace_lost(app: App, job: Record, *, names: Sequence[str] = ()) -> None:
+def replace_lost(app: App, job: Record) -> None:
     """Replaces the nodes that a job waits for, and gives it the new ones. The job then continues.
 
-    Call enter_cloud first. names: the nodes' names, when the head calls this; (): ask the head. Raises
-    HeadReplacesError if the head is replacing them itself, ClusterError or a subclass; the job then still waits.
+    Call enter_cloud first. Raises ClusterError or a subclass; the job then still waits. One reason is that its head
+    replaces them.
     """
     check_consent(app, job)
-    if not names:
-        with open_head(app, describe(app)) as head:
-            names = replace_nodes(head, job.id, ())
-    app.message(
-        f"job {job.id} ({job.name}) waits for {', '.join(names)}: replacing {'it' if len(names) == 1 else 'them'}"
-    )
+    names, them = list(job.waiting_for), "it" if len(job.waiting_for) == 1 else "them"
+    waits = f"job {job.id} ({job.name}) waits for {', '.join(names)}"
+    if job.nodes[0].name in names:  # nobody ends it while the job's record is copied to S3
+        raise ClusterError(f"{waits}, its head, to end: then cluster up continues it", hint=f"cluster stop {job.id}")
+    if job.head_replaces and app.on_head is None:
+        raise ClusterError(f"{waits}, and the head is replacing {them} itself", hint=f"cluster logs -f {job.id}")
+    app.message(f"{waits}: replacing {them}")
     with if_interrupted("the job waits; cluster up continues"):
         state = launch_for(app, job, find_lost(job, names))
         nodes = nodes_of(app, state)

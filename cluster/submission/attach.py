@@ -4,7 +4,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from types import FrameType
 from typing import Any, Literal, Self
 
@@ -20,16 +20,15 @@ from cluster.views.live import JobDisplay
 from cluster.views.results import describe_files, find_results
 from cluster.views.terminal import escape_line
 from foundation.errors import ClusterError, JobError
-from node.protocol import JobHost, JobResult, JobSpec, NewFiles, Order
-from train.follow.events import Event
+from node.protocol import JobHost, JobResult, JobSpec, JobState, NewFiles, Order
+from train.follow.events import Event, EventReader
 from train.follow.head import Head, HeadGoneError
 from train.follow.run import (
     STOPPED,
-    Follower,
-    HeadReplacesError,
-    Started,
+    LogStream,
     check_order,
     check_result,
+    pass_on,
     render_left,
     submit,
 )
@@ -103,11 +102,11 @@ def show_check(app: App, head: Head, order: Order) -> None:
 def start(app: App, head: Head, order: Order, *, submission: NodeProgram | None = None) -> None:
     """Submits a job and returns (`--detach`). submission: see Submission. Raises the same errors as submit."""
     note_order(app, order)
-    started = submit(head, order, follow=False, program=submission)
-    if not order.spec.beside:
-        app.print(started.id)
-    state = "is queued" if started.state == "queued" else "is running"
-    app.message(f"job {started.id} ({order.spec.name}) {state} on {head.name}: {_next_commands(started.id)}")
+    job, (state, _) = order.spec, submit(head, order, follow=False, program=submission)
+    if not job.beside:
+        app.print(job.id)
+    how = "is queued" if state == "queued" else "is running"
+    app.message(f"job {job.id} ({job.name}) {how} on {head.name}: {_next_commands(job.id)}")
 
 
 def attend(app: App, head: Head, order: Order, *, plain: bool, submission: NodeProgram | None = None) -> int:
@@ -117,36 +116,37 @@ def attend(app: App, head: Head, order: Order, *, plain: bool, submission: NodeP
     that failed, and the same errors as submit.
     """
     note_order(app, order)
+    job = order.spec.id
     with Interrupts() as interrupts:
-        started = _submit(head, order, submission)
+        state, program = _submit(head, order, submission)
         if interrupts.number:  # before the head confirmed the start
-            end_job(app, head, started.id)
-            app.message(f"interrupted: job {started.id} did not start, or was stopped at once")
+            end_job(app, head, job)
+            app.message(f"interrupted: job {job} did not start, or was stopped at once")
             return STOPPED
         display = JobDisplay(app, order.spec, plain=plain, head=head.name)
-        attendance = _Attendance(app, head, started.id, display, interrupts)
+        attendance = _Attendance(app, head, job, display, interrupts)
         try:
-            result = attendance.follow(started.program, queued=started.state == "queued")
+            result = attendance.follow(program, queued=state == "queued")
         except OSError:  # of stdout, such as a closed pipe or a full disk
-            app.message(_still_running(started.id))
+            app.message(_still_running(job))
             raise
         finally:
             attendance.close()
             display.close()
     if result is None:
-        app.message(_still_running(started.id))
+        app.message(_still_running(job))
         return STOPPED
-    note_end(app, started.id)
+    note_end(app, job)
     if result.state == "done":
         warned = ", but see the warning above" if display.warnings else ""
-        app.message(f"job {started.id}: done{warned}", style="yellow" if warned else "green")
+        app.message(f"job {job}: done{warned}", style="yellow" if warned else "green")
     if not app.copies_results:
-        report_results(app, order.spec, attendance.files, hosts=order.hosts)
+        report_results(app, order.spec, attendance.reader.files, hosts=order.hosts)
         if sys.stderr.isatty():  # to people
             shows = {"its curves": display.has_numbers, "its first error": result.culprit is not None}
             named = " and ".join(what for what, is_shown in shows.items() if is_shown)
-            app.message(f"cluster report {started.id} shows {named or 'its nodes and its timeline'}")
-    check_result(started.id, result)
+            app.message(f"cluster report {job} shows {named or 'its nodes and its timeline'}")
+    check_result(job, result)
     return 0
 
 
@@ -161,7 +161,7 @@ def report_results(app: App, job: JobSpec, files: Sequence[NewFiles], *, hosts: 
     app.show_command(command)
 
 
-def _submit(head: Head, order: Order, submission: NodeProgram | None) -> Started:
+def _submit(head: Head, order: Order, submission: NodeProgram | None) -> tuple[JobState, NodeProgram | None]:
     try:
         return submit(head, order, follow=True, program=submission)
     except KeyboardInterrupt:  # by the second signal: the head does not answer
@@ -177,7 +177,10 @@ class _NodesMissingError(Exception):
 
 
 class _Attendance:
-    """Follows a job, and replaces nodes that it loses. When the user interrupts, asks what to do."""
+    """Follows a job, and replaces nodes that it loses. When the user interrupts, asks what to do.
+
+    reader: that of the job's log, from the beginning or that of the last head.
+    """
 
     def __init__(self, app: App, head: Head, job: str, display: JobDisplay, interrupts: Interrupts) -> None:
         self._app = app
@@ -191,30 +194,26 @@ class _Attendance:
         self._use(head)
 
     def _use(self, head: Head) -> None:
-        self._head = head
-        self._follower = Follower(head, self._job, take=self._take, message=self._display.message, check=self._check)
+        self._head, self.reader = head, EventReader()
+        self._stream = LogStream(head, self._job, message=self._display.message, check=self._check)
 
     def close(self) -> None:
         """Closes the connections to new heads."""
         self._heads.close()
-
-    @property
-    def files(self) -> tuple[NewFiles, ...]:
-        """The job's new files, once it has ended."""
-        return self._follower.reader.files
 
     def follow(self, program: NodeProgram | None, *, queued: bool) -> JobResult | None:
         """Returns the job's result; None if the job is left running. Raises JobError if it ended with its head."""
         while True:
             try:
                 try:
-                    return self._follower.run(program)
+                    with closing(self._stream.lines(program)) as lines:
+                        return pass_on(lines, self.reader, self._take)
                 except _NodesMissingError:
                     self._replace_nodes()
                 except HeadGoneError as error:
                     self._replace_head(error)
             except KeyboardInterrupt:
-                if queued and self._follower.reader.state == "queued":
+                if queued and self.reader.state == "queued":
                     return end_job(self._app, self._head, self._job, message=self._display.message).result
                 choice = self._choose()
                 if choice == "leave":
@@ -247,10 +246,10 @@ class _Attendance:
         with self._display.paused(), self._interrupts.at_once():
             try:
                 found = next((one for one in ask_head(self._head) if one.id == self._job), None)
-                if found is not None and found.state == "waiting":
+                if found is not None and found.head_replaces:
+                    self._replace_at = None  # the job's log says when the head cannot
+                elif found is not None and found.state == "waiting":
                     replace_lost(self._app, found)
-            except HeadReplacesError:
-                self._replace_at = None  # the job's log says when the head cannot
             except ClusterError as error:
                 if self._warned_of != error.message:
                     self._warned_of = error.message

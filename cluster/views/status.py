@@ -315,7 +315,8 @@ def _render_job(job: HeadJob, *, now: datetime) -> str:
     warned = "".join(f"\n       warning: {text}" for text in job.record.warnings)
     took = f" for {render_took(job.record, now=now)}" if job.record.started_at is not None else ""
     if job.record.waiting_for:
-        took = f" for {', '.join(job.record.waiting_for)}, which cluster up replaces unless the head does"
+        replaces = "the head" if job.record.head_replaces else "cluster up"
+        took = f" for {', '.join(job.record.waiting_for)}, which {replaces} replaces"
     stall = f"\n       {job.record.stall.text}" if job.record.stall else ""
     return (
         f"{job.record.id} ({job.record.name}) {job.record.state}{took}{job.render_others()}{queued}; "

@@ -69,9 +69,7 @@ def _counts(line: bytes, wanted: LogWanted, processes: dict[int, Process]) -> bo
         return True
     if event.line is None or event.p is None:
         return bool(event.message or event.warnings)
-    process = processes.get(event.p)
-    is_of_role = not wanted.roles or (process is not None and process.role in wanted.roles)
-    return is_of_role and (not wanted.ranks or (process is not None and process.rank in wanted.ranks))
+    return wanted.takes_lines_of(processes.get(event.p))
 
 
 def find_processes(roles: Iterable[Process], attempts: int, lines: Iterable[bytes]) -> tuple[Process, ...]:

@@ -35,7 +35,7 @@ from node.supervisor.clients import Clients
 from node.supervisor.notifier import Notifier
 from node.supervisor.processes import LONGEST_LINE
 from node.tasks import Tasks
-from node.wire import Launch, Message, NotStarted, Replace, Reply, RunProgram, TakeStacks
+from node.wire import Launch, Message, NotStarted, Refusal, Replace, Reply, RunProgram, TakeStacks
 
 TURN_EVERY_S = 0.2
 RECORD_EVERY_S = 0.5
@@ -291,6 +291,7 @@ class Supervisor:
     async def wait_for_nodes(self) -> None:
         """Waits until all lost nodes are replaced. Raises OSError."""
         self.set_state("waiting")
+        self.record.head_replaces = bool(self.order.replace_command) and self.head not in self.record.waiting_for
         self.save(lasting=True)
         if self.is_leaving and not self.is_stopped:
             await self.leave()
@@ -300,7 +301,7 @@ class Supervisor:
         try:
             await self.replacement.wait()
         finally:
-            self.replacement = None
+            self.replacement, self.record.head_replaces = None, False
         self.record.nodes = self.order.hosts
 
     async def answer(self, message: Any) -> bytes | None:
@@ -308,10 +309,9 @@ class Supervisor:
         answer: Any = Reply()
         if isinstance(message, Launch | RunProgram):
             answer = await self.attempt.start_for(message)
-        elif isinstance(message, Replace) and self.replacement is not None:
-            answer = self.replacement.take(message.hosts)
         elif isinstance(message, Replace):
-            answer = Reply(error=restarts.find_refused(message.hosts, ()))
+            waiting = self.replacement
+            answer = Refusal("it does not wait for nodes") if waiting is None else waiting.take(message.hosts)
         elif isinstance(message, TakeStacks):
             answer = await take_stacks(self.attempt.processes, self.attempt.stalls, message)
         elif isinstance(message, Message):

@@ -3,11 +3,9 @@
 import re
 from datetime import datetime
 
-from msgspec import Struct
-
 from foundation.errors import UsageError
 from node.job.events import Event, EventReader
-from node.protocol import Process, Role
+from node.protocol import LogWanted, Process
 
 __all__ = ["Event", "EventReader", "Process", "Selection", "parse_since", "render_line"]
 SINCE_PATTERN = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(s|m|h|d)")
@@ -28,24 +26,17 @@ def render_line(event: Event, *, head: str = "node-0") -> str | None:
     return None
 
 
-class Selection(Struct, frozen=True, kw_only=True):
-    """Which lines of a log to show; an empty field selects all.
+class Selection(LogWanted, frozen=True, kw_only=True):
+    """Which lines of a log to show. since: seconds since the epoch."""
 
-    since: seconds since the epoch. The supervisor's own lines belong to every rank and role.
-    """
-
-    ranks: frozenset[int] = frozenset()
-    roles: frozenset[Role] = frozenset()
     since: float | None = None
 
     def takes(self, event: Event) -> bool:
-        """Whether an event is selected. A process without a known rank matches none of the selected ranks."""
+        """Whether an event is selected. The supervisor's own lines belong to every rank and role."""
         if self.since is not None and event.at < self.since:
             return False
-        process = event.process
-        if process is None or event.kind not in ("line", "bar"):
-            return True
-        return (not self.roles or process.role in self.roles) and (not self.ranks or process.rank in self.ranks)
+        is_output = event.process is not None and event.kind in ("line", "bar")
+        return not is_output or self.takes_lines_of(event.process)
 
 
 def parse_since(text: str, *, now: float) -> float:

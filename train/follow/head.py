@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from concurrent.futures import wait
 from contextlib import closing
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from msgspec import Struct
 
@@ -67,11 +67,16 @@ class Head:
             self._connection = None
             own.close()
 
-    def ask(self, *words: str, check: Check = never, timeout_s: float = ANSWER_TIMEOUT_S) -> bytes:
-        """The answer of jobs.py within timeout_s; b"" if no job has ever run. Raises ClusterError or a subclass."""
-        with closing(self.open(*words, check=check)) as program:
+    def ask(self, *words: str, given: Any = None, timeout_s: float = ANSWER_TIMEOUT_S) -> bytes:
+        """The answer of jobs.py within timeout_s; b"" if no job has ever run. Raises ClusterError or a subclass.
+
+        given: a message for its stdin.
+        """
+        with closing(self.open(*words)) as program:
+            if given is not None:
+                program.send_message(given)
             program.end_input()
-            line = program.answer(timeout_s=timeout_s, check=check)
+            line = program.answer(timeout_s=timeout_s)
         if find_first_key(line) == "error":
             raise self.failed(line, hint="cluster jobs")
         return line

@@ -5,6 +5,7 @@ The copy in S3 (node/supervisor/publish.py) outlives the cluster.
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, Literal, Optional
 
 from msgspec import Struct, structs, to_builtins
@@ -130,15 +131,10 @@ def read_jobs(line: bytes) -> tuple[tuple[JobRecord, ...], Mapping[str, Unhealth
 def merge_records(*sources: Iterable[JobRecord]) -> tuple[JobRecord, ...]:
     """All jobs, newest first, damaged records last. Of several records of a job, returns the first intact one."""
     found: dict[str, JobRecord] = {}
-    unknown: list[JobRecord] = []
-    for records in sources:
-        for record in records:
-            if record.id == UNKNOWN_ID:
-                unknown.append(record)
-            elif record.id not in found or found[record.id].is_damaged:
-                found[record.id] = record
-    known = sorted(found.values(), key=lambda record: (record.submitted_at, record.id), reverse=True)
-    return (*known, *unknown)
+    for record in chain(*sources):
+        if record.id not in found or found[record.id].is_damaged:
+            found[record.id] = record
+    return tuple(sorted(found.values(), key=lambda record: (record.submitted_at, record.id), reverse=True))
 
 
 def choose_job(records: Sequence[JobRecord], words: str | None) -> JobRecord:

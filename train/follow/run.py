@@ -2,12 +2,11 @@
 
 import json
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing
 
-from msgspec import Struct, to_builtins
+from msgspec import to_builtins
 
-from bootstrap.ssh.connections import on_all
 from bootstrap.ssh.node_program import CHECK_EVERY_S, AnswerError, Check, NodeProgram, never
 from foundation.decode import decode
 from foundation.errors import AwsError, ClusterError, ConnectError, JobError, NotFoundError, UsageError
@@ -23,7 +22,7 @@ from node.protocol import (
     find_first_key,
     shorten,
 )
-from node.wire import Remains, Reply, StopAnswer, Submitted
+from node.wire import Reply, StopAnswer, Submitted
 from train.follow.events import Event, EventReader
 from train.follow.head import SILENCE_S, Head
 
@@ -35,37 +34,25 @@ STOP_TIMEOUT_S = 60.0  # the supervisor searches all hosts, some of which may no
 STOPPED = 130
 
 
-class HeadReplacesError(ClusterError):
-    """The head itself is replacing the nodes of a job."""
-
-
-class Started(Struct, frozen=True, kw_only=True):
-    """A job that the head has accepted. program: sends its events, if requested."""
-
-    id: str
-    state: JobState
-    program: NodeProgram | None
-
-
 def submit(
     head: Head, order: Order, *, follow: bool, check: Check = never, program: NodeProgram | None = None
-) -> Started:
+) -> tuple[JobState, NodeProgram | None]:
     """Submits a job to the head. program: jobs.py's `submit`, which runs already, with the same `follow`.
 
-    If the connection breaks before the answer, the order is sent again; the head makes one job of both.
+    Returns the job's state and, with `follow`, the program that sends its events. If the connection breaks before the
+    answer, the order is sent again; the head makes one job of both.
     Raises ConnectError, ClusterError if another job runs and this one does not queue, and for the head's errors.
     """
-    job = order.spec.id
     program = program or head.open("submit", *(["--follow"] if follow else []))
     state: JobState | None = None
     try:
         state = _hand_over(program, order, check, head=head.name)
     except ConnectError as error:
-        return _submit_again(head, order, error, check)
+        return _submit_again(head, order, error, check), None
     finally:
         if state is None or not follow:
             program.close()
-    return Started(id=job, state=state, program=program if follow else None)
+    return state, program if follow else None
 
 
 def continue_job(head: Head, order: Order, log: bytes) -> JobState:
@@ -79,14 +66,9 @@ def check_order(head: Head, order: Order) -> str | None:
 
     Raises UsageError for a job that cannot run, ConnectError, ClusterError for the head's errors.
     """
-    with closing(head.open("check")) as program:
-        program.send_message(order)
-        line = program.answer(timeout_s=SUBMIT_TIMEOUT_S)
-    reply = head.read(line or b"{}", Submitted)
+    reply = head.read(head.ask("check", given=order, timeout_s=SUBMIT_TIMEOUT_S), Submitted)
     if reply.unrunnable is not None:
         raise UsageError(f"the job cannot run: {reply.unrunnable}")
-    if reply.error is not None:
-        raise ClusterError(f"{head.name} cannot check the job: {shorten(reply.error)}")
     return reply.script
 
 
@@ -133,19 +115,18 @@ def _hand_over(
     return reply.state
 
 
-def _submit_again(head: Head, order: Order, lost: ConnectError, check: Check) -> Started:
+def _submit_again(head: Head, order: Order, lost: ConnectError, check: Check) -> JobState:
     """Sends an order again after its answer was lost; the head may already have the job. Raises as submit."""
     job = order.spec.id
     head.drop()
     try:
         with closing(head.open("submit", check=check)) as program:
-            state = _hand_over(program, order, check, head=head.name, silence_s=SUBMIT_TIMEOUT_S)
+            return _hand_over(program, order, check, head=head.name, silence_s=SUBMIT_TIMEOUT_S)
     except (ConnectError, AwsError) as error:
         raise ConnectError(
             f"{lost.message}\n  and then: {error.message}\n  job {job} may or may not have started",
             hint="cluster jobs",
         ) from error
-    return Started(id=job, state=state, program=None)
 
 
 class LogStream:
@@ -262,31 +243,6 @@ class LogStream:
             time.sleep(CHECK_EVERY_S)
 
 
-class Follower:
-    """One job's events, each exactly once and in order. take: receives them; other arguments as in LogStream."""
-
-    def __init__(
-        self,
-        head: Head,
-        job: str,
-        *,
-        take: Callable[[Event], None],
-        message: Callable[[str], None],
-        check: Check = never,
-    ) -> None:
-        self.reader = EventReader()
-        self._stream = LogStream(head, job, message=message, check=check)
-        self._take = take
-
-    def run(self, program: NodeProgram | None = None) -> JobResult:
-        """Follows the job to its end. Raises, and can be called again, as LogStream.lines."""
-        with closing(self._stream.lines(program)) as lines:
-            result = pass_on(lines, self.reader, self._take)
-        if result is None:
-            raise AssertionError  # a stream that waits does not end by itself
-        return result
-
-
 def pass_on(lines: Iterable[bytes], reader: EventReader, take: Callable[[Event], None]) -> JobResult | None:
     """Passes the events of a log's lines to `take`, up to the result, which it returns; None without a result."""
     for line in lines:
@@ -298,39 +254,23 @@ def pass_on(lines: Iterable[bytes], reader: EventReader, take: Callable[[Event],
     return None
 
 
-def stop_job(head: Head, job: str, gone: Sequence[str] = ()) -> tuple[JobResult, bool]:
-    """Stops a job and waits until its processes have ended; returns its result, and whether it had ended before.
+def stop_job(head: Head, job: str, gone: Sequence[str] = ()) -> StopAnswer:
+    """Stops a job and waits until its processes have ended.
 
     gone: ids of instances that no longer run. Raises ConnectError, AnswerError, ClusterError.
     """
     line = head.ask("stop", job, *gone, timeout_s=STOP_TIMEOUT_S)
     if not line:
         raise NotFoundError(f"{head.name} has no job {job}", hint="cluster jobs")
-    reply = head.read(line, StopAnswer)
-    return reply.result, reply.already
+    return head.read(line, StopAnswer)
 
 
 def replace_nodes(head: Head, job: str, hosts: Sequence[JobHost]) -> tuple[str, ...]:
     """Hands new hosts to a job that waits for them; returns the names of those that it still waits for.
 
-    hosts: empty to ask for these names.
-
-    Raises ConnectError, AnswerError, ClusterError; HeadReplacesError without hosts while the head replaces the nodes
-    itself.
+    Raises ConnectError, AnswerError, ClusterError.
     """
-    with closing(head.open("replace", job)) as program:
-        program.send_message(hosts)
-        line = program.answer(timeout_s=STOP_TIMEOUT_S)
-    if find_first_key(line) == "error":
-        raise head.failed(line, hint="cluster jobs")
-    reply = head.read(line, Reply)
-    if reply.by_head and not hosts:
-        raise HeadReplacesError(
-            f"job {job} waits for {', '.join(reply.waiting_for)}, and the head is replacing "
-            f"{'it' if len(reply.waiting_for) == 1 else 'them'} itself",
-            hint=f"cluster logs -f {job}",
-        )
-    return reply.waiting_for
+    return head.read(head.ask("replace", job, given=hosts, timeout_s=STOP_TIMEOUT_S), Reply).waiting_for
 
 
 def check_result(job: str, result: JobResult) -> None:
@@ -344,22 +284,6 @@ def check_result(job: str, result: JobResult) -> None:
         raise JobError(f"job {job} failed: {result.error}{cause}{remains}", exit_code=result.exit_code or 1)
     if result.left:
         raise JobError(f"job {job} succeeded, but left processes behind{remains}", exit_code=1)
-
-
-def end_everywhere(ends: Mapping[str, Callable[[], str]]) -> Left:
-    """Ends a job's processes on nodes from this machine; returns those that may still run, by node.
-
-    ends: by the node's name, a function that ends them there and returns agent.py's output, or raises ClusterError.
-    """
-
-    def end(find: Callable[[], str]) -> list[tuple[int, str]]:
-        try:
-            return decode(find().encode() or b"{}", Remains).left
-        except (ClusterError, ValueError) as error:
-            return [(0, f"could not be searched: {error}")]
-
-    left = zip(ends, on_all([*ends.values()], end), strict=True)
-    return {node: found for node, found in left if found}
 
 
 def render_left(left: Left) -> str:

@@ -65,21 +65,17 @@ def logs(
     JOB is an id, the start of an id, or a name; for a name, it shows the newest job of that name. Without JOB, it shows
     the newest job.
     """
-    selection = Selection(
-        ranks=frozenset(ranks),
-        roles=frozenset(roles),
-        since=None if since is None else parse_since(since, now=time.time()),
-    )
+    after = None if since is None else parse_since(since, now=time.time())
+    wanted = Selection(roles=roles, ranks=ranks, tail=tail, since=after)
     with ExitStack() as stack:
         sources = stack.enter_context(open_jobs(app))
         record = sources.find_job(job)
         live = follow and not plain and not record.has_ended
-        wanted = LogWanted(roles=roles, ranks=ranks, tail=tail)
         if follow and not record.has_ended:
             again = f"cluster logs -f {record.id} follows the job, which continues"
             stack.enter_context(if_interrupted(f"{again}; cluster stop {record.id} stops it"))
         try:
-            with _open_sink(app, record, selection, live=live, as_json=as_json) as sink:
+            with _open_sink(app, record, wanted, live=live, as_json=as_json) as sink:
                 if live and tail is not None and record.state != "damaged":
                     # The view needs the state, which is in an earlier line.
                     sink.take(Event(kind="state", at=record.started_at or record.submitted_at, state=record.state))

@@ -13,7 +13,7 @@ from node.protocol import JobHost
 from node.setup import process_tree
 from node.supervisor import launching
 from node.supervisor.attempts import restarts
-from node.wire import Reply
+from node.wire import Refusal, Reply
 
 if TYPE_CHECKING:
     from node.supervisor.supervisor import Supervisor
@@ -33,7 +33,7 @@ class Replacement:
 
     async def wait(self) -> None:
         """Has the nodes replaced, or tells the user what will replace them. Returns once none is missing."""
-        if self._order.replace_command and self._job.head not in self._waiting_for:
+        if self._job.record.head_replaces:
             names, them = self._name_missing()
             self._message(f"waiting for {names}: the head replaces {them}")
             self._job.tasks.begin(self._run_command())
@@ -52,16 +52,11 @@ class Replacement:
     def _name_missing(self) -> tuple[str, str]:
         return ", ".join(self._waiting_for), "it" if len(self._waiting_for) == 1 else "them"
 
-    def take(self, hosts: tuple[JobHost, ...]) -> Reply:
-        """Uses new hosts for nodes that the job waits for. An empty list means that a client begins to replace them."""
-        if self._job.head in self._waiting_for:  # nobody ends it while the job's record is copied to S3
-            end = f"the job waits for the end of its head, {self._job.head}"
-            return Reply(error=f"{end}; then cluster up continues it on a new one (cluster stop ends the job)")
+    def take(self, hosts: tuple[JobHost, ...]) -> Reply | Refusal:
+        """Uses new hosts for nodes that the job waits for."""
         refusal = restarts.find_refused(hosts, self._waiting_for, [host.name for host in self._order.hosts[1:]])
         if refusal is not None:
-            return Reply(error=refusal, waiting_for=self._waiting_for)
-        if not hosts:
-            return Reply(waiting_for=self._waiting_for, by_head=self._child is not None)
+            return Refusal(refusal)
         restarts.replace_hosts(self._order, hosts)
         for host in hosts:
             self._message(f"{host.name} is there again: {host.instance_id or host.ip}")
@@ -78,8 +73,7 @@ class Replacement:
         order = self._order
         env = launching.environment(order)
         del env[process_tree.JOB_VARIABLE]  # it may still have work to do once the job continues
-        words = [*order.replace_command, order.spec.id, *self._waiting_for]
-        self._child = process_tree.start(words, env, job_folder.path(order.spec.id))
+        self._child = process_tree.start([*order.replace_command, order.spec.id], env, job_folder.path(order.spec.id))
         exited = children.watch(self._child)
         assert self._child.stdout is not None
         saying = self._job.tasks.begin(self._report_lines(self._child.stdout))
@@ -87,6 +81,8 @@ class Replacement:
         await asyncio.wait([saying], timeout=children.KILLED_S)
         self._child = None
         if self._waiting_for:
+            self._job.record.head_replaces = False
+            self._job.save()
             self._message(f"the head did not replace {', '.join(self._waiting_for)} (exit code {code})")
             self._report_missing()
             self._job.log.put(state="waiting")  # an attached `cluster train` then replaces them

@@ -115,8 +115,6 @@ def find_refused(hosts: Sequence[JobHost], waiting_for: Collection[str], present
 
     present: its other hosts but the head: one of them may have ended while the job waits, and been replaced, too.
     """
-    if not waiting_for:
-        return "the job does not wait for nodes"
     others = ", ".join(host.name for host in hosts if host.name not in waiting_for and host.name not in present)
     return f"the job does not wait for {others}, but for {', '.join(sorted(waiting_for))}" if others else None
 

@@ -4,20 +4,20 @@ from node.job.stacks import Location, Stack
 from node.supervisor.agents import wait_for
 from node.supervisor.processes import Processes
 from node.supervisor.stalls import Stalls
-from node.wire import Stacks, TakeStack, TakeStacks
+from node.wire import Refusal, Stacks, TakeStack, TakeStacks
 
 ANSWERS_S = 10.0  # more than py-spy needs on a busy node; less than the client waits
 UNANSWERED = Location(why=f"its node did not answer within {ANSWERS_S:.0f} s")
 
 
-async def take_stacks(processes: Processes, stalls: Stalls, wanted: TakeStacks) -> Stacks:
+async def take_stacks(processes: Processes, stalls: Stalls, wanted: TakeStacks) -> Stacks | Refusal:
     """Returns where the running processes are: all of them, or the worker of one rank."""
     chosen = [one for one in processes.of_job() if one.pid is not None and one.exit_code is None]
     chosen.sort(key=lambda one: (one.role != "worker", one.role, one.rank if one.rank is not None else one.number))
     if wanted.rank is not None:
         chosen = [one for one in chosen if one.role == "worker" and one.rank == wanted.rank]
     if not chosen:
-        return Stacks(error="none of its processes runs" if wanted.rank is None else f"no rank {wanted.rank} runs")
+        return Refusal("none of its processes runs" if wanted.rank is None else f"no rank {wanted.rank} runs")
     answers = []
     for process in chosen:
         whole, is_first = wanted.rank is not None, process is chosen[0]  # NCCL's answer is about the whole job

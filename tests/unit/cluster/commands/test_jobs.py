@@ -256,4 +256,4 @@ def test_a_job_that_waits_for_nodes_names_them() -> None:
     assert ("waiting" in lines[1], lines[3]) == (True, "    waiting for node-1")
     assert find_running([record]) is record
     shown = render_job_lines(HeadJob(record=record), now=NOW)[0]
-    assert " waiting for node-1, which cluster up replaces unless the head does; cluster logs -f " in shown
+    assert " waiting for node-1, which cluster up replaces; cluster logs -f " in shown

@@ -16,7 +16,7 @@ EPOCH = "1970-01-01T00:00:"
 
 
 def test_a_log_as_json(capsys: pytest.CaptureFixture[str]) -> None:
-    sink = JsonLines(App(config_path=Path("cluster.toml")), Selection(ranks=frozenset({1})))
+    sink = JsonLines(App(config_path=Path("cluster.toml")), Selection(ranks=(1,)))
     pass_on(LOG.splitlines(), EventReader(), sink.take)
     shown = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [item["kind"] for item in shown] == ["state", "state", "line", "message", "result"]

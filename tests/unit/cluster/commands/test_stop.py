@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,13 +11,15 @@ from cluster import jobs
 from cluster.app import App
 from cluster.commands import stop as stop_command
 from cluster.commands.stop import render_stopped_job, stop_job, stop_without_head
-from cluster.jobs import Stopped, require_ending
+from cluster.jobs import require_ending
 from cluster.nodes.ec2 import nodes_of
 from cluster.views.status import HeadJob
-from foundation.errors import ClusterError, UsageError
+from foundation.errors import ClusterError, ConnectError, UsageError
 from job_channels import FakeHead, channel, encode
 from job_records import make_document, make_record, make_running, make_state
+from node import wire
 from node.protocol import JobResult
+from node.wire import Remains, StopAnswer
 
 
 def test_the_stopped_processes_are_listed() -> None:
@@ -27,11 +30,11 @@ def test_the_stopped_processes_are_listed() -> None:
     ]
     one = make_record(1, state="running", roles=roles, nodes=[{"name": "node-0"}, {"name": "node-1"}])
     result = JobResult(state="stopped", exit_code=130, error=None, left={})
-    assert render_stopped_job(one, Stopped(result=result)) == (
+    assert render_stopped_job(one, StopAnswer(result=result)) == (
         "job 20261121-000000-abc (train_mnist) is stopped: scheduler on node-0, worker 0 on node-1\n"
         "no process of the job is left on node-0, node-1"
     )
-    assert render_stopped_job(one, Stopped(result=result, already=True)).endswith("had already ended: stopped")
+    assert render_stopped_job(one, StopAnswer(result=result, already=True)).endswith("had already ended: stopped")
 
 
 Left = dict[str, list[list[object]]]
@@ -110,12 +113,23 @@ def test_the_user_is_asked_before_nodes_end(
 def test_without_its_head_a_job_is_ended_on_all_nodes(
     app: App, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    left: Left = {}
-    monkeypatch.setattr(jobs, "end_from_here", lambda *_: left)
+    found = {"node-0": wire.encode(Remains()).decode(), "node-1": ""}
+
+    def get(name: str) -> SimpleNamespace:
+        if name not in found:
+            raise ConnectError("no route")
+        return SimpleNamespace(run=lambda *_, **__: SimpleNamespace(stdout=found[name]))
+
+    nodes, connections = SimpleNamespace(running=[*found], find_host=str), SimpleNamespace(get=get)
+    monkeypatch.setattr(jobs, "describe", lambda _: nodes)
+    source = SimpleNamespace(open_connections=lambda: nullcontext(connections))
+    monkeypatch.setattr(jobs, "source_of", lambda _: source)
     stop_without_head(app, "20261121-200000-abcdef", ClusterError("node-0 is stopped"))
     shown = capsys.readouterr()
     assert shown.out == "job 20261121-200000-abcdef: no process of the job is left on the running nodes\n"
     assert "from this machine" in shown.err
-    left["node-1"] = [[7, "python"]]
-    with pytest.raises(ClusterError, match=r"node-1: process 7 \(python\)"):
+    found["node-1"] = wire.encode(Remains(left=[(7, "python")])).decode()
+    nodes.running.append("node-2")
+    left = r"node-1: process 7 \(python\); node-2 could not be searched: no route"
+    with pytest.raises(ClusterError, match=left):
         stop_without_head(app, "20261121-200000-abcdef", ClusterError("node-0 is stopped"))

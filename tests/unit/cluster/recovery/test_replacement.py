@@ -1,6 +1,9 @@
-"""A job's nodes that do not answer are terminated."""
+"""A job's nodes that do not answer are terminated, and those that others replace are left to them."""
+
+from typing import Any
 
 import pytest
+from msgspec import structs
 
 from cluster.app import App
 from cluster.recovery import replacement
@@ -37,3 +40,17 @@ def test_nodes_that_do_not_answer(
     with pytest.raises(ClusterError, match=message):
         replacement.launch_for(app, JOB, {1: "i-1"})
     assert ended == expected
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"waiting_for": ("node-0", "node-1")}, "waits for node-0, node-1, its head, to end"),
+        ({"waiting_for": ("node-1",), "head_replaces": True}, "waits for node-1, and the head is replacing it itself"),
+    ],
+)
+def test_nodes_that_others_replace(app: App, monkeypatch: pytest.MonkeyPatch, values: Any, message: str) -> None:
+    """A head must not replace itself: it would launch one that nobody sets up."""
+    monkeypatch.setattr(replacement, "check_consent", lambda *_: None)
+    with pytest.raises(ClusterError, match=message):
+        replacement.replace_lost(app, structs.replace(JOB, **values))

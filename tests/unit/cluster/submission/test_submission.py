@@ -23,7 +23,7 @@ def test_a_submission_begins_before_its_order(*, is_same: bool, is_new: bool, as
     submission.begin(cast("Any", fake if is_same else other))
     head = replace(node(0), connection=cast("Any", fake), is_new=is_new)
     program = submission.take(fake.make(), head)
-    assert submit(fake.make(), make_order(), follow=True, program=program).id == "j1"
+    assert submit(fake.make(), make_order(), follow=True, program=program) == ("starting", program)
     assert [*fake.asked, *other.asked] == [["submit", "--follow"]] * asked
     early = (fake if is_same else other).channels[0]
     assert early.closed == (asked == 2)

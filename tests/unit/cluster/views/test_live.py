@@ -130,7 +130,7 @@ def test_bars_are_drawn_below_the_lines(terminal: Terminal, monkeypatch: pytest.
 
 
 def test_without_a_terminal_a_bar_is_shown_once_a_minute(capsys: pytest.CaptureFixture[str]) -> None:
-    with display(selection=Selection(ranks=frozenset({0}))) as shown:
+    with display(selection=Selection(ranks=(0,))) as shown:
         for second in range(150):
             for rank in (0, 1):
                 shown.take(bar(f"epochs\n{second}/150", rank, at=100.0 + second))

@@ -103,7 +103,7 @@ def test_a_waiting_job_keeps_its_place_and_gets_messages(job_host: LocalHead) ->
         wait_for_state(job_host, "waiting")
         [refused] = job_host.ask("submit", order=make_order(job_host, job=job_id(2)))
         assert (refused["refused"]["spec"]["id"], refused["refused"]["waiting_for"]) == (JOB, ["node-1"])
-        assert job_host.ask("message", JOB, "the lease ends in 10 minutes") == [{"job": JOB}]
+        assert job_host.ask("message", JOB, "the lease ends in 10 minutes") == [{"waiting_for": []}]
         job_host.ask("stop", JOB)
     lines = messages_in([json.loads(line) for line in job_host.events().splitlines()])
     assert "the lease ends in 10 minutes" in lines
@@ -148,7 +148,7 @@ def test_a_node_that_is_lost_without_notice_is_waited_for(job_host: LocalHead) -
     until((job_host.folder() / "notice" / "attempt-1.progress").exists)
     lose_node_1(job_host)
     assert wait_for_state(job_host, "waiting")["waiting_for"] == ["node-1"]
-    assert replace(job_host, NEW) == {"job": JOB}
+    assert replace(job_host, NEW) == {"waiting_for": []}
     assert job_host.result()["state"] == "done"
     first, _ = job_host.record()["attempts"]
     assert (first["reason"], first["lost"], first["lost_batches"]) == ("lost", ["node-1"], 5)
@@ -159,13 +159,12 @@ def test_while_the_heads_own_command_runs_nobody_else_replaces_the_node(job_host
     script = f"while [ ! -e {go} ]; do sleep 0.05; done; printf '%070000d'; printf '\\n90%%\\rno capacity\\n'; exit 3"
     submit(job_host, make_order(job_host, replace_command=["/bin/sh", "-c", script]))
     lose_node_1(job_host)
-    wait_for_state(job_host, "waiting")
-    assert replace(job_host) == {"job": JOB, "waiting_for": ["node-1"], "by_head": True}
+    assert wait_for_state(job_host, "waiting")["head_replaces"]
     go.touch()
     job_host.wait_for("`cluster up` replaces it")
     lines = messages_in([json.loads(line) for line in job_host.events().splitlines()])
     assert {"no capacity", "the head did not replace node-1 (exit code 3)"} <= set(lines)
-    assert replace(job_host) == {"job": JOB, "waiting_for": ["node-1"]}
+    assert not job_host.record()["head_replaces"]
     replace(job_host, NEW)
     assert job_host.result()["state"] == "done"
     assert replace(job_host, NEW) == job_host.ask("message", JOB, "words")[0] == {"error": f"job {JOB} has ended"}
@@ -178,9 +177,9 @@ def test_a_head_does_not_replace_itself(job_host: LocalHead) -> None:
         order = make_order(job_host, env=env, replace_command=["/bin/sh", "-c", "echo replaced"])
         order["hosts"][0]["instance_id"] = order["hosts"][1].pop("instance_id")
         submit(job_host, order)
-        assert wait_for_state(job_host, "waiting")["waiting_for"] == ["node-0"]
+        record = wait_for_state(job_host, "waiting")
+        assert (record["waiting_for"], record["head_replaces"]) == (["node-0"], False)
         job_host.wait_for("waiting for node-0: `cluster up` replaces it")
-        assert replace(job_host)["error"].startswith("the job waits for the end of its head, node-0; then cluster up")
         job_host.kill_supervisor()  # as by the end of the head
         assert job_host.ask("list")[0]["jobs"][0]["error"] == "node-0 was shut down"  # it has booted again
     assert "replaced" not in job_host.events()

@@ -102,8 +102,6 @@ def test_which_nodes_are_lost(ending: AttemptEnd, suspects: Any, left: Any, rebo
     ("names", "waiting_for", "refused"),
     [
         (("node-1", "node-3"), ("node-1",), None),
-        ((), ("node-1",), None),
-        (("node-1",), (), "the job does not wait for nodes"),
         (("node-0",), ("node-1",), "the job does not wait for node-0, but for node-1"),
         (("node-0", "node-1", "x"), ("node-1", "node-2"), "the job does not wait for node-0, x, but for node-1, n"),
     ],

@@ -13,7 +13,7 @@ from node.job.stacks import Location
 from node.supervisor.agents import HostAgent
 from node.supervisor.attempts import stacks
 from node.supervisor.processes import Processes
-from node.wire import Placed, Stacks, TakeStack, TakeStacks
+from node.wire import Placed, TakeStack, TakeStacks
 
 
 def test_two_requests_at_the_same_time_get_their_own_answers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -25,7 +25,7 @@ def test_two_requests_at_the_same_time_get_their_own_answers(monkeypatch: pytest
     process.pid = 7
     stalls = cast("Any", SimpleNamespace(complete=lambda _process, location: location))
 
-    async def ask_twice(child: "subprocess.Popen[bytes]") -> list[Stacks]:
+    async def ask_twice(child: "subprocess.Popen[bytes]") -> list[Any]:
         agent = process.agent = HostAgent(order.hosts[0], child, is_here=True)
 
         def put(message: TakeStack) -> None:

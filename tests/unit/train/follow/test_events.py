@@ -110,10 +110,10 @@ def test_a_line_names_its_process(event: Event, shown: str | None) -> None:
     ("selection", "taken"),
     [
         (Selection(), {"worker 0", "worker 1", "worker ?", "server 0", "setup", "message", "late"}),
-        (Selection(ranks=frozenset({0})), {"worker 0", "server 0", "message", "late"}),
-        (Selection(roles=frozenset({"worker"})), {"worker 0", "worker 1", "worker ?", "message", "late"}),
-        (Selection(roles=frozenset({"worker"}), ranks=frozenset({1})), {"worker 1", "message"}),
-        (Selection(roles=frozenset({"setup"})), {"setup", "message"}),
+        (Selection(ranks=(0,)), {"worker 0", "server 0", "message", "late"}),
+        (Selection(roles=("worker",)), {"worker 0", "worker 1", "worker ?", "message", "late"}),
+        (Selection(roles=("worker",), ranks=(1,)), {"worker 1", "message"}),
+        (Selection(roles=("setup",)), {"setup", "message"}),
         (Selection(since=150.0), {"late"}),
     ],
 )

@@ -46,10 +46,10 @@ GOOD: dict[str, Any] = {
 }
 LATER = {"of a later version": {"what": ["ever"]}}
 KEYS = (
-    "attempts beside cause code command cost_usd cwd ended_at env error exit_code files held_at id image job_number "
-    "kv_store launcher left library max_duration_s name nodes nodes_credentials on_node_loss output_url owner "
-    "packages pending processes project python scheduler script script_source selection servers setup stacks stall "
-    "started_at state subfolder submitted_at supervisor waiting_for warnings workers"
+    "attempts beside cause code command cost_usd cwd ended_at env error exit_code files head_replaces held_at id image "
+    "job_number kv_store launcher left library max_duration_s name nodes nodes_credentials on_node_loss output_url "
+    "owner packages pending processes project python scheduler script script_source selection servers setup stacks "
+    "stall started_at state subfolder submitted_at supervisor waiting_for warnings workers"
 )
 """The keys of a job in `cluster jobs --json`, without those that the command adds."""
 DEEP = "[" * 1_000_000 + "]" * 1_000_000

@@ -11,19 +11,12 @@ from foundation.decode import decode
 from foundation.errors import ClusterError, ConnectError, JobError, NotFoundError
 from job_channels import ALIVE, BROKEN, LOG, Channel, FakeHead, channel, encode, make_order
 from job_forms import make_record
-from node import wire
 from node.protocol import JobResult, LogWanted, Order, Process
 from node.wire import Submitted
 from train.follow import run
 from train.follow.events import Event, EventReader
 from train.follow.head import HeadGoneError
-from train.follow.run import (
-    Follower,
-    LogStream,
-    check_result,
-    end_everywhere,
-    submit,
-)
+from train.follow.run import LogStream, check_result, pass_on, submit
 
 ORDER = make_order(secrets={"K": "v"})
 NO_ANSWER = ConnectError("node-0: no answer on port 22", hint="cluster allow")
@@ -65,8 +58,7 @@ def breaks_off(answer: bytes) -> FakeHead:
 def test_a_job_whose_answer_was_lost_is_submitted_again() -> None:
     """Both requests create one job on the head."""
     fake = breaks_off(b'{"job":"j1","state":"running"}\n')
-    started = submit(fake.make(), ORDER, follow=True)
-    assert (started.id, started.state, started.program) == ("j1", "running", None)
+    assert submit(fake.make(), ORDER, follow=True) == ("running", None)
     assert fake.asked == [["submit", "--follow"], ["submit"]]
     assert [decode(each.got, Order) for each in fake.channels] == [ORDER, ORDER]
     assert all(each.closed for each in fake.channels)
@@ -79,16 +71,19 @@ def serve(words: Sequence[str], cut_at: int | None) -> Channel:
     return channel(message) if cut_at is None else channel(message[:cut_at], exit_code=BROKEN)
 
 
+def follow(stream: LogStream, take: Callable[[Event], None] = lambda _: None) -> JobResult | None:
+    return pass_on(stream.lines(), EventReader(), take)
+
+
 @given(cuts=st.lists(st.integers(min_value=0, max_value=len(LOG)), max_size=12))
 def test_no_event_is_lost_or_repeated_when_connections_break(cuts: list[int]) -> None:
     left = iter([*cuts, None])
     fake = FakeHead(lambda words: serve(words, next(left, None)))
     events: list[Event] = []
-    follower = Follower(fake.make(), "j1", take=events.append, message=lambda _: None)
+    stream = LogStream(fake.make(), "j1", message=lambda _: None)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run, "LONGEST_PAUSE_S", 0.0)
-        result = follower.run()
-    assert result.state == "done"
+        follow(stream, events.append)
     assert events == everything()
 
 
@@ -101,7 +96,7 @@ def test_each_problem_of_the_connection_is_reported_once() -> None:
         if not messages:
             fake.refuse.extend([NO_ANSWER] * 3)
 
-    Follower(fake.make(), "j1", take=take, message=messages.append).run()
+    follow(LogStream(fake.make(), "j1", message=messages.append), take)
     assert [words.partition(";")[0] for words in messages] == [
         "node-0 (10.0.0.1): the connection is lost, or jobs.py was killed",
         "node-0: no answer on port 22 (try: cluster allow)",
@@ -114,7 +109,7 @@ def test_a_head_that_does_not_come_back_in_time_is_given_up(monkeypatch: pytest.
     monkeypatch.setattr(run, "CLIENT_PATIENCE_S", -1.0)
     fake = FakeHead(lambda _: channel(exit_code=BROKEN))
     with pytest.raises(ConnectError, match="job j1 may still run") as caught:
-        Follower(fake.make(), "j1", take=lambda _: None, message=lambda _: None).run()
+        follow(LogStream(fake.make(), "j1", message=lambda _: None))
     assert caught.value.hint == "cluster logs -f j1"
 
 
@@ -124,7 +119,7 @@ def test_a_head_that_no_longer_runs_is_not_waited_for() -> None:
     head.open("warm")
     fake.refuse = [HeadGoneError("node-0 is terminated")]
     with pytest.raises(HeadGoneError):
-        Follower(head, "j1", take=lambda _: None, message=lambda _: None).run()
+        follow(LogStream(head, "j1", message=lambda _: None))
 
 
 def in_pieces(words: Sequence[str]) -> Channel:
@@ -141,11 +136,11 @@ def test_an_interrupted_follower_continues() -> None:
         if next(looks, False):
             raise KeyboardInterrupt
 
-    follower = Follower(fake.make(), "j1", take=events.append, message=pytest.fail, check=check)
+    stream, reader = LogStream(fake.make(), "j1", message=pytest.fail, check=check), EventReader()
     for _ in range(2):
         with pytest.raises(KeyboardInterrupt):
-            follower.run()
-    assert follower.run().state == "done"
+            pass_on(stream.lines(), reader, events.append)
+    pass_on(stream.lines(), reader, events.append)
     assert events == everything()
 
 
@@ -168,15 +163,14 @@ def test_a_wanted_part_of_a_log_is_asked_for_once() -> None:
     assert begun == [known]
     first, second = fake.asked
     assert decode(first[-1].encode(), LogWanted) == wanted
-    assert second[0:2] == ["follow", "j1"]
-    assert "--start" not in second
+    assert second == ["follow", "j1", second[2], "--no-wait"]
     assert int(second[2]) > start
 
 
 def test_a_job_unknown_to_the_head() -> None:
     fake = FakeHead(lambda _: channel(b'{"error":"there is no job j1"}\n'))
     with pytest.raises(NotFoundError, match="no job j1"):
-        Follower(fake.make(), "j1", take=lambda _: None, message=lambda _: None).run()
+        follow(LogStream(fake.make(), "j1", message=lambda _: None))
 
 
 def result(**values: object) -> JobResult:
@@ -198,17 +192,3 @@ def test_the_error_for_each_end_of_a_job(ended: JobResult, code: int, words: str
     with pytest.raises(JobError, match=words) as caught:
         check_result("j1", ended)
     assert caught.value.exit_code == code
-
-
-def test_nodes_that_cannot_be_searched_are_named() -> None:
-    def fails() -> str:
-        raise NO_ANSWER
-
-    def remaining(*left: tuple[int, str]) -> Callable[[], str]:
-        return lambda: wire.encode(wire.Remains(left=[*left])).decode()
-
-    ends = {"node-0": remaining(), "node-1": fails, "node-2": remaining((7, "python")), "node-3": lambda: ""}
-    assert end_everywhere(ends) == {
-        "node-1": [(0, "could not be searched: node-0: no answer on port 22")],
-        "node-2": [(7, "python")],
-    }
