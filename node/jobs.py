@@ -1,6 +1,6 @@
 """Manages the jobs of this cluster: runs on the head for the user's machine, over ssh.
 
-    jobs submit [--follow]           reads the order, one line, from stdin; for a job whose head was lost, then its log
+    jobs submit [--follow]           reads the order, one line, from stdin
     jobs check                       reads the order, and only checks it
     jobs follow ID OFFSET [--no-wait] [--start WANTED]   WANTED: protocol.LogWanted
     jobs list
@@ -33,10 +33,9 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
-from typing import IO, Any
+from typing import Any
 
 from foundation.decode import decode
 from foundation.file_lock import FileLock
@@ -53,7 +52,7 @@ from node.protocol import (
     Record,
 )
 from node.setup import process_tree, setup_env
-from node.supervisor import follow, job_log, recovery
+from node.supervisor import follow, recovery
 from node.wire import Message, Replace, Stop, StopAnswer, Submitted, TakeStacks, Watch
 
 SUBMIT_TIMEOUT_S = 60.0  # the longest wait for another submission
@@ -99,11 +98,7 @@ def submit_job(words: Sequence[str]) -> None:
             return
         order = decode(line, Order)
         os.makedirs(job_folder.root(), mode=0o700, exist_ok=True)
-        with tempfile.TemporaryFile(dir=job_folder.root()) as log:
-            if order.submitted_at is not None:
-                shutil.copyfileobj(sys.stdin.buffer, log)  # other submissions do not wait while it arrives
-                log.seek(0)
-            reply = submit(order, supervisor, log)
+        reply = submit(order, supervisor)
     answer(reply)
     if reply.job is not None and "--follow" in words:
         follow.Follower(reply.job, 0, 1).run(wait=True)
@@ -119,10 +114,10 @@ def check_job(_words: Sequence[str]) -> None:
     answer(Submitted(script=script, unrunnable=unrunnable))
 
 
-def submit(order: Order, supervisor: "subprocess.Popen[bytes]", log: IO[bytes]) -> Submitted:
+def submit(order: Order, supervisor: "subprocess.Popen[bytes]") -> Submitted:
     """Starts or queues the job of an order; returns the answer. Raises OSError.
 
-    supervisor: one that waits for an order. log: that of earlier attempts, on another head.
+    supervisor: one that waits for an order.
     """
     job = order.spec.id
     unrunnable = find_exceeded(order)
@@ -144,8 +139,6 @@ def submit(order: Order, supervisor: "subprocess.Popen[bytes]", log: IO[bytes]) 
         is_new = not os.path.exists(job_folder.path(job, "record.json"))
         os.makedirs(job_folder.path(job), mode=0o700, exist_ok=is_new)  # a killed submission may have left it
         try:
-            if order.submitted_at is not None:
-                job_log.restore(job, log)
             order.submitted_at = order.submitted_at or max(time.time(), newest + 0.001)
             hand_over(order, supervisor)
         except OSError as error:

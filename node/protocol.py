@@ -228,8 +228,7 @@ class Order(Struct, kw_only=True):
     authorities: certificates of the S3 endpoint's private CA, as PEM, for AWS_CA_BUNDLE; None if it has none.
     before: the ids of the jobs that the job waits for; jobs.py sets it.
     attempts: those so far of a job whose head was lost, and which continues on another one. submitted_at: when the
-    first head accepted it; for other jobs, jobs.py sets it. first_process: the number of the first process that starts,
-    after those in its log.
+    first head accepted it; for other jobs, jobs.py sets it.
     """
 
     spec: JobSpec
@@ -251,7 +250,6 @@ class Order(Struct, kw_only=True):
     before: tuple[str, ...] = ()
     attempts: "tuple[Attempt, ...]" = ()  # in quotes as a whole: Python 3.10 resolves no name within [...]
     submitted_at: Moment | None = None
-    first_process: ProcessNumber = 0
 
     @property
     def train(self) -> TrainSettings:

@@ -20,14 +20,13 @@ from cluster.recovery.consent import check_consent, note_order
 from cluster.recovery.replacement import launch_for
 from cluster.session import BOOT_TIMEOUT_S, ready_nodes
 from cluster.submission.preparation import Preparation
-from foundation.errors import ClusterError, NotFoundError
+from foundation.errors import ClusterError
 from foundation.thread_pool import run_in_thread
 from node.protocol import Attempt, Record
 from provision.model import ClusterState
 from provision.status import find_lease_end
-from train.follow.events import EventReader
-from train.follow.records import find_last_copy, open_s3_log, read_s3_records
-from train.follow.run import continue_job, render_left
+from train.follow.records import find_last_copy, read_s3_records
+from train.follow.run import render_left, submit
 from train.job.lost_nodes import (
     check_restarts,
     continue_order,
@@ -184,35 +183,12 @@ def order_again(app: App, job: Record, state: ClusterState, *, attempts: tuple[A
     app.override("train.cwd", train.cwd)
     command, nodes = job.spec.typed_command, nodes_of(app, state)
     prepared = Preparation(app, train, run_in_thread(lambda: nodes), command=command)
-    log = read_log(app, job)
     with ready_nodes(app, nodes, wait_s=BOOT_TIMEOUT_S, command=command) as (ready, script):
         planned = prepared.plan(train, ready, job_id=job.id, script=script)
-        order = continue_order(planned.order, job, attempts, first_process=find_first_process(log))
+        order = continue_order(planned.order, job, attempts)
         if have_files_changed(order.spec, job.spec):
             what = f"the files or the packages of job {job.id} have changed since it was started"
             app.warn(f"{what}: it continues with the present ones")
         note_order(app, order)
         with closing(head_of(app, ready)) as head:
-            continue_job(head, order, log)
-
-
-def read_log(app: App, job: Record) -> bytes:
-    """Returns the job's log in S3, without an incomplete last line; empty if it has none.
-
-    Raises ClusterError or a subclass.
-    """
-    try:
-        log = open_s3_log(str(app.config.data.s3_results), job.id, region=app.config.provision.region)
-        found = log.read(0, log.size)
-    except NotFoundError:
-        return b""
-    return found[: found.rfind(b"\n") + 1]
-
-
-def find_first_process(log: bytes) -> int:
-    """Returns the number for the next process, after those in a log. Pure."""
-    reader = EventReader()
-    for line in log.splitlines():
-        if b'"p"' in line:
-            reader.read(line)
-    return max(reader.processes, default=-1) + 1
+            submit(head, order, follow=False)

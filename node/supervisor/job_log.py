@@ -5,15 +5,15 @@ bounded: see Share.
 """
 
 import os
-import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Any
 
 from msgspec import to_builtins
 
 from foundation.decode import decode
 from node import job_folder, wire
+from node.job.events import EventReader
 from node.job.log_tail import lines_from_end, read_from
 from node.protocol import JobResult, LogLine
 
@@ -137,15 +137,31 @@ class Log:
         os.close(self._descriptor)
 
 
-def restore(job: str, log: IO[bytes]) -> None:
-    """Writes the log of a job's earlier attempts, on another head, without an incomplete last line. Raises OSError.
+def restore(job: str, url: str, env: Mapping[str, str]) -> int:
+    """Writes the log of a job's earlier attempts, on another head, from its copy, without an incomplete last line.
 
-    The job's folder must exist. Later attempts append to it.
+    The job's folder must exist. Later attempts append to it. url: that of the job in [data] results. env: variables
+    with the access to S3. Returns the number of the next process. Raises OSError, ValueError.
     """
+    from node.staging import s3  # noqa: PLC0415 - importing obstore takes 0.1 s
+
+    store, reader = s3.Store(env), EventReader()
+    found = store.find(f"{url}events")
     with open(job_folder.path(job, "events"), "w+b") as stream:
-        shutil.copyfileobj(log, stream)
+
+        def write(at: int, piece: memoryview) -> None:
+            stream.seek(at)
+            stream.write(piece)
+
+        if found is not None and found.size_bytes:
+            store.read_range(found, 0, found.size_bytes, write)
         stream.flush()
         _drop_incomplete(stream)
+        stream.seek(0)
+        for line in stream:
+            if b'"role": ' in line:
+                reader.read(line)
+    return max(reader.processes, default=-1) + 1
 
 
 def repair(job: str) -> JobResult | None:

@@ -16,6 +16,7 @@ from foundation.file_lock import FileLock
 from node import job_folder, protocol
 from node.protocol import Order, Record
 from node.setup import process_tree
+from node.supervisor import job_log
 from node.supervisor.supervisor import Supervisor
 
 LOCK_TIMEOUT_S = 5.0
@@ -47,7 +48,10 @@ def main() -> int:
 async def supervise(order: Order, record: Record) -> int:
     """Runs the job. Returns 1 if it cannot start."""
     try:
-        job = Supervisor(order, record)
+        first, url, env = 0, order.spec.output_url, {**order.env, **order.secrets}
+        if order.attempts and url:
+            first = job_log.restore(order.spec.id, url, env)
+        job = Supervisor(order, record, first)
         await job.open()
         job.log.reserve()
         job.save(lasting=True)

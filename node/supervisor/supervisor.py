@@ -43,9 +43,12 @@ COPY_S, LAST_COPY_S = 3.0, 30.0  # to S3: while followers of the job wait, and a
 
 
 class Supervisor:
-    """One job. record: the content for the disk. attempt: the current one, or the next one, which waits to start."""
+    """One job. record: the content for the disk. attempt: the current one, or the next one, which waits to start.
 
-    def __init__(self, order: Order, record: Record) -> None:
+    first_process: the number of the first process that starts, after those in the log.
+    """
+
+    def __init__(self, order: Order, record: Record, first_process: int = 0) -> None:
         self.order, self.record = order, record
         self.job = order.spec.id
         self.loop = asyncio.get_running_loop()
@@ -65,7 +68,7 @@ class Supervisor:
         self.unhealthy: dict[str, list[str]] = {}  # nodes of the current attempt, once it has failed, and the reasons
         self.ended = list(order.attempts)  # the attempts before the current one
         self.done: dict[str, int] | None = None  # the last batch that they have finished
-        self.attempt = RunningAttempt(len(self.ended) + 1, self, order.first_process)
+        self.attempt = RunningAttempt(len(self.ended) + 1, self, first_process)
 
     async def open(self) -> None:
         """Opens the socket. Raises OSError."""

@@ -55,12 +55,6 @@ def submit(
     return state, program if follow else None
 
 
-def continue_job(head: Head, order: Order, log: bytes) -> JobState:
-    """Continues a job whose head was lost, on a new head. log: of its attempts so far. Raises as submit."""
-    with closing(head.open("submit")) as program:
-        return _hand_over(program, order, never, head=head.name, silence_s=SUBMIT_TIMEOUT_S, log=log)
-
-
 def check_order(head: Head, order: Order) -> str | None:
     """Has the head check an order as for `submit`, but start nothing; returns the batch scheduler's script, if any.
 
@@ -73,15 +67,11 @@ def check_order(head: Head, order: Order) -> str | None:
 
 
 def _hand_over(
-    program: NodeProgram, order: Order, check: Check, *, head: str, silence_s: float = SILENCE_S, log: bytes = b""
+    program: NodeProgram, order: Order, check: Check, *, head: str, silence_s: float = SILENCE_S
 ) -> JobState:
-    """Sends the order and reads the answer. silence_s: how long that may take. Raises as submit.
-
-    log: sent after the order; see continue_job.
-    """
+    """Sends the order and reads the answer. silence_s: how long that may take. Raises as submit."""
     program.silence_s = silence_s
     program.send_message(order)
-    program.send(log)
     program.end_input()
     try:
         line = program.answer(timeout_s=silence_s, check=check)

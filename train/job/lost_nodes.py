@@ -147,14 +147,13 @@ def restore_config(config: TrainConfig, spec: JobSpec) -> tuple[TrainConfig, tup
     return check(TrainConfig, table, source=f"the record of job {spec.id}"), (warning,) if lost else ()
 
 
-def continue_order(planned: Order, record: Record, attempts: tuple[Attempt, ...], *, first_process: int) -> Order:
-    """The order of a job that continues. planned: from plan_job with restore_config. first_process: see Order."""
+def continue_order(planned: Order, record: Record, attempts: tuple[Attempt, ...]) -> Order:
+    """The order of a job that continues. planned: from plan_job with restore_config."""
     return structs.replace(
         planned,
         spec=structs.replace(planned.spec, selection=record.spec.selection),
         attempts=attempts,
         submitted_at=record.submitted_at,
-        first_process=first_process,
     )
 
 

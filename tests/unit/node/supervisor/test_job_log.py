@@ -1,7 +1,7 @@
 """The log of a job is bounded, but has the end of every process's output."""
 
-import io
 import json
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,9 @@ import pytest
 
 from node import job_folder
 from node.supervisor import job_log
+from s3_server import S3Server, server, shared_server
+
+__all__ = ["server", "shared_server"]
 
 LIMIT, BURST, PER_S = 2000, 400, 10
 
@@ -66,8 +69,17 @@ def test_a_process_that_prints_too_much(now: list[float], events: Path) -> None:
 
 
 @pytest.mark.parametrize("end", [b"", b'{"t": 2.0, "p": 0, "li', b"damaged\n"])
-def test_the_log_of_earlier_attempts_is_restored_without_an_incomplete_line(events: Path, end: bytes) -> None:
-    whole = b'{"t": 1.0, "state": "starting"}\n'
-    job_log.restore("j", io.BytesIO(whole + end))
+def test_the_log_of_earlier_attempts_is_restored_without_an_incomplete_line(
+    events: Path, server: S3Server, end: bytes
+) -> None:
+    whole = b'{"t": 1.0, "p": 4, "role": "worker", "host": "node-0"}\n'
+    server.put("results", {"j/events": whole + end})
+    assert job_log.restore("j", "s3://results/j/", os.environ) == 5
     assert events.read_bytes() == whole + end * end.endswith(b"\n")
     assert job_log.repair("j") is None
+
+
+def test_a_lost_head_may_have_copied_no_log(events: Path, server: S3Server) -> None:
+    server.put("results", {"j/record.json": b"{}"})
+    assert job_log.restore("j", "s3://results/j/", os.environ) == 0
+    assert events.read_bytes() == b""
