@@ -76,7 +76,6 @@ class Preparation:
             credentials=render_access(access, self._scope),
             queue=config.queue,
             framework=config.bootstrap.framework,
-            mxnet=config.bootstrap.mxnet,
             program=read_program(
                 train.script, command=self._command, project_dir=app.job_dir, subfolder=train.subfolder
             ),

@@ -9,7 +9,6 @@ from msgspec.structs import replace
 
 from bootstrap.apply import ReadyNode
 from bootstrap.container.prepare import LauncherUse, PreparedImage
-from bootstrap.environment.target import choose_mxnet
 from foundation.remote_command import HIDDEN
 from node.engines import ENGINES, find_engine
 from node.engines.engine import Framework
@@ -70,7 +69,6 @@ def plan_job(
     credentials: str = "",
     queue: QueueConfig | None = None,
     framework: Framework = "mxnet",
-    mxnet: str = "auto",
     program: str = "",
     survey: Survey | None = None,
     hidden: Mapping[str, tuple[str, ...]] | None = None,
@@ -82,7 +80,7 @@ def plan_job(
     """Plans a job. script: its absolute path on the nodes; `command` replaces it. Pure.
 
     nodes: the head first. access: the job's access to S3; [train] env overrides its variables. credentials: a line
-    that describes the job's credentials. queue: [queue]. framework, mxnet: those of [bootstrap]. program: the text of
+    that describes the job's credentials. queue: [queue]. framework: that of [bootstrap]. program: the text of
     the user's own program, as far as it is known. survey: AWS's answers, if it was asked. hidden: by "env",
     "env_server" and "env_worker", the variables whose values are never shown. volumes, notify: see Order. prices: of
     instances by their ids, in US dollars per hour, as far as they are known.
@@ -106,10 +104,7 @@ def plan_job(
     placement = _place(config, nodes)
     is_shipped = not command and script.startswith(f"{head.code_dir}/")
 
-    if framework != "mxnet" or mxnet == "installed":
-        library = head.library or framework
-    else:
-        library = choose_mxnet(head.facts, node=head.host.name) if mxnet == "auto" else mxnet
+    library = head.library or framework
     output_url = f"{data.results.rstrip('/')}/{job_id}/" if data.results else None
     args = name_prefix(config.args, output_url) if is_shipped else config.args
     words_of_program = command or args

@@ -39,6 +39,7 @@ def node(index: int, *, gpus: int = 0) -> ReadyNode:
         project_dir=None,
         setup=None,
         changed=False,
+        library="mxnet-cu112==1.9.1" if gpus else "mxnet==1.7.0.post2",
     )
 
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from bootstrap.apply import ReadyNode
 from foundation.errors import ConfigError
@@ -21,6 +22,9 @@ MISSING, EMPTY = Data(exists=False), Data(is_empty=True)
 def seen(data: Data | None, *, mode: str = "auto", **more: Any) -> dict[str, Any]:
     config = DataConfig(url="s3://bucket/x/", mode=mode)  # type: ignore[arg-type]
     return {"data": config, "survey": Survey(data=data), **more}
+
+
+WITHOUT_CUDA = [replace(one, library="mxnet==1.9.1") for one in gpus(1, 1)]
 
 
 @pytest.mark.parametrize(
@@ -53,7 +57,7 @@ def seen(data: Data | None, *, mode: str = "auto", **more: Any) -> dict[str, Any
         ({"workers": 4, "gpus": "none"}, gpus(1, 1), {}, None),
         ({"gpus": (0, 3)}, gpus(4, 2), {}, r"gpus = [0, 3]: node-1 has 2"),
         ({"gpus": (0,)}, cpus(2), {}, "node-0 has none, node-1 has none"),
-        ({"gpus": (0,)}, gpus(1, 1), {"mxnet": "mxnet==1.9.1"}, "mxnet==1.9.1 has no GPU support"),
+        ({"gpus": (0,)}, WITHOUT_CUDA, {}, "mxnet==1.9.1 has no GPU support"),
         ({}, gpus(1, 0), {}, "node-1 has no GPU, but other nodes have"),
         ({"hosts": ("node-1", "node-2")}, gpus(0, 1, 1), {}, None),
         # Files and variables.
@@ -92,7 +96,7 @@ def test_all_errors_are_reported_at_once() -> None:
     ("keys", "nodes", "more", "messages"),
     [
         ({}, cpus(2), {}, []),
-        ({}, gpus(1, 1), {"mxnet": "mxnet==1.9.1"}, ["mxnet==1.9.1 has no GPU support"]),
+        ({}, WITHOUT_CUDA, {}, ["mxnet==1.9.1 has no GPU support"]),
         ({"gc_type": "2bit", "gpus": (0,)}, gpus(1, 1), COMMAND, ["train.gc_type and train.gpus not passed on"]),
         # An error for this project's scripts is a warning for others, because it is unknown what they read.
         ({}, cpus(2), seen(MISSING, **COMMAND), ["there is no such bucket (cluster data put --create-bucket FOLDER"]),
