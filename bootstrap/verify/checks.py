@@ -120,7 +120,15 @@ class Probe:
     modules: tuple[tuple[str, str], ...] = ()
     order: Mapping[str, Any] = field(repr=False)
     timeout_s: float
-    to_checks: Callable[[ReadyNode, ProbeResult], tuple[Check, ...]]
+    to_checks: Callable[[ReadyNode, ProbeResult], tuple[Check, ...]] = lambda *_: ()
+
+    def find_checks(self, node: ReadyNode, result: ProbeResult) -> tuple[Check, ...]:
+        """The checks, and a failure if the program did not get to its end and they do not say so. Pure."""
+        checks = self.to_checks(node, result)
+        if result.exit_code == 0 or any(check.status != "ok" for check in checks):
+            return checks
+        ended = _failed(self.check, node.host.name, "program", f"it {result.ending}", cause=result.last_words)
+        return (*checks, ended)
 
 
 def compute_probes(framework: Framework, *, is_deep: bool = False) -> tuple[Probe, ...]:
@@ -131,9 +139,7 @@ def compute_probes(framework: Framework, *, is_deep: bool = False) -> tuple[Prob
     modules = (("compute", read_program("probes/compute.py")),)
     order, timeout_s = {"framework": framework, "is_deep": is_deep}, BURN_IN_TIMEOUT_S if is_deep else COMPUTE_TIMEOUT_S
     compute = Probe(check="compute", modules=modules, order=order, timeout_s=timeout_s, to_checks=check_compute)
-    burn_in = Probe(
-        check="measure", program="burn_in", order=order, timeout_s=BURN_IN_TIMEOUT_S, to_checks=lambda *_: ()
-    )
+    burn_in = Probe(check="measure", program="burn_in", order={}, timeout_s=timeout_s)
     return (*([compute] if framework != "none" else []), *([burn_in] if is_deep else []))
 
 
@@ -142,13 +148,12 @@ def joint_probes(
     *,
     port: int,
     interfaces: Mapping[str, str | None],
-    is_deep: bool = False,
-    kv_store: str = "dist_sync",
+    kv_store: str | None = None,
 ) -> dict[str, Probe]:
     """The probe with which each node, by name, takes part in one all_reduce of PyTorch, or measures MXNet's kv-store.
 
     port: a free port of the first node. interfaces: each node's network interface, by its name. PyTorch uses NCCL if
-    all nodes have a GPU and a PyTorch for GPUs, else Gloo. is_deep: it also measures rates. kv_store: its type.
+    all nodes have a GPU and a PyTorch for GPUs, else Gloo. kv_store: see nodes.verify.
     """
     is_mxnet = nodes[0].framework == "mxnet"
     is_nccl = all(node.facts.gpus and node.torch is not None and node.torch.has_cuda for node in nodes)
@@ -159,7 +164,6 @@ def joint_probes(
         "port": port,
         "backend": backend,
         "timeout_s": JOIN_TIMEOUT_S,
-        "is_deep": is_deep,
         "kv_store": kv_store,
     }
     program = "kv_store" if is_mxnet else "all_reduce"

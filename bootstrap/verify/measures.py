@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from bootstrap.verify.checks import EVERYWHERE, Check, Probe, ProbeResult
+from bootstrap.verify.checks import EVERYWHERE, Check
 from foundation.decode import convert
 
 ENOUGH, ENOUGH_COMPUTED = 0.6, 0.8
@@ -25,19 +25,8 @@ class _Line(Struct, frozen=True):
     skipped: str | None = None
 
 
-def find_measures(node: str, probe: Probe, result: ProbeResult) -> tuple[Check, ...]:
-    """What a probe has measured, if it was to, which `judge` compares; and a failure if it did not get to its end."""
-    if not probe.order.get("is_deep"):
-        return ()
-    checks = read_measures(node, result.messages)
-    if result.exit_code == 0:
-        return checks
-    subject, message, cause = f"program of {probe.check}", f"it {result.ending}", result.last_words
-    return (*checks, Check(node=node, check="measure", subject=subject, status="failed", result=message, cause=cause))
-
-
 def read_measures(node: str, messages: Iterable[Mapping[str, Any]]) -> tuple[Check, ...]:
-    """The measures among a program's messages."""
+    """The measures among a program's messages, which `judge` compares."""
     return tuple(_to_check(node, message) for message in messages if "measure" in message)
 
 

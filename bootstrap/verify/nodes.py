@@ -26,7 +26,7 @@ from bootstrap.verify.checks import (
     compute_probes,
     joint_probes,
 )
-from bootstrap.verify.measures import find_measures, judge
+from bootstrap.verify.measures import judge, read_measures
 from foundation.errors import ClusterError
 from foundation.progress import Event, Report
 
@@ -51,19 +51,18 @@ def verify(
     nodes: Sequence[ReadyNode],
     *,
     probes: Sequence[Probe] = (),
-    is_deep: bool = False,
-    kv_store: str = "dist_sync",
+    kv_store: str | None = None,
     report: Report,
 ) -> tuple[Check, ...]:
     """Checks all nodes: `probes` and the framework's own probes on each, the ports between them, and disks.
 
-    With PyTorch, all nodes on which it computes also add up a tensor together. is_deep: also measures them, with MXNet
-    by this type of kv_store.
+    With PyTorch, all nodes on which it computes also add up a tensor together. kv_store: the type of MXNet's with which
+    they are also measured; None: they are not.
 
     A node that stops answering is a failed check and does not delay the others. Returns the checks of the whole cluster
     first, then those of each node, in the order of `nodes`.
     """
-    probes = (*compute_probes(nodes[0].framework, is_deep=is_deep), *probes)
+    probes = (*compute_probes(nodes[0].framework, is_deep=kv_store is not None), *probes)
     with ExitStack() as stack:
 
         def begin(node: ReadyNode) -> _Talk:
@@ -82,17 +81,17 @@ def verify(
         ended = zip(names, (*begun, *finished), strict=True)
         checks = [check_connection(name, error) for name, error in ended if isinstance(error, ClusterError)]
         checks += _make_checks(talks, has_group=not all(node.host.spec for node in nodes))
-        if nodes[0].framework == "pytorch" or (nodes[0].framework == "mxnet" and is_deep):
+        if nodes[0].framework == "pytorch" or (nodes[0].framework == "mxnet" and kv_store):
             failed = {
                 check.node for check in checks if check.check in ("connection", "compute") and check.status != "ok"
             }
             left = [talk for talk in talks if talk.name not in failed]
-            checks += _run_together(left, is_deep=is_deep, kv_store=kv_store)
+            checks += _run_together(left, kv_store)
     checks = judge(checks, {node.host.name: (node.facts.cores, node.facts.gpus) for node in nodes})
     return sort_checks(checks, names=[node.host.name for node in nodes])
 
 
-def _run_together(talks: "Sequence[_Talk]", *, is_deep: bool, kv_store: str) -> list[Check]:
+def _run_together(talks: "Sequence[_Talk]", kv_store: str | None) -> list[Check]:
     """The checks of one all_reduce, or of MXNet's kv-store, over these nodes, whose own probes have ended."""
     if not talks:
         return []
@@ -101,8 +100,7 @@ def _run_together(talks: "Sequence[_Talk]", *, is_deep: bool, kv_store: str) -> 
         words = f"not checked: {head.name} cannot listen on {head.private_ip}"
         return [Check(node=head.name, check="all_reduce", subject="port", status="unchecked", result=words)]
     interfaces = {talk.name: talk.begun.interface for talk in talks}
-    nodes = [talk.node for talk in talks]
-    probes = joint_probes(nodes, port=port, interfaces=interfaces, is_deep=is_deep, kv_store=kv_store)
+    probes = joint_probes([talk.node for talk in talks], port=port, interfaces=interfaces, kv_store=kv_store)
 
     def run(talk: _Talk) -> tuple[Check, ...]:
         probe = probes[talk.name]
@@ -116,7 +114,7 @@ def _run_together(talks: "Sequence[_Talk]", *, is_deep: bool, kv_store: str) -> 
 
 def _find_checks(node: ReadyNode, probe: Probe, result: ProbeResult) -> tuple[Check, ...]:
     """A probe's own checks, and what it has measured."""
-    return (*probe.to_checks(node, result), *find_measures(node.host.name, probe, result))
+    return (*probe.find_checks(node, result), *read_measures(node.host.name, result.messages))
 
 
 def _make_checks(talks: "Sequence[_Talk]", *, has_group: bool) -> list[Check]:

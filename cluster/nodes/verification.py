@@ -23,11 +23,9 @@ MEASURING = (
 SHOWN = {"ok": "ok", "warning": "WARNING", "failed": "FAILED", "unchecked": "-"}
 
 
-def check_nodes(
-    app: App, nodes: Sequence[ReadyNode], *, is_deep: bool = False, kv_store: str = "dist_sync"
-) -> tuple[Check, ...]:
-    """Checks the nodes, the network between them, and S3. is_deep: also measures them; kv_store: see verify."""
-    data, s3 = app.config.data, None
+def check_nodes(app: App, nodes: Sequence[ReadyNode], *, kv_store: str | None = None) -> tuple[Check, ...]:
+    """Checks the nodes, the network between them, and S3. kv_store: see nodes.verify."""
+    data, is_deep, s3 = app.config.data, kv_store is not None, None
     if data.url is None or data.s3_url is not None:  # else it is on a volume
         s3 = plan_s3_check(
             data.s3_url or (data.s3_results if is_deep else None),
@@ -37,7 +35,7 @@ def check_nodes(
             is_deep=is_deep,
         )
     probes = [s3] if isinstance(s3, Probe) else []
-    checks = try_nodes(nodes, probes=probes, is_deep=is_deep, kv_store=kv_store, report=app.report)
+    checks = try_nodes(nodes, probes=probes, kv_store=kv_store, report=app.report)
     return (*checks, s3) if isinstance(s3, Check) else checks
 
 
@@ -46,7 +44,7 @@ def measure_nodes(app: App, nodes: Sequence[ReadyNode], *, kv_store: str = "dist
     with closing(head_of(app, nodes)) as head:
         check_idle(head)
         app.message(MEASURING)
-        checks = check_nodes(app, nodes, is_deep=True, kv_store=kv_store)
+        checks = check_nodes(app, nodes, kv_store=kv_store)
         check_idle(head)
     return checks
 

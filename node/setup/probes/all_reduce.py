@@ -2,7 +2,7 @@
 
 The environment's Python runs it at the same time on all nodes. Order, over stdin: {"rank": this node's, "interface":
 the name of its network interface or null, "nodes": the [name, address] of each rank, "port": a free port of rank 0,
-"backend": "gloo" or "nccl", "timeout_s": of each step, "is_deep": whether to measure rates}.
+"backend": "gloo" or "nccl", "timeout_s": of each step, "kv_store": null if no rates are to be measured}.
 It prints JSON lines: {"step": "import" | "store" | "join" | "group" | "reduce"} as it proceeds, then
 {"sum": ..., "expected": ...}, {"missing": names of the nodes that did not join}, or {"error": ...}. With rates also
 {"measure": ..., "value": ..., "unit": "GB/s"}: rank 0 those of all nodes, each rank that of its best pair of nodes.
@@ -115,7 +115,7 @@ def reduce_all(order):
     tensor = torch.full((1024,), float(rank + 1), device=device)
     distributed.all_reduce(tensor)
     report(sum=float(tensor.max()), expected=size * (size + 1) / 2.0)
-    if order["is_deep"] and size > 1:
+    if order["kv_store"] and size > 1:
         measure(distributed, lambda mib: torch.zeros(mib << 18, device=device), rank, size)
     store.set("done/%d" % rank, "yes")
     if rank == 0:  # its store must not end before the other ranks have finished

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from bootstrap.verify.checks import EVERYWHERE, Probe, ProbeResult, compute_probes
-from bootstrap.verify.measures import find_measures, judge, read_measures
+from bootstrap.verify.measures import judge, read_measures
+from local_nodes import local_node
 from node.setup.burn_in import read_dcgm
 from project import REPOSITORY
 
@@ -75,15 +76,14 @@ def test_a_measure_says_what_came_of_it(message: dict[str, Any], shown: tuple[st
 
 
 def test_a_program_that_does_not_get_to_its_end_is_a_failure() -> None:
-    result = ProbeResult(exit_code=None, stdout='{"measure": "disk write", "value": 1}\n', stderr="")
+    """Unless a check of its own says so."""
+    node, result = local_node(0, None), ProbeResult(exit_code=None, stdout="", stderr="")
     (probe,) = compute_probes("none", is_deep=True)
-    found = find_measures("node-0", probe, result)
-    assert [(check.subject, check.status) for check in found] == [
-        ("disk write", "ok"),
-        ("program of measure", "failed"),
-    ]
-    shallow = Probe(check="s3", modules=(), order={"is_deep": False}, timeout_s=1.0, to_checks=lambda *_: ())
-    assert find_measures("node-0", shallow, result) == ()
+    words = ("measure", "program", "failed", "it did not end in time and was killed")
+    (found,) = probe.find_checks(node, result)
+    assert (found.check, found.subject, found.status, found.result) == words
+    failed = Probe(check="s3", order={}, timeout_s=1.0, to_checks=lambda *_: (found,))
+    assert failed.find_checks(node, result) == (found,)
 
 
 def lines(capsys: pytest.CaptureFixture[str]) -> dict[str, dict[str, Any]]:
