@@ -33,7 +33,7 @@ class Watch:
         """Finds the clues since then, and sends them."""
         kills = count_oom_kills()
         new = None if kills is None or self._oom_kills is None else kills - self._oom_kills
-        send(Clues(choose_lines(await read_kernel_log(), self._since, new), new, is_full("/dev/shm")))  # noqa: S108
+        send(Clues(choose_lines(await read_kernel_log(), self._since), new, is_full("/dev/shm")))  # noqa: S108
 
 
 async def read_kernel_log(timeout_s: float = TIMEOUT_S) -> str:
@@ -48,16 +48,10 @@ async def read_kernel_log(timeout_s: float = TIMEOUT_S) -> str:
     return ""
 
 
-def choose_lines(log: str, since: float, oom_kills: int | None) -> tuple[str, ...]:
-    """Returns the lines of a kernel's log that may explain a failure. Pure.
-
-    since: seconds since the boot. oom_kills: how many of the newest lines about the OOM killer count; None for all.
-    """
-    matches = [match for line in log.splitlines() if (match := _LINE.match(line)) is not None]
-    lines = [match.string for match in matches if float(match[1]) >= since]
-    killed = [line for line in lines if "Killed process" in line]
-    old = killed if oom_kills == 0 else killed[: -(oom_kills or len(killed))]
-    return tuple(line[:LONGEST_LINE] for line in lines if line not in old)[-MOST_LINES:]
+def choose_lines(log: str, since: float) -> tuple[str, ...]:
+    """Returns the lines of a kernel's log that may explain a failure. since: seconds since the boot. Pure."""
+    matches = (match for line in log.splitlines() if (match := _LINE.match(line)) is not None)
+    return tuple(match.string[:LONGEST_LINE] for match in matches if float(match[1]) >= since)[-MOST_LINES:]
 
 
 def is_full(folder: str) -> bool:
