@@ -12,8 +12,7 @@ from cluster.commands import OrderedGroup
 from cluster.nodes import baking
 from cluster.views.layout import render_table
 from cluster.views.status import render_usd
-from foundation.errors import NotFoundError, UsageError
-from provision.config import NAME_PATTERN
+from foundation.errors import NotFoundError
 from provision.preflight.machines import describe_baked
 from provision.preflight.prices import SNAPSHOT, find_volume_price
 from provision.resources.image import delete_image
@@ -25,20 +24,17 @@ def image() -> None:
 
 
 @image.command("bake")
-@click.option("--name", metavar="NAME", help="Name of the image; default: one that the settings determine.")
 @click.option("-y", "--yes", is_flag=True, help="Launch the instance that costs money without asking.")
 @pass_app
-def bake(app: App, *, name: str | None, yes: bool) -> None:
+def bake(app: App, *, yes: bool) -> None:
     """Make an image of a node that is set up.
 
     It launches an instance for this alone, sets it up as `cluster up` does, removes keys, history, logs, addresses and
     credentials, makes the image and deletes the instance. If the image exists, it does nothing.
     """
-    if name is not None and not (len(name) > 2 and NAME_PATTERN.fullmatch(name)):
-        raise UsageError(f"--name {name}: must be 3 to 32 lower-case letters, digits and hyphens, a letter first")
     _enter(app, start_sandbox=True)
     check_inputs(app)
-    baking.bake(app, name=name, yes=yes)
+    baking.bake(app, yes=yes)
     app.message('the image is ready; next: [provision] ami = "baked", then cluster up', style="green")
 
 

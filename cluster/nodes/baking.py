@@ -18,7 +18,7 @@ from cluster.bring_up import up_in_a_region
 from cluster.containers import find_login, prepare_image
 from cluster.nodes.deletion import delete_cluster
 from cluster.session import describe, find_recipe, ready_nodes
-from foundation.errors import ClusterError, Interrupted
+from foundation.errors import Interrupted
 from foundation.remote_command import run_as_root
 from provision.apply import apply
 from provision.aws.clients import aws_errors
@@ -37,18 +37,15 @@ SETTINGS = {  # of the node, where they differ from cluster.toml; a spot instanc
 }
 
 
-def bake(app: App, *, name: str | None, yes: bool) -> None:
+def bake(app: App, *, yes: bool) -> None:
     """Makes an image unless it exists: asks, launches a node, deletes it, also after an error. Raises ClusterError."""
     cluster, config, clients = app.config.name, app.config.provision, app.clients
     with aws_errors("looking up the instance type"):
         facts = describe_types(clients.ec2, config, [config.instance_type])[config.instance_type]
     recipe = f"{find_words(facts)} {find_recipe(app)}"
     # The same settings give the same name, by which an interrupted bake is found.
-    name = name or f"{resource_name(cluster)}-{hashlib.sha256(recipe.encode()).hexdigest()[:12]}"
-    image = next(iter(describe_baked(clients.ec2, name)), None)
-    if image is not None and (image.cluster, image.recipe) != (cluster, recipe):
-        hint = "another --name" + (f"; cluster image rm {name}" if image.recipe else "")  # nobody else's is deleted
-        raise ClusterError(f"the account has an image {name}, which is not for these settings", hint=hint)
+    name = f"{resource_name(cluster)}-{hashlib.sha256(recipe.encode()).hexdigest()[:12]}"
+    exists = any(image.name == name for image in describe_baked(clients.ec2))
     own = {"name": bake_name(cluster), "train.script": shipped_scripts()[0], "volumes": []}
     own["provision.instance_profile"] = {"auto": "none"}.get(config.instance_profile, config.instance_profile)
     own["provision.ami"] = {"baked": "auto"}.get(config.ami, config.ami)
@@ -56,7 +53,7 @@ def bake(app: App, *, name: str | None, yes: bool) -> None:
     for key, value in {**SETTINGS, **own}.items():
         app.override(key, value)
     try:
-        made_of = None if image is not None else _set_up(app, yes=yes)
+        made_of = None if exists else _set_up(app, yes=yes)
         waits = [] if made_of is None else [WaitForStopped(instance_ids=(made_of,))]
         create = CreateImage(name=name, cluster=cluster, recipe=recipe, instance_id=made_of)
         owner = describe_caller(app.clients, config, ssh_from="").owner

@@ -190,12 +190,9 @@ def describe_images(clients: Clients, request: Request, types: Iterable[TypeFact
     return images
 
 
-def describe_baked(ec2: EC2Client, name: str | None = None) -> tuple[Image, ...]:
-    """Returns the baked images of this account and region, the newest first. Raises AwsError.
-
-    name: only the image of this name, also if it has no recipe.
-    """
-    wanted: FilterTypeDef = {"Name": "name", "Values": [name]} if name else {"Name": "tag-key", "Values": [TAG_BAKED]}
+def describe_baked(ec2: EC2Client) -> tuple[Image, ...]:
+    """Returns the baked images of this account and region, the newest first. Raises AwsError."""
+    wanted: FilterTypeDef = {"Name": "tag-key", "Values": [TAG_BAKED]}
     with aws_errors("looking for baked images"):  # of this account: anybody can publish one with such a tag
         pages = ec2.get_paginator("describe_images").paginate(Owners=["self"], Filters=[wanted])
         listed = [image for page in pages for image in page["Images"]]

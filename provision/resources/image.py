@@ -43,7 +43,7 @@ class CreateImage(Step):
                     raise
 
         def check() -> str | None:
-            states = (one.state for one in describe_baked(ec2, self.name))
+            states = (one.state for one in describe_baked(ec2) if one.name == self.name)
             return next((state for state in states if state != "pending"), None)
 
         state = poll(check, timeout_s=IMAGE_TIMEOUT_S)

@@ -73,7 +73,7 @@ def test_nodes_from_a_baked_image_install_nothing_and_have_no_secrets(
     project: Project, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     write(project)
-    made = project.run("image", "bake", "--name", "ready")
+    made = project.run("image", "bake")
     assert (made.stdout, "cluster train" in made.stderr) == ("", False)  # neither its node nor its receipt
     assert json.loads(project.run("status", "--json").stdout)["nodes"] == []
     [disk] = paths_of(project.directory).snapshots_dir.iterdir()
@@ -97,7 +97,8 @@ def test_nodes_from_a_baked_image_install_nothing_and_have_no_secrets(
     assert (seen.count("] 1\n"), seen.count("] before\n")) == (2, 4)
     assert len(set(re.findall(r"AAAA\S+", seen))) == 2  # each node has a key of its own
     assert project.run("train", "--", "printenv", "FROM_SETUP").stdout.count("kept value") == 2
-    project.run("image", "rm", "ready", "--yes")
+    [image] = json.loads(project.run("image", "ls", "--json").stdout)
+    project.run("image", "rm", image["name"], "--yes")
     assert project.run("image", "ls").stdout == "there are no baked images\n"
     assert "has no image for these settings" in project.run("up", "--nodes", "3", code=2).stderr
     until(lambda: not disk.exists(), "the disk of the deleted image is there")

@@ -90,13 +90,6 @@ def test_an_image_is_made_once_whenever_the_command_is_killed(world: World, stop
         make(world, stopped)
 
 
-def test_an_image_of_somebody_else_has_no_recipe(world: World, stopped: CreateImage) -> None:
-    """Before a node is launched, `bake` refuses its name: it would wait for hours for an image that is not its own."""
-    assert describe_baked(world.clients.ec2, "baked") == ()
-    world.clients.ec2.create_image(InstanceId=str(stopped.instance_id), Name="baked")
-    assert [image.recipe for image in describe_baked(world.clients.ec2, "baked")] == [""]
-
-
 def test_nodes_start_from_the_image_and_down_names_it(world: World, stopped: CreateImage) -> None:
     make(world, CreateImage(name="mine", cluster=NAME, recipe=RECIPE, instance_id=stopped.instance_id))
     assert world.down().images == ("mine",)
