@@ -6,14 +6,13 @@ from typing import Any
 import click
 
 from cluster.app import App, pass_app
-from cluster.jobs import JobSources, open_jobs
+from cluster.jobs import open_jobs
 from cluster.views.document import as_document, pick
-from foundation.errors import ClusterError, NotFoundError, UsageError
+from foundation.errors import NotFoundError, UsageError
 from node.job.stacks import Program, Stack, describe_unseen, list_findings, list_locations
 from node.protocol import JobSpec
 from node.wire import Stacks
-from train.follow.head import Head
-from train.follow.records import JobRecord, find_running
+from train.follow.records import find_running
 
 MOST_GROUPS = 50
 
@@ -35,24 +34,13 @@ def stacks(app: App, *, job: str | None, rank: int | None, native: bool, as_json
     if native and rank is None:
         raise UsageError("--native belongs to --rank", hint="cluster stacks --rank 0 --native")
     with open_jobs(app) as sources:
-        record, head = find_job(sources, job)
+        record = find_running(sources.find_records()) if job is None else sources.find_job(job)
+        if record is None or sources.head is None:
+            raise sources.why_not or NotFoundError("no job is running on this cluster", hint="cluster jobs")
         words = [] if rank is None else [str(rank), *(["native"] if native else [])]
-        found = head.read(head.ask("stacks", record.id, *words), Stacks).stacks
+        found = sources.head.read(sources.head.ask("stacks", record.id, *words), Stacks).stacks
     text = render_stacks(found, record.spec) if rank is None else "\n\n".join(render_rank(one) for one in found)
     app.show(text, stack_documents(found), as_json=as_json)
-
-
-def find_job(sources: JobSources, words: str | None) -> tuple[JobRecord, Head]:
-    """Returns a job that runs, and its head. Raises ClusterError or a subclass."""
-    record = find_running(sources.find_records()) if words is None else sources.find_job(words)
-    if record is None:
-        raise NotFoundError("no job is running on this cluster", hint="cluster jobs")
-    if record.has_ended:
-        shows = f"cluster jobs {record.id} shows them, if it hung"
-        raise ClusterError(f"job {record.id} has ended: it has no stacks any longer", hint=shows)
-    if sources.head is None or record.source != "head":
-        raise sources.why_not or ClusterError(f"job {record.id} does not run on this cluster's head")
-    return record, sources.head
 
 
 def render_stacks(stacks: Sequence[Stack], spec: JobSpec) -> str:
