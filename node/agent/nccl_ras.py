@@ -12,7 +12,6 @@ from collections.abc import Collection
 PORT = 28028
 TIMEOUT_S = 1.0
 GATHERS_S = 2  # NCCL's default is 5; processes that do not answer in time are missing
-TRIES = 3  # the kernel chooses one of the host's processes, which may be stopped
 MOST_BYTES = 1 << 16
 MOST_TROUBLES, LONGEST = 6, 400
 
@@ -26,18 +25,12 @@ def _ask(pids: Collection[int], port: int) -> tuple[str, ...]:
     import psutil  # noqa: PLC0415 - it takes 10 ms, and most jobs do not hang
 
     listening = (one for one in psutil.net_connections("tcp") if one.status == psutil.CONN_LISTEN)
-    is_ours = any(one.pid in pids and one.laddr and one.laddr.port == port for one in listening)
-    return _find_troubles_at(port) if is_ours else ()
-
-
-def _find_troubles_at(port: int) -> tuple[str, ...]:
-    reason = ""
-    for _ in range(TRIES):
-        try:
-            return find_troubles(_read_status(port))
-        except OSError as error:
-            reason = str(error)
-    return (f"its RAS service on port {port} does not answer: {reason}",)
+    if not any(one.pid in pids and one.laddr and one.laddr.port == port for one in listening):
+        return ()
+    try:
+        return find_troubles(_read_status(port))
+    except OSError as error:  # such as of a process that is stopped
+        return (f"its RAS service on port {port} does not answer: {error}",)
 
 
 def _read_status(port: int) -> str:

@@ -47,12 +47,11 @@ def test_troubles_are_limited() -> None:
 
 
 class Ras(socketserver.StreamRequestHandler):
-    silent = 0  # so many connections get no answer, as from a process that is stopped
+    is_silent = False  # as a process that is stopped
     status = SUMMARY + MISMATCH
 
     def handle(self) -> None:
-        if Ras.silent:
-            Ras.silent -= 1
+        if Ras.is_silent:
             self.rfile.read()
             return
         while line := self.rfile.readline():
@@ -75,11 +74,10 @@ def port() -> Iterator[int]:
         server.shutdown()
 
 
-@pytest.mark.parametrize(("silent", "status", "troubles"), [(0, HEALTHY, ()), (1, MISMATCH, (RANK_5,))])
+@pytest.mark.parametrize(("status", "troubles"), [(HEALTHY, ()), (MISMATCH, (RANK_5,))])
 def test_a_process_of_the_job_is_asked(
-    monkeypatch: pytest.MonkeyPatch, port: int, silent: int, status: str, troubles: tuple[str, ...]
+    monkeypatch: pytest.MonkeyPatch, port: int, status: str, troubles: tuple[str, ...]
 ) -> None:
-    monkeypatch.setattr(Ras, "silent", silent)
     monkeypatch.setattr(Ras, "status", SUMMARY + status)
     assert asyncio.run(ask({os.getpid()}, port)) == troubles
 
@@ -88,7 +86,7 @@ def test_another_jobs_service_is_not_asked(port: int) -> None:
     assert asyncio.run(ask({1}, port)) == ()
 
 
-def test_one_that_does_not_answer_is_named(port: int) -> None:
-    Ras.silent = 3
+def test_one_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch, port: int) -> None:
+    monkeypatch.setattr(Ras, "is_silent", True)
     (message,) = asyncio.run(ask({os.getpid()}, port))
     assert message == f"its RAS service on port {port} does not answer: timed out"
