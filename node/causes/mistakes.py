@@ -50,17 +50,13 @@ def read_mistakes() -> tuple[Mistake, ...]:
     )
 
 
-@cache
-def _needles() -> list[tuple[str, Mistake]]:
-    return [(needle, mistake) for mistake in read_mistakes() for needle in mistake.needles]
-
-
 def find_mistake(text: str) -> tuple[Mistake, dict[str, str]] | None:
     """The first mistake that a line shows, and the named groups for its advice; None for harmless lines."""
-    for needle, mistake in _needles():
-        groups = mistake.find_groups(text) if needle in text else None
-        if groups is not None:
-            return None if HARMLESS.search(text) else (mistake, groups)
+    for mistake in read_mistakes():
+        for needle in mistake.needles:
+            groups = mistake.find_groups(text) if needle in text else None
+            if groups is not None:
+                return None if HARMLESS.search(text) else (mistake, groups)
     return None
 
 
