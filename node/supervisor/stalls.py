@@ -211,8 +211,6 @@ class Stalls:
         now = time.monotonic()
         self._note_progress(now, self._job)
         self._finished.append((now, process))
-        if len(self._finished) == 1:
-            self._tasks.later(patience_s("ended", 0.0, self._limit_s), self._report_ended)
 
     @property
     def _progress_at(self) -> float:
@@ -308,7 +306,7 @@ class Stalls:
                 self._report("the job makes progress again", None)
             return
         reported, found = self._reported, self._describe(kind)
-        news = found if kind in ("stopped", "blocked") else kind or ""  # a program that polls is now here, now there
+        news = "; ".join(self._list_faults()) or kind or ""  # a program that polls is now here, now there
         is_news = reported is None or news != reported[2] or now >= reported[0] + reported[1]
         if self._limit_s is not None and quiet_s >= self._limit_s and self._train.on_stall != "report":
             self._keep(list_stacks(self._find_locations()))
@@ -316,7 +314,7 @@ class Stalls:
             self._end(f"no worker made progress for {limit} (stall_timeout): {found}")
         elif is_news and quiet_s >= patience_s(kind, self._pace_s, self._limit_s):
             self._reported = (now, REPORT_AGAIN_S if reported is None or news != reported[2] else 2 * reported[1], news)
-            explains = kind == "ended" or quiet_s < 2 * self._every_s
+            explains = quiet_s < 2 * self._every_s
             text = found if explains else f"no worker has made progress for {render_minutes(quiet_s)}: {found}"
             self._report(text, quiet_s)
             self._keep(list_stacks(self._find_locations()))
@@ -341,29 +339,17 @@ class Stalls:
         """Whether workers have ended, and no other has made progress since."""
         return bool(self._finished) and self._progress_at <= self._finished[-1][0]
 
-    def _report_ended(self) -> None:
-        """Tells the user that a worker has ended, while others run."""
-        now = time.monotonic()
-        if self._workers() and self._is_waiting():
-            self._weigh(now, now - self._progress_at)
-        elif self._workers() and self._reported is None:
-            self._report(self._describe_ended(), None)
-
     def _describe_ended(self) -> str:
-        """Describes the end of the first worker, and what the others do."""
+        """Describes the end of the first worker."""
         at, process = self._finished[0]
         others, ago = len(self._workers()), render_minutes(time.monotonic() - at)
-        who, has, runs = ("1 other", "has", "runs") if others == 1 else (f"{others} others", "have", "run")
-        does = f"{has} printed nothing since" if self._is_waiting() else f"still {runs}"
-        return f"{process.short_name} ended with exit code 0 {ago} ago; {who} {does}"
+        runs = "1 other runs" if others == 1 else f"{others} others run"
+        return f"{process.short_name} ended with exit code 0 {ago} ago, and {runs}"
 
     def _describe(self, kind: str | None) -> str:
         """The finding as text. kind: as in `_classify`."""
-        parts = [self._describe_stopped(process, stopped) for process, stopped in self._find_stopped()]
-        parts += [f"{self._blocked}; `cluster verify` tries their ports"] if self._blocked else []
-        if parts:
-            return "; ".join(parts)
-        if self._finished:
+        parts = self._list_faults()
+        if not parts and self._finished:
             parts.append(self._describe_ended())
         elif kind is None:
             several = len({process.host for process in self._running()}) > 1
@@ -371,6 +357,11 @@ class Stalls:
         is_kv_store = self._spec.servers > 0 and self._spec.is_synchronous
         parts += list_findings(self._find_locations(), most=MOST_LOCATIONS, is_kv_store=is_kv_store)
         return "; ".join(parts)
+
+    def _list_faults(self) -> list[str]:
+        """Describes what keeps the job from progress whatever its program does: stopped processes, lost connections."""
+        stopped = [self._describe_stopped(process, stopped) for process, stopped in self._find_stopped()]
+        return stopped + ([f"{self._blocked}; `cluster verify` tries their ports"] if self._blocked else [])
 
     def _describe_stopped(self, process: JobProcess, stopped: Sequence[PidAndCommand]) -> str:
         """Describes which process of a role is stopped, and how to resume it."""
