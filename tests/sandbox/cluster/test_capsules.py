@@ -12,13 +12,21 @@ from project import Project
 pytestmark = pytest.mark.sandbox
 
 TRAIN = """
-import argparse, os, random
+import argparse, os
+import mxnet as mx
 parser = argparse.ArgumentParser()
 parser.add_argument("--seed", type=int)
 parser.add_argument("--kv-store")
-draw = random.Random(parser.parse_args().seed)
+mx.random.seed(parser.parse_args().seed)
+data, net = mx.nd.random.normal(shape=(64, 8)), mx.gluon.nn.Dense(1)
+net.initialize(mx.init.Xavier())
+trainer = mx.gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 4})
 for epoch in range(5):
-    print("Epoch[%d] loss=%.9f" % (epoch, draw.random()), flush=True)
+    with mx.autograd.record():
+        loss = ((net(data) - data.sum(axis=1, keepdims=True)) ** 2).mean()
+    loss.backward()
+    trainer.step(64)
+    print("Epoch[%d] loss=%.9f" % (epoch, loss.asscalar()), flush=True)
 print("login with password=hunter2hunter2 as", os.environ["GREETING"])
 """
 SECRETS = (
