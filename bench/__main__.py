@@ -8,8 +8,8 @@ from pathlib import Path
 from bench.support.rounds import describe_machine
 
 BENCHMARKS = (
-    "startup", "train", "torch", "stragglers", "alarms", "sandbox", "provision", "distribute", "ready", "transfer",
-    "reading",
+    "startup", "train", "torch", "stragglers", "alarms", "stacks", "sandbox", "provision", "distribute", "ready",
+    "transfer", "reading",
 )  # fmt: skip
 RESULTS = Path(__file__).with_name("RESULTS.md")
 HEAD = "# Results\n\nWhat `make bench` showed last. Nothing here is asserted by a test.\n"

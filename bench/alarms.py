@@ -1,4 +1,4 @@
-"""Counts how often jobs that are slow, but do not hang, are reported as hanging. On two sandbox nodes.
+"""Counts how often jobs that are slow, but do not hang, are reported as hanging. Each kind on a cluster of its own.
 
     CLUSTER_BENCH_ROUNDS=2 python -m bench alarms    (default: 20 jobs of each kind)
 
@@ -11,6 +11,8 @@ import subprocess
 import tempfile
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from bench.support.command import CLUSTER
@@ -52,22 +54,27 @@ class SlowData(socketserver.BaseRequestHandler):
 
 def run() -> str:
     """Runs the benchmark and returns its section of RESULTS.md."""
+    server = socketserver.ThreadingTCPServer(("", 0), SlowData)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    with ThreadPoolExecutor(len(KINDS)) as pool:
+        found = dict(zip(KINDS, pool.map(partial(count_alarms, port=server.server_address[1]), KINDS), strict=True))
+    what = f"stall_timeout = {TIMEOUT_S} s; a worker is slow for {SLOW_S} s; 2 nodes; load {os.getloadavg()[0]:.1f}."
+    lines = ["## False alarms", "", what, "", "| a worker | jobs | reported as hanging |", "|---|---|---|"]
+    lines += [f"| {kind} | {ROUNDS} | {alarms} |" for kind, alarms in found.items()]
+    return "\n".join([*lines, "", "- all: `sudo python -m bench alarms`", ""])
+
+
+def count_alarms(kind: str, *, port: int) -> int:
+    """Runs the jobs of a kind, one after another. Returns how many are reported."""
     with tempfile.TemporaryDirectory(prefix="cluster-bench-") as folder:
         cluster = Cluster(Path(folder))
         (cluster.folder / "slow.py").write_text(SLOW)
         (cluster.folder / "slow.toml").write_text(f'stall_timeout = "{TIMEOUT_S}s"\n')
-        server = socketserver.ThreadingTCPServer(("", 0), SlowData)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
         try:
             cluster.run("up")
-            port = server.server_address[1]
-            found = {kind: [has_alarm(cluster, kind, port) for _ in range(ROUNDS)] for kind in KINDS}
+            return sum(has_alarm(cluster, kind, port) for _ in range(ROUNDS))
         finally:
             cluster.run("sandbox", "stop", "--yes")
-    what = f"stall_timeout = {TIMEOUT_S} s; a worker is slow for {SLOW_S} s; 2 nodes; load {os.getloadavg()[0]:.1f}."
-    lines = ["## False alarms", "", what, "", "| a worker | jobs | reported as hanging |", "|---|---|---|"]
-    lines += [f"| {kind} | {len(counts)} | {sum(counts)} |" for kind, counts in found.items()]
-    return "\n".join([*lines, "", "- all: `sudo python -m bench alarms`", ""])
 
 
 def has_alarm(cluster: Cluster, kind: str, port: int) -> bool:
