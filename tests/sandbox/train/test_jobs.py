@@ -162,6 +162,6 @@ def test_a_worker_is_killed_below_one_agent_on_each_node(nodes: Project, record_
             "waiting shell below launch": 1,
             "sleep below agent": 3,
         }
-        job.kill(job.worker_on("node-1", program="sleep"))
+        job.kill(job.process_on("node-1", program="sleep"))
         output = r"failed: worker on node-1 \(process \d+\) was killed by signal 9"
         check("worker killed", job, (137, output), record_property)

@@ -75,7 +75,7 @@ def test_the_shipped_script_trains_until_a_rank_is_killed(nodes: Project, record
             assert tree["agent below others"] == tree["torchrun below agent"] == 1, tree
             assert tree["waiting shell below torchrun"] == tree["python below agent"] == 1, tree
         record = next(record for record in records(nodes) if record["id"] == job.id)
-        job.kill(job.worker_on("node-1", program=record["python"]))
+        job.kill(job.process_on("node-1", program=record["python"]))
         killed = r"failed: (2 workers failed; first: )?worker 1 on node-1 \(process \d+\) was killed by signal 9"
         output = check("torchrun: a worker killed", job, (137, killed), record_property)
     assert "cause: killed by SIGKILL, and not by the kernel's OOM killer" in output

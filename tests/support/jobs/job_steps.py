@@ -168,12 +168,12 @@ class Running:
         cause(self.project, *words)
         self.struck_at = time.monotonic()
 
-    def worker_on(self, host: str, *, program: str) -> int:
-        """The pid of a worker's own process on a node: the child of the agent, which runs this program."""
+    def process_on(self, host: str, *, program: str, role: str = "worker") -> int:
+        """The pid of a role's own process on a node: the child of the agent, which runs this program."""
         for pid, env in processes_of(self.id).items():
-            words, role = command_line(pid), env.get("DMLC_ROLE", "worker" if "RANK" in env else None)
+            words, own = command_line(pid), env.get("DMLC_ROLE", "worker" if "RANK" in env else None)
             is_program = words[:1] == [program] and WAIT not in words
-            if is_program and role == "worker" and namespace_of(pid) == self.hosts[host].namespace:
+            if is_program and own == role and namespace_of(pid) == self.hosts[host].namespace:
                 return pid
         raise AssertionError(host)
 
