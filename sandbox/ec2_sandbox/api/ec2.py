@@ -217,6 +217,8 @@ class SandboxEC2Backend(EC2Backend):
 
     def attach_volume(self, volume_id: str, instance_id: str, device_path: str, *args: Any) -> VolumeAttachment:
         """Starts to attach a volume; the daemon completes it. Raises EC2ClientError."""
+        if not self.settings.fleet.has_disks:
+            raise EC2ClientError("UnsupportedOperation", "A sandbox that runs without root cannot attach volumes.")
         instance = cast("SandboxInstance", self.get_instance(instance_id))
         check_attachable(self.get_volume(volume_id), instance, device_path)
         attachment = cast("VolumeAttachment", super().attach_volume(volume_id, instance_id, device_path, *args))

@@ -105,7 +105,7 @@ def stop(caller: Caller, *, yes: bool) -> None:
         counts = ((nodes, "node"), (control.count_objects(caller.project_dir), "object"))
         content = " and ".join(f"{number} {what}{'s' * (number > 1)}" for number, what in counts if number)
         if content:
-            require(f"The sandbox has {content}. Delete them with it?", yes=False)
+            require(f"The sandbox has {content}. Delete it with its content?", yes=False)
     control.reset(caller.project_dir, report=caller.report)
     caller.forget(control.describe(caller.project_dir).id)
 
@@ -203,7 +203,7 @@ def install(caller: Caller, *, packages: tuple[str, ...]) -> None:
     rootless.become_root(caller.project_dir, report=caller.report)
     hosts = control.install(caller.project_dir, packages, report=caller.report)
     what = f"{', '.join(packages)}: installed on {hosts} hosts; hosts that start later install them when they boot"
-    click.echo(what, err=True)
+    caller.report(Event(kind="done", what=what))
 
 
 def _list_kinds() -> str:

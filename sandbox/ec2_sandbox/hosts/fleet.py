@@ -58,6 +58,9 @@ class HostSlot:
 class PhantomFleet:
     """Instances without hosts, for [sandbox] hosts = "none". Each enters its next state immediately."""
 
+    has_disks = True
+    """Whether volumes can be attached; without root, there are no loop devices for them."""
+
     def reconcile(self, backend: regions.Regions) -> None:
         """Advances each instance and volume by one step, without waiting."""
         with ec2.lock:
@@ -180,7 +183,7 @@ class Fleet(PhantomFleet):
         # As on EC2, the output of terminated instances is kept, because it shows why a boot failed.
         self._last_consoles: dict[str, str] = {}
         self._ca_pem = paths.ca_file.read_text()
-        self._is_machines_root = is_machines_root()
+        self.has_disks = self._is_machines_root = is_machines_root()
         self._layers = copy_system(paths.system_dir, as_own=not self._is_machines_root)
         self._links = find_links()
         self._outer_cgroup = cgroups.find_own()

@@ -116,7 +116,7 @@ def test_stop_asks_before_it_deletes_objects(running: Project) -> None:
     )
     running.run("sandbox", "shell", "--", sys.executable, "-c", python)
     refused = running.run("sandbox", "stop", code=2).stderr
-    assert "without a terminal, this needs --yes: The sandbox has 1 object. Delete them with it?" in refused
+    assert "without a terminal, this needs --yes: The sandbox has 1 object. Delete it with its content?" in refused
     assert running.run("sandbox", "status").stdout.startswith("running")
 
 
