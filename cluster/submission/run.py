@@ -25,12 +25,14 @@ from cluster.submission.submit import read_request, submit
 from cluster.views.layout import wrap
 from cluster.views.status import render_usd
 from cluster.views.terminal import escape_line, find_columns
-from foundation.errors import ClusterError, NotFoundError, UsageError
+from foundation.errors import ClusterError, ConfigError, NotFoundError, UsageError
 from provision.lease.terms import render_number
 from provision.plan import Plan
 from provision.resources.launch import LaunchNodes
 from provision.up import refuse_no_nodes
+from train.job.checks import find_results_problems
 from train.job.job_plan import new_job_id
+from train.job.survey import find_data
 
 USUAL_HOURS = 1.0
 
@@ -128,12 +130,21 @@ def _bring_up(app: App, choices: Choices, *, dry_run: bool) -> bool:
     try:
         with if_interrupted(LEFT_BY_UP):
             app.enter_cloud(start_sandbox=True)
+            _check_results(app)
             up_in_a_region(app, dry_run=dry_run, yes=choices.yes, keep_failed=False, agree=agree)
     except ClusterError as error:
         if choices.down and launches and not dry_run:
             _go_on_after(error, app, lambda: _delete(app, is_new=launches[0].is_first))
         raise
     return not plans[0]
+
+
+def _check_results(app: App) -> None:
+    """Raises ConfigError if the bucket of [data] results does not exist: before nodes cost money."""
+    config = app.config
+    found = find_data(app.clients, config.data.s3_results)
+    for problem in find_results_problems(found, config.data.results, config.train):
+        raise ConfigError(problem.message, hint=problem.hint)
 
 
 def ask_budget(app: App, question: str, usd: float) -> float:

@@ -254,9 +254,13 @@ def _do_not_share(job: ProposedJob) -> bool:
 
 def _results(job: ProposedJob) -> Iterator[Problem]:
     """Nothing creates the bucket later: what the job saves would stay on nodes, which end."""
-    is_elsewhere = any(key in job.config.env for key in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "S3_ENDPOINT"))
-    if job.survey.results is not None and not job.survey.results.exists and not is_elsewhere:
-        url = job.data.results
+    yield from find_results_problems(job.survey.results, job.data.results, job.config)
+
+
+def find_results_problems(found: Data | None, url: str | None, train: TrainConfig) -> Iterator[Problem]:
+    """The problems of [data] results, at url. found: its state; None if it is not known. Pure."""
+    is_elsewhere = any(key in train.env for key in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "S3_ENDPOINT"))
+    if found is not None and not found.exists and not is_elsewhere:
         yield Problem(
             f'data.results = "{url}": there is no such bucket', f"cluster data put --create-bucket FILE {url}"
         )

@@ -22,11 +22,12 @@ from cluster.submission.run import (
     run_job,
 )
 from cluster.views.status import HeadJob
-from foundation.errors import ClusterError, JobError, NotFoundError, UsageError
+from foundation.errors import ClusterError, ConfigError, JobError, NotFoundError, UsageError
 from provision.lease.lease_plan import Spending
 from provision.plan import Plan
 from provision.up import prepare_up
 from provision_world import World, make_config
+from train.job.survey import Data
 
 
 @pytest.mark.parametrize(
@@ -194,6 +195,15 @@ def test_what_is_refused_before_anything_happens(
         run_job(app, (), OPTIONS | options, choices, is_command=False)
     assert calls == []
     assert app.config.lease.budget == choices.budget_usd
+
+
+def test_a_missing_bucket_for_results(app: App, calls: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is found before anything is launched."""
+    app.override("data.results", "s3://bucket/x/")
+    monkeypatch.setattr(run, "find_data", lambda *_: Data(exists=False))
+    with pytest.raises(ConfigError, match=r'data\.results = "s3://bucket/x/": there is no such bucket'):
+        run_job(app, (), OPTIONS, YES, is_command=False)
+    assert calls == []
 
 
 @pytest.mark.parametrize(
