@@ -8,6 +8,8 @@ from contextlib import ExitStack, closing, contextmanager
 from types import FrameType
 from typing import Any, Literal, Self
 
+from msgspec.structs import replace
+
 from bootstrap.ssh.node_program import NodeProgram
 from cluster.app import App
 from cluster.jobs import ask_head, end_from_here, end_job, open_head
@@ -146,7 +148,7 @@ def attend(app: App, head: Head, order: Order, *, plain: bool, submission: NodeP
             shows = {"its curves": display.has_numbers, "its first error": result.culprit is not None}
             named = " and ".join(what for what, is_shown in shows.items() if is_shown)
             app.message(f"cluster report {job} shows {named or 'its nodes and its timeline'}")
-    check_result(job, result)
+    check_result(job, replace(result, cause=None) if result.cause in display.causes else result)
     return 0
 
 

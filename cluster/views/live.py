@@ -156,6 +156,11 @@ class JobDisplay:
             self._app.message(f"warning: {text}", style="yellow")
 
     @property
+    def causes(self) -> set[str]:
+        """See Advisor."""
+        return self._advisor.causes
+
+    @property
     def has_numbers(self) -> bool:
         """Whether a worker has reported numbers, such as its speed."""
         return any(rank.has_report for rank in self._progress.ranks)

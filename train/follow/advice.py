@@ -14,6 +14,8 @@ class Advisor:
         """advise_on_module: returns the advice for a missing module; None: that of mistakes.ini."""
         self._advise_on_module = advise_on_module
         self._given: set[str] = set()
+        self.causes: set[str] = set()
+        """What the head calls the causes of failures on which advice was given."""
         self._last_line = ""
 
     def take(self, event: Event) -> str | None:
@@ -26,6 +28,7 @@ class Advisor:
             return None
         mistake, groups = found
         self._given.add(mistake.advice)
+        self.causes.add(mistake.advice.format(**groups))
         if "module" in groups and self._advise_on_module is not None:
             return self._advise_on_module(groups["module"])
         return mistake.advice.format(**groups)
