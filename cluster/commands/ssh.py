@@ -1,10 +1,14 @@
 """`cluster ssh`, `forward`, `cp` and `ssh-config`: OpenSSH's programs, with the cluster's key and pinned host keys."""
 
 import os
+import posixpath
 import re
+import shlex
+import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 
 import click
 
@@ -20,7 +24,7 @@ from bootstrap.ssh.tunnel import LOCAL, check_free, explain_missing, keep_open, 
 from cluster.app import App, pass_app
 from cluster.completion import NODE, NODE_OR_FILE
 from cluster.session import describe_and_warn, source_of
-from foundation.errors import UsageError
+from foundation.errors import ClusterError, NotFoundError, UsageError
 
 _PORTS = re.compile(r"(?:([0-9]{1,5}):)?([0-9]{1,5})")
 _ON_NODE = re.compile(r"((?:[A-Za-z_][A-Za-z0-9_.-]*@)?[A-Za-z0-9][A-Za-z0-9._-]*(?::[0-9]{1,5})?):(.*)", re.DOTALL)
@@ -62,7 +66,7 @@ def forward(app: App, *, words: tuple[str, ...]) -> None:
 
     def show() -> None:
         app.print("\n".join(f"http://{LOCAL}:{here}/" for here in ports), wrapped=False)
-        app.message(f"forwarding from {host.name} until Ctrl-C")
+        app.message(f"forwarding from {host.name} until Ctrl-C{app.reach}")
 
     line = render_forward_command(host, ports, options=find_options(app, host))
     with suppress(KeyboardInterrupt):  # the usual end
@@ -99,10 +103,24 @@ def cp(app: App, *, sources: tuple[str, ...], target: str) -> None:
     NODE:PATH is a file or folder on a node; PATH is relative to the home folder there. This runs OpenSSH's scp.
     """
     name, there, to_node = read_paths(sources, target)
+    missing = [source for source in sources if to_node and not Path(source).exists()]
+    if missing:
+        raise NotFoundError(f"{missing[0]}: no such file or folder here", hint=f"ls {Path.cwd()} shows what is here")
     [host] = find_hosts(app, [name])
     given, wanted = (sources, there[0]) if to_node else (there, target)
-    options = find_options(app, host)
-    _run(app, render_scp_command(host, given, wanted, to_node=to_node, options=options))
+    line = render_scp_command(host, given, wanted, to_node=to_node, options=find_options(app, host))
+    app.close()
+    try:
+        code = subprocess.call(line)
+    except FileNotFoundError:
+        raise explain_missing(line[0]) from None
+    if code:
+        what = f"to {name}:{wanted}" if to_node else f"from {name}: {shlex.join(given)}"
+        folder = wanted if to_node else posixpath.dirname(given[0])
+        raise ClusterError(
+            f"scp could not copy {what} (its message is above)",
+            hint=f"to see what is there: cluster ssh {name} ls {shlex.quote(folder or '.')}",
+        )
 
 
 def read_paths(sources: Sequence[str], target: str) -> tuple[str, tuple[str, ...], bool]:
