@@ -152,6 +152,7 @@ _MEANINGS = {
     "Invalid value": 'text needs quotes, as in name = "demo"; the words true and false do not',
     "Cannot overwrite a value": "a key appears twice",
 }
+_TWICE = re.compile(r"Cannot declare \('(.*?)',\) twice")
 
 
 def _explain_toml(words: str) -> tuple[int | None, str]:
@@ -161,6 +162,7 @@ def _explain_toml(words: str) -> tuple[int | None, str]:
     """
     match = _POSITION.search(words)
     what = words if match is None else words.replace(match[0], "")
+    what = _TWICE.sub(r"[\1] is there twice: it can be there once, with all its keys", what)
     meaning = f" ({_MEANINGS[what]})" if what in _MEANINGS else ""
     return None if match is None else int(match[1]), f"not valid TOML: {what}{meaning}"
 

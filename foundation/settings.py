@@ -338,8 +338,7 @@ def suggest(name: str, known: Collection[str], elsewhere: Iterable[str]) -> str:
     """The end of the message for an unknown name: the nearest known name, or the table that has it."""
     nearest = [f'"{found}"' for found in difflib.get_close_matches(name, known, n=1)]
     likely = next(iter((*nearest, *elsewhere)), None)
-    suggestion = f"; did you mean {likely}?" if likely is not None else ""
-    return f"{suggestion} (known here: {', '.join(known)})"
+    return f" (known here: {', '.join(known)})" if likely is None else f"; did you mean {likely}?"
 
 
 def show_name(name: str) -> str:

@@ -122,7 +122,7 @@ def _suggest(words: Sequence[str], here: Path) -> str:
     if not words[0].endswith(".py") and "/" not in words[0]:
         return f"a command follows --: cluster train -- {shlex.join(words)}"
     known = [*(path.name for path in sorted(here.glob("*.py"))), *shipped_scripts()]
-    near = difflib.get_close_matches(words[0], known, n=1)
+    near = difflib.get_close_matches(words[0], known, n=1, cutoff=0.75)  # train.py is not train_mnist.py
     return f"cluster train {near[0]}" if near else f"one of: {', '.join(known)}"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from difflib import get_close_matches
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
@@ -48,7 +49,9 @@ def describe_types(ec2: EC2Client, config: ProvisionConfig, types: Sequence[str]
     found = list_types(ec2, types)
     for name in types:
         if name not in found:
-            wrong = type_error(config, name, f"{config.region} has no such instance type", hint=_HINT_TYPES)
+            near = get_close_matches(name, list_types(ec2, [f"{name.partition('.')[0]}.*"]), n=1)
+            meant = f'; did you mean "{near[0]}"?' if near else ""
+            wrong = type_error(config, name, f"{config.region} has no such instance type{meant}", hint=_HINT_TYPES)
             raise NotInRegionError(wrong.message, hint=wrong.hint)
     return {name: _facts(name, found[name]) for name in types}
 
