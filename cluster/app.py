@@ -121,6 +121,16 @@ class App:
         return self._clients[0]
 
     @property
+    def reach(self) -> str:
+        """The end of a message about a port here: a sandbox without root has a network of its own."""
+        if self.config.cloud == "sandbox":
+            from ec2_sandbox.hosts.system import is_machines_root  # noqa: PLC0415 - as in enter_cloud
+
+            if not is_machines_root():
+                return "; without root, only programs in `cluster sandbox shell` reach it"
+        return ""
+
+    @property
     def project_dir(self) -> Path:
         """The folder of cluster.toml."""
         return self.config_path.resolve().parent

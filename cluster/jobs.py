@@ -296,6 +296,9 @@ def warn_uncopied(app: App, job: HeadJob | None, *, yes: bool) -> None:
 
     yes: require_ending is not called. Raises ClusterError.
     """
+    if yes and job is not None and job.why is not None:
+        what = "files that only the nodes have, if there are any"
+        app.message(f"deleted without a copy: {what}: {job.why}", style="yellow")
     asks = not yes and _asks(app, job)
     copied = app.files.find_copied()
     uncopied = [record for record in (job.with_files if job is not None else ()) if record.id not in copied]
@@ -334,7 +337,7 @@ def _asks(app: App, job: HeadJob | None) -> bool:
 def render_interruption(job: HeadJob, *, now: datetime) -> str | None:
     """Describes what would be lost if the nodes ended now; None if nothing would be. Pure."""
     if job.why is not None:
-        return f"cannot tell whether a job is running: {job.why}"
+        return f"cannot tell whether a job is running, or has files that only the nodes have: {job.why}"
     queued = f"{count(job.queued, 'queued job')} would not run" if job.queued else None
     if job.record is None:
         return queued

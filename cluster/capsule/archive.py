@@ -77,7 +77,8 @@ def encode(value: Any) -> bytes:
 def open_capsule(path: Path) -> Iterator[tuple[Ingredients, Manifest, Path]]:
     """Unpacks a capsule to a temporary folder. Yields its content and the user's files' folder. Raises ClusterError."""
     if not path.is_file():
-        raise ClusterError(f"{path}: there is no such file", hint="cluster capsule, which writes one")
+        what = "is a folder, not a capsule" if path.is_dir() else "there is no such file"
+        raise ClusterError(f"{path}: {what}", hint="cluster capsule, which writes one")
     with TemporaryDirectory(prefix="cluster-capsule-") as temporary:
         folder = Path(temporary, "capsule")
         (folder / FILES).mkdir(parents=True)
@@ -88,7 +89,8 @@ def open_capsule(path: Path) -> Iterator[tuple[Ingredients, Manifest, Path]]:
             ingredients = decode((folder / CAPSULE).read_bytes(), Ingredients)
         except ERRORS as error:
             message = str(error).replace(f"{folder}/", "")
-            raise ClusterError(f"{path} is no capsule that cluster {PROGRAM} reads, or is damaged: {message}") from None
+            what = f"{path} is no capsule that cluster {PROGRAM} reads, or is damaged"
+            raise ClusterError(f"{what}: {message}", hint="cluster capsule, which writes one") from None
         ran, found = ingredients.spec.project, read_tree(folder / FILES)
         if found.files and found.digest != ran:
             problems.append(f"{FILES}: not what the job ran (SHA-256 {found.digest[:12]}, not {(ran or 'none')[:12]})")

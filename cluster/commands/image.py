@@ -47,7 +47,8 @@ def ls(app: App, *, as_json: bool) -> None:
     images = describe_baked(app.clients.ec2)
     price = find_volume_price(app.clients, SNAPSHOT) if images else None
     found = [{**to_builtins(one), "usd_per_month": price and round(price * one.root_size_gib, 2)} for one in images]
-    app.show(_render(found, note=app.price_note and f"{app.price_note}; "), found, as_json=as_json)
+    note = app.price_note and f"{app.price_note}; "
+    app.show(_render(found, note=note, columns=app.find_columns()), found, as_json=as_json)
 
 
 @image.command("rm")
@@ -70,11 +71,12 @@ def _enter(app: App, *, start_sandbox: bool = False) -> None:
     app.enter_cloud(start_sandbox=start_sandbox)
 
 
-def _render(found: Sequence[Mapping[str, Any]], *, note: str) -> str:
+def _render(found: Sequence[Mapping[str, Any]], *, note: str, columns: int | None) -> str:
     """Renders a table of the images in the JSON. Pure."""
     rows = [("NAME", "ID", "CLUSTER", "STATE", "MADE", "DISK", "MONTH")]
     for one in found:
         most = f"<= {render_usd(one['usd_per_month'])}"
         known = (one["name"], one["image_id"], one["cluster"], one["state"], (one["created_at"] or "-")[:10])
         rows.append((*known, f"{one['root_size_gib']} GiB", most))
-    return f"{render_table(rows)}\n({note}AWS bills the blocks in use)" if found else "there are no baked images"
+    table = render_table(rows, columns=columns, drop=("CLUSTER", "STATE", "MADE"))
+    return f"{table}\n({note}AWS bills the blocks in use)" if found else "there are no baked images"

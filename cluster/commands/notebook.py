@@ -108,7 +108,7 @@ def attach(app: App, nodes: Nodes, node: str, server: Server, *, opens: bool) ->
 
     def show() -> None:
         app.print(url, wrapped=False)
-        app.message(f"JupyterLab runs on {node}, and is forwarded until Ctrl-C")
+        app.message(f"JupyterLab runs on {node}, and is forwarded until Ctrl-C{app.reach}")
         if opens:
             open_page(page, url)
 

@@ -63,6 +63,6 @@ def _serve(app: App, *, job: str | None) -> None:
 
     server, url = make_server(render)
     app.print(url, wrapped=False)
-    app.message(f"serves the report of job {job_id} to this machine alone, until Ctrl-C")
+    app.message(f"serves the report of job {job_id} to this machine alone, until Ctrl-C{app.reach}")
     with server, if_interrupted(f"cluster watch --web {job_id} serves it again"):
         server.serve_forever()
