@@ -27,6 +27,7 @@ from node import job_folder
 from node.agent import work_folder
 from node.protocol import SAVED_AT, printable
 from node.staging import s3, words
+from node.staging.s3_store import Changed, Version
 
 EVERY_S = 10.0
 QUIET_S = 5.0
@@ -39,7 +40,6 @@ PLACE = work_folder.SAVED
 INCOMPLETE = ".incomplete"
 WRITES = os.O_WRONLY | os.O_RDWR
 File = tuple[int, int]  # device and inode
-Version = tuple[int, int]  # size and mtime_ns
 Copied = tuple[int, int, str]  # the version, and the object's ETag
 
 
@@ -181,7 +181,7 @@ class Outputs:
                 etag = self._store.put_file(entry.path, url, version)
             except FileNotFoundError:  # deleted or renamed meanwhile
                 continue
-            except s3.Changed:
+            except Changed:
                 left.append(entry.name)
                 continue
             except (OSError, ValueError) as error:  # ValueError: no object can have its name

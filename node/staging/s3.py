@@ -10,20 +10,18 @@ S3 verifies the SHA-256 of uploads. Ignores any proxy in the environment.
 
 from __future__ import annotations
 
-import os
 import re
 import ssl
-import threading
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import obstore
 from obstore.exceptions import BaseError
 
 from node import instance_credentials
-from node.staging.s3_store import find_reason, keep_keys, open_store
+from node.staging.s3_store import Source, Version, find_reason, keep_keys, open_store
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta
@@ -32,9 +30,9 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 RETRIES = 6  # by obstore; with its pauses, about six seconds
 CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S = 10, 120  # a request moves at most 16 MiB or ONE_PUT_BYTES
-# Larger files are sent in parts. `cluster data put` and `cluster down` remove parts that a killed program leaves.
+# Larger files are sent in parts. Those that a killed program leaves are removed by the rule of `put --create-bucket`.
 ONE_PUT_BYTES = 64 << 20
-PART_BYTES, PARTS_AT_ONCE, MAX_PARTS = 16 << 20, 4, 10000  # the last is S3's limit
+PART_BYTES, PARTS_AT_ONCE = 16 << 20, 4
 PIECE_BYTES = 1 << 20
 # Keeps reqwest from using the environment's proxy. This address is never contacted: all hosts are excluded.
 NO_PROXY: ClientConfig = {"proxy_url": "http://127.0.0.1:9", "proxy_excludes": "*,0.0.0.0/0,::/0"}
@@ -69,10 +67,6 @@ class StoreError(OSError):
         self.code = code
 
 
-class Changed(StoreError):
-    """The file changed while it was copied."""
-
-
 class NotFound(StoreError):
     """The object or the bucket does not exist."""
 
@@ -96,38 +90,27 @@ class Store:
         self._find_keys = _find_keys(env)
         self._stores: dict[str, S3Store] = {}
 
-    def put_file(self, path: str, url: str, version: tuple[int, int] | None = None) -> str:
+    def put_file(self, path: str, url: str, version: Version | None = None) -> str:
         """Writes a file's content to an object: all of it or nothing. Returns the object's ETag.
 
-        version: the file's size and mtime_ns. Raises Changed if it has another one at the end: then the object is as
-        before.
+        Raises s3_store.Changed if the file has another version at the end: then the object is as before.
         """
-        changed = threading.Event()
-
-        def read(file: BinaryIO) -> Iterator[bytes]:
-            while piece := file.read(PART_BYTES):
-                yield piece
-            status = os.fstat(file.fileno())
-            if version not in (None, (status.st_size, status.st_mtime_ns)):
-                changed.set()
-                raise Changed(path, code="Changed")
 
         def put(store: S3Store, key: str) -> str:
-            with open(path, "rb") as file:
-                size_bytes = os.fstat(file.fileno()).st_size
-                part_bytes = max(PART_BYTES, -(-size_bytes // MAX_PARTS))
-                if size_bytes <= ONE_PUT_BYTES:
-                    done = obstore.put(store, key, b"".join(read(file)), use_multipart=False)
-                else:
-                    done = obstore.put(store, key, read(file), chunk_size=part_bytes, max_concurrency=PARTS_AT_ONCE)
-                return done["e_tag"] or ""
+            with Source(path, version) as source:
+                try:
+                    return source.put(
+                        store,
+                        key,
+                        most_bytes=ONE_PUT_BYTES,
+                        part_bytes=PART_BYTES,
+                        parts_at_once=PARTS_AT_ONCE,
+                    )
+                except Exception:
+                    source.raise_error()
+                    raise
 
-        try:
-            return self._try(url, put)
-        except Exception:
-            if changed.is_set():
-                raise Changed(path, code="Changed") from None
-            raise
+        return self._try(url, put)
 
     def read_range(self, entry: Entry, begin: int, length: int, take: Callable[[int, memoryview], None]) -> None:
         """Reads a range of an object; take(offset, piece) receives the bytes, some perhaps more than once.

@@ -1,15 +1,95 @@
-"""Opens a bucket with obstore, on this machine and on the nodes."""
+"""Opens a bucket with obstore, and puts files there, on this machine and on the nodes."""
 
 from __future__ import annotations
 
+import io
+import os
 import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import obstore
 from obstore.store import S3Store
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, S3Config, S3Credential
+
+MIB = 1 << 20
+MAX_PARTS = 10000
+"""S3's limit: https://docs.aws.amazon.com/AmazonS3/latest/userguide/qfacts.html."""
+Version = tuple[int, int]
+"""The size and mtime_ns of a file."""
+
+
+class Changed(OSError):
+    """The file was changed while it was read."""
+
+
+class Source(io.FileIO):
+    """A file to put. version: a read fails if the file has another one at its end, so that no mixture is stored.
+
+    watch: called at each read, with the number of bytes that were read for the first time; may raise to stop.
+    """
+
+    def __init__(
+        self,
+        path: os.PathLike[str] | str,
+        version: Version | None = None,
+        watch: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        super().__init__(path)
+        self.size_bytes = os.fstat(self.fileno()).st_size
+        self._version, self._watch = version, watch
+        self._read_bytes = 0
+        self._error: BaseException | None = None
+
+    def put(self, store: S3Store, key: str, *, most_bytes: int, part_bytes: int, parts_at_once: int) -> str:
+        """Puts all of the file, or nothing. Returns the object's ETag. most_bytes: larger files are sent in parts.
+
+        part_bytes: see find_part_bytes. Raises obstore's errors, also if a read fails: then `raise_error` has the
+        reason.
+        """
+        in_parts = self.size_bytes > most_bytes
+        done = obstore.put(
+            store,
+            key,
+            self if in_parts else b"".join(iter(lambda: self.read(self.size_bytes + 1), b"")),
+            use_multipart=in_parts,
+            chunk_size=find_part_bytes(self.size_bytes, least=part_bytes),
+            max_concurrency=parts_at_once,
+        )
+        return done["e_tag"] or ""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """As in io.FileIO. Raises Changed, OSError, and what `watch` raises."""
+        try:
+            data = super().read(size) or b""
+            if self.tell() >= self.size_bytes or not data:
+                self._check_unchanged()
+            new = max(self.tell() - self._read_bytes, 0)
+            self._read_bytes += new
+            self._watch(new)
+        except BaseException as error:
+            self._error = error
+            raise
+        return data
+
+    def _check_unchanged(self) -> None:
+        after, at = os.fstat(self.fileno()), self.tell()
+        # Files in /proc have other sizes than they say.
+        if self._version not in (None, (after.st_size, after.st_mtime_ns)) or (self._version and at != after.st_size):
+            raise Changed(f"it was changed while it was read: {at} bytes of {self.size_bytes}")
+
+    def raise_error(self) -> None:
+        """Raises the error of a failed read, if there was one."""
+        if self._error is not None:
+            raise self._error
+
+
+def find_part_bytes(size_bytes: int, *, least: int) -> int:
+    """The part size for a file: `least`, or as many whole MiB as MAX_PARTS requires. Pure."""
+    wanted = -(-size_bytes // MAX_PARTS)
+    return max(least, -(-wanted // MIB) * MIB)
 
 
 def open_store(

@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
-from io import RawIOBase
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +24,7 @@ from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 from obstore.exceptions import BaseError, UnauthenticatedError
 
 from foundation.errors import ClusterError
-from node.staging.s3_store import keep_keys, open_store
+from node.staging.s3_store import Source, keep_keys, open_store
 from provision.aws.credentials import find_bundle, read_authorities, read_credentials
 from train.s3.errors import explain, explain_obstore
 from train.s3.url import S3Object, S3Url, explain_key
@@ -216,28 +215,28 @@ class Connection:
         found = self.list_objects(url, limit=1, exact=True)
         return found[0] if found and found[0].url == url else None
 
-    def put(self, url: S3Url, content: bytes | RawIOBase, *, part_bytes: int, parts_at_once: int) -> None:
+    def put(self, url: S3Url, source: Source, *, part_bytes: int, parts_at_once: int) -> None:
         """Puts an object; S3 verifies its SHA-256, or that of each part.
 
-        content: bytes, sent at once, or a file, sent in parts. Raises ClusterError or a subclass, and what reading the
+        part_bytes: larger files are sent in parts of this size. Raises ClusterError or a subclass, and what reading the
         file raises.
         """
         try:
-            obstore.put(
+            source.put(
                 self._store(url.bucket),
                 url.key,
-                content,
-                use_multipart=not isinstance(content, bytes),
-                chunk_size=part_bytes,
-                max_concurrency=parts_at_once,
+                most_bytes=part_bytes,
+                part_bytes=part_bytes,
+                parts_at_once=parts_at_once,
             )
         except (BaseError, OSError) as error:
+            source.raise_error()
             raise self._explain(error, "put_object", url) from error
 
     def get_range(self, url: S3Url, begin: int, length: int, *, etag: str) -> Iterator[memoryview]:
         """The blocks of a range, if the object has this ETag.
 
-        Raises BrokenReadError, perhaps after some blocks, ClusterError or another subclass.
+        obstore requests the rest again if the connection breaks. Raises ClusterError or a subclass.
         """
         if not is_plain(url.key):
             yield memoryview(self.read(url, Range=f"bytes={begin}-{begin + length - 1}", IfMatch=etag))

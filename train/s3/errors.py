@@ -37,10 +37,6 @@ class S3AccessDeniedError(AwsError):
     """The caller is known to S3 and lacks a permission."""
 
 
-class BrokenReadError(AwsError):
-    """The connection broke, or S3 did not answer as it should: another try may work."""
-
-
 class OwnBucketError(AwsError):
     """The bucket exists and belongs to this account."""
 
@@ -65,7 +61,7 @@ def explain_obstore(error: Exception, method: str, *, bucket: str, key: str) -> 
         return _explain_refusal(code[1], html.unescape(words[1]) if words else "", method, bucket, key)
     why = find_reason(text)
     what, hint = (f"S3 cannot be used: {why}", NOT_REACHED) if why else (text.partition("\n")[0], _WHO_AM_I)
-    return BrokenReadError(f"{S3Url(bucket=bucket, key=key)}: {what} ({method})", hint=hint)
+    return AwsError(f"{S3Url(bucket=bucket, key=key)}: {what} ({method})", hint=hint)
 
 
 def _explain_failure(error: Exception) -> AwsError:

@@ -5,31 +5,23 @@ local file is written under a temporary name, compared with a checksum that S3 k
 the next run copies the missing files; partial_file.py and run_journal.py remove what the interrupted run left.
 """
 
-import io
-import os
 import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 
 from foundation.errors import AwsError, ClusterError, CredentialsError, list_lines
 from foundation.thread_pool import Check, map_in_threads
+from node.staging.s3_store import MIB, Source
 from train.s3.connection import Connection
 from train.s3.content import RangeDigests, find_digests, verify_open
-from train.s3.errors import BrokenReadError
 from train.s3.partial_file import PartialFile, find_file_mode
 from train.s3.transfer_plan import Download, Upload
 
-MIB = 2**20
 PART_BYTES = 8 * MIB
 SMALL_BYTES = MIB // 2
-MAX_PARTS = 10000
-"""S3's limit: https://docs.aws.amazon.com/AmazonS3/latest/userguide/qfacts.html."""
-_TRIES = 3
 
 
 class Tier(Struct, frozen=True, kw_only=True):
@@ -69,12 +61,6 @@ class Progress:
 def is_in_parts(transfer: Upload | Download) -> bool:
     """Whether a file is sent in parts, which S3 keeps if the upload is killed. Pure."""
     return transfer.size_bytes > PART_BYTES
-
-
-def part_size(size_bytes: int) -> int:
-    """The part size for a file: PART_BYTES, or as many whole MiB as MAX_PARTS requires."""
-    least = -(-size_bytes // MAX_PARTS)
-    return max(PART_BYTES, -(-least // MIB) * MIB)
 
 
 def apply(
@@ -134,18 +120,13 @@ class _Job:
             self._progress.moved(size_bytes)
 
     def _put(self, upload: Upload, tier: Tier, check: Check) -> None:
-        with Source(upload.source, check, self._moved) as source:
-            content = source if source.size_bytes > PART_BYTES else source.read_all()
-            try:
-                self._connection.put(
-                    upload.destination,
-                    content,
-                    part_bytes=part_size(source.size_bytes),
-                    parts_at_once=tier.parts_at_once,
-                )
-            except Exception:
-                source.raise_error()
-                raise
+        def watch(size_bytes: int) -> None:
+            check()
+            self._moved(size_bytes)
+
+        status = upload.source.stat()
+        with Source(upload.source, (status.st_size, status.st_mtime_ns), watch) as source:
+            self._connection.put(upload.destination, source, part_bytes=PART_BYTES, parts_at_once=tier.parts_at_once)
 
     def _get(self, download: Download, tier: Tier, check: Check) -> None:
         file = PartialFile(download.destination, self._mode)
@@ -207,74 +188,17 @@ class _Job:
         self, download: Download, file: PartialFile, begin: int, check: Check, compared: RangeDigests | None
     ) -> bytes:
         length = min(PART_BYTES, download.size_bytes - begin)
-        for tries_left in reversed(range(_TRIES)):
-            at = begin
-            digest = compared and compared.begin()
-            try:
-                for block in self._connection.get_range(download.source, begin, length, etag=download.etag):
-                    check()
-                    file.write(block, at)
-                    if digest:
-                        digest.update(block)
-                    at += len(block)
-                if at != begin + length:
-                    raise BrokenReadError(f"S3 sent {at - begin} bytes instead of {length}")  # noqa: TRY301 - as others
-            except BrokenReadError:
-                if not tries_left:
-                    raise
-                time.sleep(0.5)
-                continue
-            self._moved(length)
-            break
+        at, digest = begin, compared and compared.begin()
+        for block in self._connection.get_range(download.source, begin, length, etag=download.etag):
+            check()
+            file.write(block, at)
+            if digest:
+                digest.update(block)
+            at += len(block)
+        if at != begin + length:
+            raise AwsError(f"S3 sent {at - begin} bytes instead of {length}")
+        self._moved(length)
         return digest.digest() if digest else b""
-
-
-class Source(io.FileIO):
-    """A local file to send. A read fails if the file changed since it was opened, so that no mixture is stored.
-
-    obstore hides the error of a failed read: `raise_error` raises it.
-    """
-
-    def __init__(self, path: Path, check: Check, moved: Callable[[int], None]) -> None:
-        """moved: called with the number of bytes that were read for the first time."""
-        super().__init__(path)
-        self._check = check
-        self._moved = moved
-        self._read_bytes = 0
-        self._before = os.fstat(self.fileno())
-        self._error: BaseException | None = None
-        self.size_bytes = self._before.st_size
-
-    def read_all(self) -> bytes:
-        """The whole content."""
-        return b"".join(iter(lambda: self.read(self.size_bytes + 1), b""))
-
-    def read(self, size: int | None = -1, /) -> bytes:
-        """As in io.FileIO. Raises ClusterError if the file was changed, StoppedError, OSError."""
-        try:
-            self._check()
-            data = super().read(size) or b""
-            if self.tell() >= self.size_bytes or not data:
-                self._check_unchanged()
-        except BaseException as error:
-            self._error = error
-            raise
-        if self.tell() > self._read_bytes:
-            self._moved(self.tell() - self._read_bytes)
-            self._read_bytes = self.tell()
-        return data
-
-    def _check_unchanged(self) -> None:
-        after = os.fstat(self.fileno())
-        at = self.tell()
-        # Files in /proc have other sizes than they say.
-        if (self._before.st_size, self._before.st_mtime_ns, at) != (after.st_size, after.st_mtime_ns, self.size_bytes):
-            raise ClusterError(f"it was changed while it was read: {at} bytes of {self.size_bytes}")
-
-    def raise_error(self) -> None:
-        """Raises the error of a failed read, if there was one."""
-        if self._error is not None:
-            raise self._error
 
 
 def _render_failure(transfer: Upload | Download, error: ClusterError | OSError) -> str:
