@@ -16,7 +16,7 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 
 from node.staging import cache, integrity, s3, words
 
-RANGE_BYTES, PIECE_BYTES = 16 << 20, 1 << 20
+RANGE_BYTES = 16 << 20
 CONNECTIONS, OBJECTS = 16, 8  # at once
 ATTEMPTS = 3  # for an object that arrives damaged
 REPORT_EVERY_S = 5.0
@@ -198,20 +198,28 @@ class LocalData:
 
     def _copy(self, entry: s3.Entry, file: int) -> None:
         """Writes an object to a file, and verifies it."""
-        seen = set[tuple[bytes, ...]]()
+        seen = set[bytes]()
         for _ in range(ATTEMPTS):
             begins = range(0, entry.size_bytes, RANGE_BYTES)
             list(self._ranges.map(lambda begin: self._copy_range(entry, file, begin), begins))
             check = integrity.find_check({"etag": entry.etag}, entry.size_bytes)
-            if check is not None and passes(check, file):
-                return
+            found = set[bytes]()
+            for digest in check.compute(file, self._go_on) if check is not None else ():
+                if check is not None and check.is_digest(digest):
+                    return
+                found.add(digest)
             # The ETag is useless if a KMS key encrypts the object, or if the guess of the part size is wrong, as is
             # assumed when the same bytes arrive twice.
-            if check is None or (self._store.is_encrypted(entry.url) if check.certain else check.found in seen):
+            if check is None or (self._store.is_encrypted(entry.url) if check.certain else found & seen):
                 self._unverified.append(entry.url)
                 return
-            seen.add(check.found)
+            seen |= found
         raise DataError(f"{entry.url} arrived damaged {ATTEMPTS} times: its checksum does not match")
+
+    def _go_on(self) -> None:
+        """Raises Stopped if the job has ended."""
+        if self._stopped.is_set():
+            raise Stopped
 
     def _copy_range(self, entry: s3.Entry, file: int, begin: int) -> None:
         def take(at: int, piece: memoryview) -> None:
@@ -221,8 +229,7 @@ class LocalData:
                 written = os.pwrite(file, piece, at)
                 piece, at = piece[written:], at + written
 
-        if self._stopped.is_set():
-            raise Stopped
+        self._go_on()
         try:
             self._store.read_range(entry, begin, min(RANGE_BYTES, entry.size_bytes - begin), take)
         except s3.StoreError as error:
@@ -230,13 +237,6 @@ class LocalData:
                 raise
             what = f"{entry.url} was overwritten while it was copied: start the job again"
             raise DataError(what) from None
-
-
-def passes(check: integrity.Check, file: int) -> bool:
-    """Whether an open file passes a check."""
-    for at in range(0, check.size_bytes, PIECE_BYTES):
-        check.feed(os.pread(file, PIECE_BYTES, at))
-    return check.matches()
 
 
 def explain(error: Exception) -> str:

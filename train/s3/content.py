@@ -1,12 +1,12 @@
 """Compares the content of local files with that of objects in S3, by the digests that S3 keeps."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from isal.isal_zlib import crc32, crc32_combine
+from isal.isal_zlib import crc32_combine
 
 from foundation.thread_pool import Check, map_in_threads
 from node.staging import integrity
@@ -18,9 +18,6 @@ Headers = Mapping[str, str]
 Transfer = TypeVar("Transfer", Upload, Download)
 COMPARED_AT_ONCE = 8
 """Files compared at once: some wait for S3, some for a disk."""
-_MIB = 2**20
-_HASHED_AT_ONCE = min(4, os.cpu_count() or 1)
-"""Parts of a large file hashed at once: one for each processor."""
 
 
 def _is_same(connection: Connection, path: Path, item: S3Object | Download, go_on: Check) -> bool:
@@ -50,49 +47,18 @@ def verify_open(
     """
     if headers is None:  # most ETags are MD5s, and the listing has them
         check = integrity.find_check({"ETag": etag}, size_bytes)
-        if check is not None and _matches(check, descriptor, go_on):
+        if check is not None and check.matches(descriptor, go_on):
             return True
         headers = find_headers()
     check = integrity.find_check(headers, size_bytes)
     if check is None:
         return None
     if not check.certain:
-        if _matches(check, descriptor, go_on):
+        if check.matches(descriptor, go_on):
             return True
         first = find_headers(part=1)
         check = integrity.find_check(first, size_bytes, part_bytes=int(first["content-length"]))
-    return None if check is None else _matches(check, descriptor, go_on)
-
-
-def _matches(check: integrity.Check, descriptor: int, go_on: Check) -> bool:
-    """Whether the file's content passes the check. Raises OSError, and what go_on raises."""
-    part_bytes = check.part_bytes
-    if part_bytes is None:
-        for block in _read(descriptor, 0, check.size_bytes, go_on):
-            check.feed(block)
-        return check.matches()
-
-    def hash_part(begin: int, _stop: Check) -> bytes:
-        digest = integrity.new_digest(check.algorithm)
-        for block in _read(descriptor, begin, min(part_bytes, check.size_bytes - begin), go_on):
-            digest.update(block)
-        return digest.digest()
-
-    begins = range(0, max(check.size_bytes, 1), part_bytes)
-    return check.matches_parts(map_in_threads(hash_part, begins, threads=_HASHED_AT_ONCE))
-
-
-def _read(descriptor: int, begin: int, length: int, go_on: Check) -> Iterator[memoryview]:
-    """The blocks of a part of a file; each is valid until the next one. Raises OSError if the file ends too early."""
-    block = memoryview(bytearray(min(_MIB, max(length, 1))))
-    while length:
-        wanted = block[: min(length, len(block))]
-        go_on()
-        count = os.preadv(descriptor, [wanted], begin)
-        if not count:
-            raise OSError("it became shorter while it was read")
-        yield block[:count]
-        begin, length = begin + count, length - count
+    return None if check is None else check.matches(descriptor, go_on)
 
 
 class RangeDigests:
@@ -104,7 +70,7 @@ class RangeDigests:
 
     def begin(self) -> integrity.Digest:
         """A new digest for one range."""
-        return _Crc32() if self._check.algorithm == "crc32" else integrity.new_digest(self._check.algorithm)
+        return integrity.new_digest(self._check.algorithm)
 
     def match(self, digests: Sequence[bytes]) -> bool:
         """Whether these digests of the ranges, in order, match the digest that S3 keeps of the object."""
@@ -115,19 +81,6 @@ class RangeDigests:
             crc = crc32_combine(crc, int.from_bytes(digest, "big"), min(self._range_bytes, left))
             left -= self._range_bytes
         return self._check.is_digest(crc.to_bytes(4, "big"))
-
-
-class _Crc32:
-    """CRC-32 by processor instructions that zlib does not use: takes a tenth of the time."""
-
-    def __init__(self) -> None:
-        self._crc = 0
-
-    def update(self, data: integrity.Data, /) -> None:
-        self._crc = crc32(data, self._crc)
-
-    def digest(self) -> bytes:
-        return self._crc.to_bytes(4, "big")
 
 
 def find_digests(headers: Headers, size_bytes: int, range_bytes: int) -> RangeDigests | None:
