@@ -454,6 +454,11 @@ class Record(Struct, kw_only=True):
         """Whether the job has ended."""
         return self.state in ENDED
 
+    def end(self, state: JobState, exit_code: int | None, error: str | None, left: Left, *, at: float) -> None:
+        """Records the job's end, with the processes that are left. at: seconds since the epoch."""
+        self.state, self.exit_code, self.error, self.left, self.ended_at = state, exit_code, error, left, at
+        self.stall, self.waiting_for, self.head_replaces = None, (), False
+
     @property
     def result(self) -> JobResult:
         """How the job ended, if it has ended."""

@@ -162,9 +162,9 @@ class NodeProgram:
                 yield message
         raise self._lost()
 
-    def answer(self, *, timeout_s: float, check: Check = never) -> bytes:
+    def answer(self, *, timeout_s: float) -> bytes:
         """The next line that is no sign of life; b"" if the program ends without one. Raises as `lines`."""
-        for line in self.lines(time.monotonic() + timeout_s, check=check):
+        for line in self.lines(time.monotonic() + timeout_s):
             if find_first_key(line) != "alive":
                 return line
         return b""

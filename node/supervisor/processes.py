@@ -238,9 +238,6 @@ class Processes:
         env = {**self._env_at(settings), **own}
         if process.role not in ("scheduler", "launcher"):
             env = with_secrets(env, order.secrets)
-        env.setdefault("CLUSTER_JOB_NAME", order.spec.name)
-        if order.spec.output_url:
-            env.setdefault("CLUSTER_OUTPUT_URL", order.spec.output_url)
         if process.role == "worker" and self.order_on_host(process) < len(order.gpus_per_worker):
             gpus = order.gpus_per_worker[self.order_on_host(process)]
             env.setdefault("CUDA_VISIBLE_DEVICES", ",".join(str(gpu) for gpu in gpus))

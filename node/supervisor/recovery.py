@@ -98,9 +98,7 @@ async def _complete(job: str, record: Record) -> Record:
         writer.put(result=result)
         writer.write()
         writer.close()
-    record.state, record.exit_code, record.error = result.state, result.exit_code, result.error
-    record.left = result.left or {}
-    record.ended_at, record.stall, record.waiting_for, record.head_replaces = ended_at, None, (), False
+    record.end(result.state, result.exit_code, result.error, result.left or {}, at=ended_at)
     record.attempts = end_attempt(record, ended_at)
     record.cost_usd = find_cost(record, ended_at)
     launching.clean_up(job)

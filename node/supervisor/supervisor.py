@@ -17,7 +17,6 @@ from typing import Any, NoReturn
 
 from msgspec.structs import replace
 
-from foundation.file_lock import FileLock
 from node import job_folder, wire
 from node.engines.engine import assign_hosts
 from node.engines.scheduler import Scheduler
@@ -55,7 +54,6 @@ class Supervisor:
         self.tasks = Tasks(self.loop, self.fail)
         self.log = job_log.Log(self.job, self.write_log_soon)
         self.samples = SampleFile(self.job, len(order.hosts))
-        self.turn = FileLock(os.path.join(job_folder.root(), "lock"))
         self.copying: publish.Copying | None = None  # to S3
         self.allocation: Allocation | None = None  # of a batch scheduler
         self.replacement: Replacement | None = None  # while the job waits for nodes
@@ -187,16 +185,11 @@ class Supervisor:
     # -- start ---------------------------------------------------------------------------------------------------
 
     async def wait_in_queue(self) -> None:
-        """Waits for the job's turn: jobs run one at a time, in the order of submission.
-
-        Notebooks run beside them, and a batch scheduler may run several of its jobs.
-        """
-        before, spec = list(self.order.before), self.order.spec
-        takes_no_turn = spec.beside or spec.scheduler is not None
-        while before or not (takes_no_turn or self.turn.take_now()):
-            while before and not recovery.is_alive(before[0]):
-                await recovery.complete(before.pop(0))
-            await asyncio.sleep(TURN_EVERY_S if before else 0.01)
+        """Waits for the end of the jobs before this one."""
+        for job in self.order.before:
+            while recovery.is_alive(job):  # noqa: ASYNC110 - another program, whose files alone show it
+                await asyncio.sleep(TURN_EVERY_S)
+            await recovery.complete(job)
         self.set_state("starting")
 
     async def allocate(self, scheduler: Scheduler, request: AllocationRequest) -> None:
@@ -422,8 +415,7 @@ class Supervisor:
         if state == "failed":
             error = "\n".join(filter(None, [error, unhealthy_nodes.render(self.unhealthy)])) or None
         record = self.record
-        record.state, record.exit_code, record.error, record.left = state, exit_code, error, left
-        record.ended_at, record.stall, record.waiting_for = time.time(), None, ()
+        record.end(state, exit_code, error, left, at=time.time())
         self.complete_record()
         result = record.result
         launching.clean_up(self.job)
@@ -435,7 +427,6 @@ class Supervisor:
         self.log.close()
         is_copied = self.copying is None or await asyncio.to_thread(self.copying.finish, COPY_S)
         job_folder.remove(job_folder.path(self.job, "socket"))
-        self.turn.release()
         await self.clients.finish()
         await self.note_unsent()
         if self.copying is not None and not is_copied:

@@ -35,7 +35,7 @@ STOPPED = 130
 
 
 def submit(
-    head: Head, order: Order, *, follow: bool, check: Check = never, program: NodeProgram | None = None
+    head: Head, order: Order, *, follow: bool, program: NodeProgram | None = None
 ) -> tuple[JobState, NodeProgram | None]:
     """Submits a job to the head. program: jobs.py's `submit`, which runs already, with the same `follow`.
 
@@ -46,9 +46,9 @@ def submit(
     program = program or head.open("submit", *(["--follow"] if follow else []))
     state: JobState | None = None
     try:
-        state = _hand_over(program, order, check, head=head.name)
+        state = _hand_over(program, order, head=head.name)
     except ConnectError as error:
-        return _submit_again(head, order, error, check), None
+        return _submit_again(head, order, error), None
     finally:
         if state is None or not follow:
             program.close()
@@ -66,15 +66,13 @@ def check_order(head: Head, order: Order) -> str | None:
     return reply.script
 
 
-def _hand_over(
-    program: NodeProgram, order: Order, check: Check, *, head: str, silence_s: float = SILENCE_S
-) -> JobState:
+def _hand_over(program: NodeProgram, order: Order, *, head: str, silence_s: float = SILENCE_S) -> JobState:
     """Sends the order and reads the answer. silence_s: how long that may take. Raises as submit."""
     program.silence_s = silence_s
     program.send_message(order)
     program.end_input()
     try:
-        line = program.answer(timeout_s=silence_s, check=check)
+        line = program.answer(timeout_s=silence_s)
     except AnswerError as error:
         raise AnswerError(
             f"{error.message}; job {order.spec.id} may or may not have started",
@@ -105,13 +103,13 @@ def _hand_over(
     return reply.state
 
 
-def _submit_again(head: Head, order: Order, lost: ConnectError, check: Check) -> JobState:
+def _submit_again(head: Head, order: Order, lost: ConnectError) -> JobState:
     """Sends an order again after its answer was lost; the head may already have the job. Raises as submit."""
     job = order.spec.id
     head.drop()
     try:
-        with closing(head.open("submit", check=check)) as program:
-            return _hand_over(program, order, check, head=head.name, silence_s=SUBMIT_TIMEOUT_S)
+        with closing(head.open("submit")) as program:
+            return _hand_over(program, order, head=head.name, silence_s=SUBMIT_TIMEOUT_S)
     except (ConnectError, AwsError) as error:
         raise ConnectError(
             f"{lost.message}\n  and then: {error.message}\n  job {job} may or may not have started",

@@ -50,7 +50,7 @@ def test_mpiruns_daemon_gets_no_secret() -> None:
 def test_torchrun_gets_no_secret() -> None:
     known = make_processes(launcher="torchrun", kv_store="none", secrets={"S": "hush"}, env={"A": "b"})
     launched = dict.fromkeys(TORCHRUN, "1")
-    assert known.order_of(known.add("launcher", "10.0.0.4"), launched).env == {"A": "b", "CLUSTER_JOB_NAME": "mine"}
+    assert known.order_of(known.add("launcher", "10.0.0.4"), launched).env == {"A": "b"}
 
 
 def test_a_port_in_use_is_not_chosen() -> None:
