@@ -231,7 +231,7 @@ class _Bootstrap(Struct, frozen=True, kw_only=True):
     def _set_up(self, connection: NodeConnection, facts: NodeFacts, plan: NodePlan, *, what: str, done: str) -> None:
         """Carries out a plan. Raises ClusterError, also if files cannot be packed."""
         files = list(plan.files)
-        tasks = [script_task(plan.steps, what=what, python=facts.python)] if plan.steps else []
+        tasks = [script_task(plan.steps, what=what)] if plan.steps else []
         for tree in plan.trees:
             file, task = self.archives.write(tree)
             files.append(file)

@@ -56,7 +56,7 @@ def place_notebook(node: ReadyNode, *, job: str, report: Report) -> dict[str, st
         wanted = SetUp(
             python=node.facts.python,
             files=[file for file in bundle.files if file.sha256 not in node.facts.files],
-            tasks=[script_task([step], what="installing JupyterLab", python=node.facts.python)],
+            tasks=[script_task([step], what="installing JupyterLab")],
         )
         with Distribution(report=report) as distribution:
             distribution.set_up(node.connection, wanted)

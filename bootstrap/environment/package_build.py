@@ -27,12 +27,10 @@ from bootstrap.environment.framework import is_torch
 from bootstrap.environment.git_source import MARK
 from bootstrap.environment.lock import lock_source
 from bootstrap.environment.requirements import find_name, is_mxnet
-from bootstrap.environment.steps import MakeEnvironment, script_task
+from bootstrap.environment.steps import MakeEnvironment, runtime_program, script_task
 from bootstrap.environment.target import WheelTarget, is_wheel_file
-from bootstrap.runtime.code import FOLDER, runtime_digest
 from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.host import Host
-from bootstrap.ssh.node_program import read_program
 from bootstrap.step import step
 from bootstrap.transfer.distribute import Distribution, SetUp
 from foundation.errors import ClusterError, NodeCommandError
@@ -58,13 +56,6 @@ BUILD_HINT = (
     'setup = ["sudo apt-get update", "sudo apt-get install -y build-essential python3-dev"]; or use a version of the '
     "package that has a wheel"
 )
-
-EXPORT = """
-import shlex, sys
-for name, value in sorted(merge(os.environ, read(sys.argv[1], sys.argv[2])).items()):
-    if name.isidentifier() and os.environ.get(name) != value:
-        print(f"export {name}={shlex.quote(value)}")
-"""
 
 
 class _Head(Struct, frozen=True, kw_only=True):
@@ -145,7 +136,7 @@ class PackageBuilds:
         steps = [] if tools.digest in head.facts.envs else [MakeEnvironment(bundle=tools)]
         text = render_build(source, key, tools=tools, setup=self._setup)
         what = f"building a wheel from {source.name}"
-        make_ready = script_task(steps, what="the script that prepares the build", python=head.facts.python)
+        make_ready = script_task(steps, what="the script that prepares the build")
         tasks = [make_ready, {"kind": "script", "what": what, "text": text, "silence_s": SILENCE_S}]
         wanted = SetUp(python=head.facts.python, files=files, holds=head.facts.files, tasks=tasks)
         try:
@@ -212,7 +203,10 @@ def _read_pyproject(source: Path) -> bytes:
 
 
 def render_build(source: BundleFile, key: str, *, tools: Bundle, setup: str | None) -> str:
-    """The script that builds the wheel, moves it to the node's files, and names it in ~/.cluster/built/KEY. Pure."""
+    """The script that builds the wheel, moves it to the node's files, and names it in ~/.cluster/built/KEY. Pure.
+
+    setup: the digest of the set-up commands, whose variables the build gets, or None.
+    """
     env = f"env/{tools.digest}"
     path, unpack = shlex.quote(f"files/{source.sha256}/{source.name}"), []
     if MARK in source.name:
@@ -224,8 +218,10 @@ def render_build(source: BundleFile, key: str, *, tools: Bundle, setup: str | No
     flag = shlex.quote(f"-Wl,-rpath,'{RUNPATH}'")  # quoted twice, because CMake's shells expand it too
     return "\n".join(
         [
-            *render_start(setup),
-            'cd "$cluster"',
+            "set -eu",
+            "umask 077",
+            'cd "$HOME/.cluster"',
+            *([f"exports=$({runtime_program('setup_env')} {setup})", 'eval "$exports"'] if setup is not None else []),
             f"building=building/{key}",
             'rm -rf "$building"; mkdir -p "$building"',
             'export UV_CACHE_DIR="$PWD/$building/cache" UV_PYTHON_DOWNLOADS=never UV_NO_CONFIG=1',
@@ -241,19 +237,6 @@ def render_build(source: BundleFile, key: str, *, tools: Bundle, setup: str | No
             "",
         ]
     )
-
-
-def render_start(setup: str | None) -> list[str]:
-    """The first lines of a build's script. They set `$cluster` and the variables that the set-up commands export. Pure.
-
-    setup: the digest of the set-up commands, or None.
-    """
-    lines = ["set -eu", "umask 077", 'cluster="$HOME/.cluster"']
-    if setup is not None:
-        program = shlex.quote(read_program("setup_env.py") + EXPORT)
-        lines.append(f'exports=$("$cluster/{FOLDER}/{runtime_digest()}/bin/python" -c {program} "$cluster" {setup})')
-        lines.append('eval "$exports"')
-    return lines
 
 
 def find_built(connection: NodeConnection, key: str) -> tuple[str, str] | None:

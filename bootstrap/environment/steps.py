@@ -14,10 +14,10 @@ from bootstrap.environment.facts import NodeFacts
 from bootstrap.environment.file_cache import BundleFile
 from bootstrap.runtime.code import FOLDER, STARTUP_DIR, runtime_digest
 from bootstrap.ssh.explain import SPACE_HINT
-from bootstrap.ssh.node_program import read_program
 from bootstrap.transfer.tree import Tree
 from foundation.errors import ClusterError
 from node.engines.engine import Framework
+from node.programs import program_words
 from node.setup.apt import STOP_UPDATES
 from provision.oracle.tables import show
 
@@ -75,7 +75,7 @@ class InstallPackages(Struct, frozen=True, kw_only=True):
 
     packages: tuple[tuple[str, str], ...]
 
-    def render(self, _python: str) -> list[str]:
+    def render(self) -> list[str]:
         """This step's lines of the script."""
         debian, fedora = (shlex.join(names) for names in zip(*self.packages, strict=True))
         failed = "could not be installed on this node: install it with [bootstrap] setup"
@@ -97,13 +97,13 @@ class RunSetup(Struct, frozen=True, kw_only=True):
     commands: tuple[str, ...]
     digest: str
 
-    def render(self, python: str) -> list[str]:
+    def render(self) -> list[str]:
         """This step's lines of the script."""
         return [
             f"setup={SETUP_FOLDER}",
             'mkdir -p "$setup"',
             f'printf %s {shlex.quote(render_commands(self.commands))} >"$setup/{self.digest}.json"',
-            f'{_run_program(python, "run_setup.py")} "$setup" {self.digest}',
+            f'{runtime_program("run_setup")} "$setup" {self.digest}',
         ]
 
 
@@ -119,20 +119,20 @@ class MakeEnvironment(Struct, frozen=True, kw_only=True):
     root: str = "env"
     with_modules: bool = True
 
-    def render(self, python: str) -> list[str]:
+    def render(self) -> list[str]:
         """This step's lines of the script."""
         bundle = self.bundle
         root, env = self.root, f"{self.root}/{bundle.digest}"
         uv = bundle.uv
         tool = f"tools/uv-{uv.sha256}"
         install = f"{tool} pip install --quiet --offline --no-index --no-deps --python {env}/bin/python"
-        lines, env_python = self._find_python(python)
+        lines, env_python = self._find_python()
         return [
             f"if [ ! -f {env}/.complete ]; then",  # another command may have made it, whose job runs in it
             f"mkdir -p {root} tools",
             *lines,
             f"if [ ! -x {tool} ]; then",
-            f"    {shlex.join([python, '-c', TAKE_UV, _place(uv), f'{tool}.new'])}",
+            f"    {shlex.join([f'{FOLDER}/{runtime_digest()}/bin/python', '-c', TAKE_UV, _place(uv), f'{tool}.new'])}",
             f"    chmod 755 {tool}.new && mv {tool}.new {tool}",
             "fi",
             f"cache={root}/cache.new",  # environments share its files by hard links; what is left here may be damaged
@@ -160,12 +160,12 @@ class MakeEnvironment(Struct, frozen=True, kw_only=True):
             lines.append(f'    {sites} >"$site/_cluster_base.pth"')
         return [f"for site in {env}/lib/python3*/site-packages; do", *lines, "done"] if lines else []
 
-    def _find_python(self, python: str) -> tuple[list[str], str]:
+    def _find_python(self) -> tuple[list[str], str]:
         """The lines that unpack the bundle's Python, if it is used, and the shell word of the Python to use."""
         target, packed = self.bundle.target, self.bundle.python
         if packed is None or self.python is not None:
-            return [], shlex.quote(self.python or target.python_path or python)
-        lines = UnpackPython(packed=packed).render(python)
+            return [], shlex.quote(self.python or target.python_path or "")
+        lines = UnpackPython(packed=packed).render()
         return lines, f"python/{packed.sha256}/bin/python{show(target.python_version)}"
 
 
@@ -174,7 +174,7 @@ class UnpackPython(Struct, frozen=True, kw_only=True):
 
     packed: BundleFile
 
-    def render(self, _python: str) -> list[str]:
+    def render(self) -> list[str]:
         """This step's lines of the script."""
         folder = f"python/{self.packed.sha256}"
         return [
@@ -198,10 +198,10 @@ class CheckLibraries(Struct, frozen=True, kw_only=True):
     dirs: tuple[str, ...]
     setup: str | None
 
-    def render(self, python: str) -> list[str]:
+    def render(self) -> list[str]:
         """This step's lines of the script."""
         setup_env = f'"{SETUP_FOLDER}/{self.setup}.env"' if self.setup else "''"
-        check = _run_program(python, "check_libraries.py", f"env/{self.env}", self.key)
+        check = f"{runtime_program('check_libraries')} env/{self.env} {self.key}"
         return [f"{check} {setup_env} {shlex.join(self.dirs)}"]
 
 
@@ -210,7 +210,7 @@ class MakeClusterKey(Struct, frozen=True, kw_only=True):
 
     cluster: str
 
-    def render(self, _python: str) -> list[str]:
+    def render(self) -> list[str]:
         """This step's lines of the script."""
         comment = shlex.quote(f"cluster-internal {self.cluster}")
         return [
@@ -224,7 +224,7 @@ class MakeClusterKey(Struct, frozen=True, kw_only=True):
 
 
 Step = InstallPackages | RunSetup | UnpackPython | MakeEnvironment | CheckLibraries | MakeClusterKey
-"""`render` gets the path of a Python on the node, which runs our own programs."""
+"""`render` makes its lines of the script. All but UnpackPython need the runtime on the node."""
 
 
 class NodePlan(Struct, frozen=True, kw_only=True):
@@ -347,9 +347,9 @@ def plan_check(facts: NodeFacts, *, bundle: Bundle, setup: str | None) -> CheckL
     return CheckLibraries(env=bundle.digest, key=key, dirs=cuda.library_dirs, setup=setup)
 
 
-def script_task(steps: Sequence[Step], *, what: str, python: str) -> dict[str, Any]:
+def script_task(steps: Sequence[Step], *, what: str) -> dict[str, Any]:
     """The task for a node's agent that runs the script of these steps; what: its name in messages. Pure."""
-    text = render_script(steps, python=python)
+    text = render_script(steps)
     if any(isinstance(step, RunSetup) for step in steps):
         silence_s, notice_s = SETUP_SILENCE_S, SETUP_NOTICE_S
     else:
@@ -357,8 +357,8 @@ def script_task(steps: Sequence[Step], *, what: str, python: str) -> dict[str, A
     return {"kind": "script", "what": what, "text": text, "silence_s": silence_s, "notice_s": notice_s}
 
 
-def render_script(steps: Sequence[Step], *, python: str) -> str:
-    """The POSIX shell script of one node's steps, run in the user's home. python: the Python that runs our programs.
+def render_script(steps: Sequence[Step]) -> str:
+    """The POSIX shell script of one node's steps, run in the user's home.
 
     agent.py has put the files in place and holds the lock. The script creates everything under a temporary name or
     marks it complete at the end, so that a killed script leaves nothing that looks complete.
@@ -368,7 +368,7 @@ def render_script(steps: Sequence[Step], *, python: str) -> str:
         # Even steps that fail may change the facts that facts.sh has cached.
         lines += ["rm -f known", *_free_apt()]
     for step in steps:
-        lines += step.render(python)
+        lines += step.render()
     return "\n".join([*lines, ""])
 
 
@@ -376,8 +376,9 @@ def _place(file: BundleFile) -> str:
     return f"files/{file.sha256}/{file.name}"
 
 
-def _run_program(python: str, name: str, *arguments: str) -> str:
-    return shlex.join([python, "-c", read_program(name), *arguments])
+def runtime_program(name: str) -> str:
+    """The words of a shell in ~/.cluster that run a program of the runtime (node/__main__.py)."""
+    return shlex.join(program_words(name, code_dir=f"{FOLDER}/{runtime_digest()}"))
 
 
 def _free_apt() -> list[str]:

@@ -89,7 +89,7 @@ class RuntimePlacing:
         file, task = self._archives.write(runtime.tree)
         files = [*needed, file]
         size_mb = sum(file.size_bytes for file in files) / 1e6
-        tasks = [script_task(steps, what="unpacking Python", python=facts.python)] if steps else []
+        tasks = [script_task(steps, what="unpacking Python")] if steps else []
         tasks.append({**task, "folder": FOLDER, "python": runtime.python, "keep": [digest], "newest": KEPT_RUNTIMES})
         wanted = SetUp(python=facts.python, files=files, holds=facts.files, tasks=tasks)
         what, done = f"copying {size_mb:.0f} MB of our own programs", "our own programs are there"

@@ -1,11 +1,14 @@
 """The variables of the users' programs on a node: those of a login, and those that set-up commands exported.
 
-`exec`, `ssh` and jobs have the same variables of a login. run_setup.py stores the exports.
+`exec`, `ssh` and jobs have the same variables of a login. run_setup.py stores the exports. As a program, it prints
+those of the commands with a digest, as lines of a shell: a script evaluates them.
 """
 
 import json
 import os
 import re
+import shlex
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -69,3 +72,10 @@ def merge(environment: Mapping[str, str], changes: Mapping[str, Any]) -> dict[st
 
 def _words(environment: Mapping[str, str], name: str, besides: Sequence[str]) -> list[str]:
     return [word for word in environment.get(name, "").split(":") if word and word not in besides]
+
+
+def main() -> None:
+    """Prints the exports of the commands whose digest is the argument, unless this process has them."""
+    for name, value in sorted(merge(os.environ, read(sys.argv[1])).items()):
+        if name.isidentifier() and os.environ.get(name) != value:
+            print(f"export {name}={shlex.quote(value)}")

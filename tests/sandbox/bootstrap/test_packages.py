@@ -20,7 +20,7 @@ import os, sys, zipfile
 METADATA = "Metadata-Version: 2.1\\nName: sourced\\nVersion: 1.5\\n"
 def build_wheel(folder, *_):
     with open(os.path.expanduser("~/built"), "a") as stream:  # on the node that builds
-        stream.write("once\\n")
+        stream.write(os.environ["WORD"] + "\\n")  # which a set-up command exports
     if os.path.exists(os.path.expanduser("~/fail")):
         raise SystemExit("there is no compiler")
     info = "sourced-1.5.dist-info/"
@@ -104,7 +104,7 @@ def test_every_node_gets_the_same_packages(two_nodes: Project, index: Index) -> 
         f"part \\\n  --hash=sha256:{part}\n"
     )
     packages = ["-r needs/requirements.txt", "ranged>=2,<3"]
-    two_nodes.write(shipped(bootstrap__packages=packages))
+    two_nodes.write(shipped(bootstrap__packages=packages, bootstrap__setup=["export WORD=once"]))
     two_nodes.run("exec", "--", "touch", "fail")
     failed = two_nodes.run("up", code=1).stderr
     assert "building a wheel from sourced-1.5.tar.gz" in failed

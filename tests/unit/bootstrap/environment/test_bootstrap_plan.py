@@ -2,7 +2,6 @@
 
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -121,7 +120,7 @@ def test_the_script_of_a_plan_is_valid_shell(tmp_path: Path, *, managed: bool) -
     assert not plan_setup(replace(facts, setups=frozenset([setup.steps[-1].digest])), commands=setup.steps[-1].commands)
     steps = (*setup.steps, *plan(facts, bundle=bundle, is_head=True).steps)
     script = tmp_path / "script"
-    script.write_text(render_script(steps, python=FACTS.python))
+    script.write_text(render_script(steps))
     subprocess.run(["/bin/sh", "-n", str(script)], check=True)
     assert (f"python/{PYTHON_FILE.sha256}/bin/python3.11" in script.read_text()) == managed
 
@@ -133,7 +132,7 @@ def test_what_another_command_has_made_meanwhile_stays(tmp_path: Path) -> None:
         (tmp_path / ".cluster" / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / ".cluster" / path).write_text("in use")
     steps = (MakeEnvironment(bundle=BUNDLE), MakeClusterKey(cluster="demo"))
-    done = run_shell(render_script(steps, python=sys.executable), tmp_path, path="/usr/bin:/bin")
+    done = run_shell(render_script(steps), tmp_path, path="/usr/bin:/bin")
     assert (done.returncode, done.stderr) == (0, "")
     assert [(tmp_path / ".cluster" / path).read_text() for path in made] == ["in use"] * 4
 
@@ -149,7 +148,7 @@ def test_environments_share_unpacked_wheels(tmp_path: Path, link: str, exit_code
     step = MakeEnvironment(bundle=BUNDLE, with_modules=False)
     for code in (exit_code, 1):
         (tmp_path / ".cluster" / "code").write_text(str(code))
-        done = run_shell(render_script([step], python=sys.executable), tmp_path)
+        done = run_shell(render_script([step]), tmp_path)
         shutil.rmtree(tmp_path / ".cluster" / "env" / BUNDLE.digest, ignore_errors=True)
     assert done.stdout.strip() == seen
 
@@ -178,7 +177,7 @@ def test_missing_packages_are_installed(
     (tmp_path / ".cluster").mkdir()
     (tmp_path / ".cluster" / "known").touch()
     step = InstallPackages(packages=(("libone-dev", "one"), ("libtwo-dev", "two")))
-    done = run_shell(render_script([step], python=str(programs / "python3")), tmp_path, path=str(programs))
+    done = run_shell(render_script([step]), tmp_path, path=str(programs))
     assert done.returncode == code, done.stderr
     assert message in done.stderr
     assert not (tmp_path / ".cluster" / "known").exists()  # the facts are gathered again

@@ -145,10 +145,13 @@ def test_an_environment_with_a_managed_python(tmp_path: Path, wheels: Path, pyth
         place = home / ".cluster" / "files" / file.sha256 / file.name
         place.parent.mkdir(parents=True)
         place.hardlink_to(file.path)
-    (home / ".cluster" / "runtime").mkdir()
-    (home / ".cluster" / "runtime" / runtime_digest()).symlink_to(REPOSITORY)
+    runtime = home / ".cluster" / "runtime" / runtime_digest()
+    (runtime / "bin").mkdir(parents=True)
+    (runtime / "bin" / "python").symlink_to(sys.executable)
+    for name in ("mxnet_cluster", "node"):
+        (runtime / name).symlink_to(REPOSITORY / name)
     plan = plan_node(FACTS, bundle=bundle, setup=None, trees=(), cluster="c", is_head=False, node="n")
-    script = render_script(plan.steps, python=FACTS.python)
+    script = render_script(plan.steps)
     done = run_shell(script, home)
     assert done.returncode == 0, done.stderr
     python = home / ".cluster" / "env" / bundle.digest / "bin" / "python"

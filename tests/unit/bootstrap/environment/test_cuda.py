@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from bootstrap.environment.cuda import cuda_of, find_cuda, find_warnings
 from bootstrap.environment.facts import LibraryDir
+from node.programs import program_words
 from node_facts import FACTS, NODE_PROGRAMS, TARGET
 from provision.oracle.tables import WHEELS
 
@@ -98,8 +99,7 @@ def env(tmp_path: Path) -> Path:
 
 def check(env: Path, *dirs: Path) -> tuple[list[str], list[str]]:
     """Runs check_libraries.py; returns the lines of .preload and .unresolved."""
-    program = NODE_PROGRAMS / "check_libraries.py"
-    subprocess.run([sys.executable, str(program), str(env), "k1", "", *map(str, dirs)], check=True)
+    subprocess.run(program_words("check_libraries", str(env), "k1", "", *map(str, dirs)), check=True)
     return (env / ".preload").read_text().splitlines(), (env / ".unresolved").read_text().splitlines()
 
 

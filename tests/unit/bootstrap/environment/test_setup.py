@@ -2,17 +2,14 @@
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from bootstrap.environment.steps import render_commands, setup_digest
+from node.programs import program_words
 from node.setup import setup_env
-from node_facts import NODE_PROGRAMS, SYSTEM_PATH
-
-sys.path.insert(0, str(NODE_PROGRAMS))
-# Imported by path, as on the nodes.
+from node_facts import SYSTEM_PATH
 
 
 def setup(home: Path, *commands: str) -> subprocess.CompletedProcess[str]:
@@ -21,9 +18,8 @@ def setup(home: Path, *commands: str) -> subprocess.CompletedProcess[str]:
     folder = home / ".cluster" / "setup" / os.uname().nodename
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{digest}.json").write_text(render_commands(commands))
-    program = NODE_PROGRAMS / "run_setup.py"
     return subprocess.run(
-        [sys.executable, str(program), str(folder), digest],
+        program_words("run_setup", str(folder), digest),
         env={"HOME": str(home), "PATH": SYSTEM_PATH, "LANG": "C.UTF-8", "LD_LIBRARY_PATH": "/opt/base/lib"},
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -58,6 +54,10 @@ def test_commands_share_a_login_shell_and_exports_are_kept(tmp_path: Path) -> No
         "unset": ["FROM_PROFILE"],
     }
     digest = setup_digest(commands)
+    env = {"HOME": str(tmp_path), "HERE": "/", "PATH": "/bin"}
+    done = subprocess.run(program_words("setup_env", str(digest)), env=env, capture_output=True, text=True, check=True)
+    path, libraries = f"PATH={tmp_path}/bin:/opt/base:/bin:/opt/last", "LD_LIBRARY_PATH=/opt/cuda/lib:/opt/base/lib"
+    assert done.stdout == f"export {libraries}\nexport ODD='a '\"'\"'b'\"'\"'\n'\nexport {path}\n"
     folder = tmp_path / ".cluster" / "setup" / os.uname().nodename
     assert sorted(path.name for path in folder.iterdir()) == [f"{digest}.done", f"{digest}.env"]
     assert (folder / f"{digest}.env").stat().st_mode & 0o777 == 0o600

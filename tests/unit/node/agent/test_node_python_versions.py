@@ -14,8 +14,8 @@ from project import REPOSITORY
 
 IMPORTED = [path for path in sorted((REPOSITORY / "mxnet_cluster").glob("*.py")) if path.stem != "__init__"]
 SETUP = REPOSITORY / "node" / "setup"
-# Without the runtime: the agent, which places it; what its scripts run; and what runs in users' Pythons and images.
-WITHOUT = ("agent", "chain", "check_libraries", "place_tree", "run_setup", "store", "urls")
+# Without the runtime: the agent, which places it; and what runs in users' Pythons and images.
+WITHOUT = ("agent", "chain", "place_tree", "store", "urls")
 INSIDE = ("containers/site/sitecustomize", "startup/_cluster_compat")
 BOOTSTRAP = sorted([*(SETUP / f"{name}.py" for name in (*WITHOUT, *INSIDE)), *SETUP.glob("probes/*.py")])
 SHIM = REPOSITORY / "node" / "agent" / "shim.py"
