@@ -113,7 +113,7 @@ def down(app: App, *, yes: bool, as_json: bool) -> None:
         app.files.forget()
     left = [{"kind": f"set-up of a host of yours {spec}", "why": error.message} for spec, error in failed.items()]
     lines = [f"cluster {app.config.name}: cleaned {', '.join(sorted(done))}"] if done else []
-    lines += [f"not cleaned: {one['kind']}: {one['why']}" for one in left]
+    lines += [f"not cleaned: {spec}: {error.message.removeprefix(f'{spec}: ')}" for spec, error in failed.items()]
     text = "\n".join(lines or [f"cluster {app.config.name} has left nothing on existing hosts"])
     document = {"cluster": app.config.name, "gone": not left, "cleaned": sorted(done), "left": left}
     app.show(text, document, as_json=as_json)

@@ -97,7 +97,7 @@ def show_check(app: App, head: Head, order: Order) -> None:
     """
     script = check_order(head, order)
     if script is not None:
-        app.print(script.rstrip("\n"))
+        app.print(script.rstrip("\n"), wrapped=False)
     app.message("the job can run; nothing was started")
 
 

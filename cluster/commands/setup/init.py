@@ -104,7 +104,8 @@ def init(
         app.message(f"your project: {render_project(project)}")
     commands = "cluster up" if template is None else "the commands in its first lines"
     first = "read it" if project is None or project.script is not None else "name your script in [train] script"
-    first = first if has_instances else "list your hosts in [hosts] names"
+    if not has_instances:
+        first = f"list your hosts in [hosts] names{' and the data in [data] url' if project is None else ''}"
     app.message(f"next: {first}, then run {commands}")
 
 
