@@ -123,12 +123,10 @@ class App:
     @property
     def reach(self) -> str:
         """The end of a message about a port here: a sandbox without root has a network of its own."""
-        if self.config.cloud == "sandbox":
-            from ec2_sandbox.hosts.system import is_machines_root  # noqa: PLC0415 - as in enter_cloud
+        from ec2_sandbox.hosts.system import is_machines_root  # noqa: PLC0415 - as in enter_cloud
 
-            if not is_machines_root():
-                return "; without root, only programs in `cluster sandbox shell` reach it"
-        return ""
+        has_own = self.config.cloud == "sandbox" and not is_machines_root()
+        return "; without root, only programs in `cluster sandbox shell` reach it" if has_own else ""
 
     @property
     def project_dir(self) -> Path:

@@ -4,6 +4,7 @@ import os
 import posixpath
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -110,17 +111,12 @@ def cp(app: App, *, sources: tuple[str, ...], target: str) -> None:
     given, wanted = (sources, there[0]) if to_node else (there, target)
     line = render_scp_command(host, given, wanted, to_node=to_node, options=find_options(app, host))
     app.close()
-    try:
-        code = subprocess.call(line)
-    except FileNotFoundError:
-        raise explain_missing(line[0]) from None
-    if code:
-        what = f"to {name}:{wanted}" if to_node else f"from {name}: {shlex.join(given)}"
-        folder = wanted if to_node else posixpath.dirname(given[0])
-        raise ClusterError(
-            f"scp could not copy {what} (its message is above)",
-            hint=f"to see what is there: cluster ssh {name} ls {shlex.quote(folder or '.')}",
-        )
+    if shutil.which(line[0]) is None:
+        raise explain_missing(line[0])
+    if subprocess.call(line):
+        what = f"scp could not copy {'to' if to_node else 'from'} {name}:{there[0]} (its message is above)"
+        folder = shlex.quote(posixpath.dirname(there[0]) or ".")
+        raise ClusterError(what, hint=f"to see what is there: cluster ssh {name} ls {folder}")
 
 
 def read_paths(sources: Sequence[str], target: str) -> tuple[str, tuple[str, ...], bool]:

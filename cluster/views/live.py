@@ -69,7 +69,7 @@ class JobDisplay:
         self._selection = selection or Selection()
         self._head = head
         self._progress = Progress(epochs=find_epochs(find_program(job)))
-        self._advisor = make_advisor(app, job)
+        self.advisor = make_advisor(app, job)
         self._tracebacks = None if plain else Tracebacks()
         self._bar_lines = BarLines()
         self._closed = False
@@ -89,7 +89,7 @@ class JobDisplay:
             self.message(f"warning: {text}", style="yellow")
         shown = self._selection.takes(event)
         # If lines and view share a terminal, lines whose content the view shows are not printed.
-        advice = self._advisor.take(event)
+        advice = self.advisor.take(event)
         if advice is not None and (shown or self._selection.since is None):
             whose = f" [{event.process.tag}]" if event.process is not None else ""
             self.message(f"hint{whose}: {advice}", style="yellow")
@@ -154,11 +154,6 @@ class JobDisplay:
             self._app.message(summary)
         for text in self._progress.warnings:
             self._app.message(f"warning: {text}", style="yellow")
-
-    @property
-    def causes(self) -> set[str]:
-        """See Advisor."""
-        return self._advisor.causes
 
     @property
     def has_numbers(self) -> bool:

@@ -252,13 +252,8 @@ def _do_not_share(job: ProposedJob) -> bool:
     return bool(job.fewest_gpus) and not share_gpus(job.fewest_gpus, job.placement.most_workers)
 
 
-def _results(job: ProposedJob) -> Iterator[Problem]:
-    """Nothing creates the bucket later: what the job saves would stay on nodes, which end."""
-    yield from find_results_problems(job.survey.results, job.data.results, job.config)
-
-
 def find_results_problems(found: Data | None, url: str | None, train: TrainConfig) -> Iterator[Problem]:
-    """The problems of [data] results, at url. found: its state; None if it is not known. Pure."""
+    """The problems of [data] results, whose bucket nothing creates later. found: its state, if it is known. Pure."""
     is_elsewhere = any(key in train.env for key in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "S3_ENDPOINT"))
     if found is not None and not found.exists and not is_elsewhere:
         yield Problem(
@@ -319,7 +314,7 @@ _ERRORS: Sequence[Callable[[ProposedJob], Iterator[Problem]]] = (
     _overridden,
     _p3,
     _gpus,
-    _results,
+    lambda job: find_results_problems(job.survey.results, job.data.results, job.config),
     _reserved,
 )
 _WARNINGS: Sequence[Callable[[ProposedJob], Iterator[str]]] = (

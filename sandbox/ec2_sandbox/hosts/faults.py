@@ -123,7 +123,8 @@ class HostFaults:
         with ec2.lock:
             instance, _ = self._find(parameters["instance"])
             if instance.lifecycle != "spot":
-                raise FaultError(f'spot-notice: {instance.id} is not a spot instance: launch it with market = "spot"')
+                why = 'those come from [provision] market = "spot" in cluster.toml, or MarketType="spot"'
+                raise FaultError(f"spot-notice: {instance.id} is not a spot instance: {why}")
             now = dt.datetime.now(dt.UTC)
             instance.interruption = Interruption(noticed=now, at=now + dt.timedelta(seconds=after_s))
         return f"announced to {instance.id} that it ends in {after_s:g} s"
