@@ -59,7 +59,10 @@ DEATHS = {
     "full": ('    open("/dev/shm/a", "wb").write(bytes(64 << 20))', "/dev/shm is full"),
     "disk": ('    torch.save(total.expand(1 << 16).clone(), open("/dev/full", "wb"))', "as on a full disk"),
     "illegal": (ILLEGAL, "illegal instruction"),
-    "port": ('    [socket.create_server(("", 29777)) for _ in range(2)]', "port is in use"),
+    "port": (
+        '    [socket.create_server(("", 29777)) for _ in range(2)]',
+        "another process on this node uses that port",
+    ),
     "loader": ("    list(DataLoader(Killed(), num_workers=1))", "a data loader's process was killed"),
     "library": ('    ctypes.CDLL("libcudnn.so.9")', "libcudnn.so.9 is not on this node"),
     "data": ("    DataLoader([], shuffle=True)", "the dataset is empty"),
@@ -106,8 +109,7 @@ def test_the_oom_killer(nodes: Project) -> None:
     if not (MEMORY / "memory.limit_in_bytes").exists():
         pytest.skip("this machine has no memory controller of version 1")
     with running(nodes, command=python(f"{BEGIN}{ALLOCATES}{END}"), waiting=2) as job:
-        [record] = json.loads(nodes.run("jobs", job.id, "--json").stdout)
-        pid = job.process_on("node-1", program=record["python"])
+        pid = job.process_on("node-1", program="python")
         group = MEMORY / f"cluster-test-{pid}"
         group.mkdir()
         try:
