@@ -31,7 +31,7 @@ from node.wire import Inspect, PidAndCommand, TakeStack, Used
 CHECK_EVERY_S = 10.0
 CHECKS = 6  # the minimum number within stall_timeout
 ANSWERS_S = 1.0  # for the hosts to answer
-REACH_S = 4.5  # for all hosts to try each other; more than the agent takes
+REACH_S = 8.0  # for all hosts to try each other; more than the agent takes, also on a busy node
 REACH_AGAIN_S = 60.0
 NATIVE_EVERY_S = 20.0  # one look may show no frames of C
 REPORT_AGAIN_S = 120.0  # doubles each time
