@@ -31,7 +31,7 @@ from node.wire import Inspect, PidAndCommand, TakeStack, Used
 CHECK_EVERY_S = 10.0
 CHECKS = 6  # the minimum number within stall_timeout
 ANSWERS_S = 1.0  # for the hosts to answer
-REACH_S = 8.0  # for all hosts to try each other; more than the agent takes, also on a busy node
+REACH_S = 4.5  # for all hosts to try each other; more than the agent takes
 REACH_AGAIN_S = 60.0
 NATIVE_EVERY_S = 20.0  # one look may show no frames of C
 REPORT_AGAIN_S = 120.0  # doubles each time
@@ -131,7 +131,7 @@ class Stalls:
         self._recorded_at = -1.0  # when their flight recorders were last read: once while there is no progress
         self._is_unclear = False  # whether a process works, or only its flight recorder does
         self._is_reaching = False  # whether the hosts try to reach each other
-        self._reach_again_at = 0.0
+        self._reached_at = -REACH_AGAIN_S  # when they last did
         self._blocked = ""
         self._finished: list[tuple[float, JobProcess]] = []  # the workers that have succeeded, and when
         # The last message to the user: time, seconds before the next, finding.
@@ -253,8 +253,8 @@ class Stalls:
                 native = self._may_spin(self._watched[process.number], now)
                 more = {"nccl": process is workers[0], "recorder": asks_recorder}
                 process.agent.put(TakeStack(process.number, native=native, **more))
-        is_due = not self._is_reaching and now >= self._reach_again_at
-        if is_due and quiet_s >= patience_s("blocked", self._pace_s, self._limit_s):
+        is_due = self._reached_at < max(self._progress_at, now - REACH_AGAIN_S)
+        if is_due and not self._is_reaching and quiet_s >= patience_s("blocked", self._pace_s, self._limit_s):
             self._is_reaching = True
             self._tasks.begin(self._reach(running))
 
@@ -273,7 +273,7 @@ class Stalls:
         self._processes.have_them_reach(running)
         await asyncio.sleep(REACH_S)
         self._blocked, self._is_reaching = self._processes.describe_unreachable(), False
-        self._reach_again_at = time.monotonic() + REACH_AGAIN_S
+        self._reached_at = time.monotonic()
 
     def _check_answers(self) -> None:
         """Evaluates the hosts' answers."""

@@ -370,6 +370,15 @@ def test_nodes_out_of_reach_are_reported_after_a_minute(job: Job) -> None:
     )
 
 
+def test_nodes_try_each_other_again_after_progress(timers: Timers) -> None:
+    job = Job(timers, 40)
+    job.run(35)  # all have been reached
+    job.run(5, prints_every_s=1.0)
+    job.lost = {"node-1": ["node-2"]}
+    job.run(60)
+    assert "node-1 cannot reach node-2" in job.ended[0][1]
+
+
 @pytest.mark.parametrize(
     ("before", "after", "has_moved"),
     [
