@@ -25,7 +25,8 @@ LABEL_WIDTH = 96
 CELL = (WIDTH - LABEL_WIDTH) / BINS
 MOST_TALL = 24  # rows of a heat map that are as tall as their labels
 PALEST = 0.7  # of the greatest value, or less: small differences have similar colours
-_LONG_NUMBER = re.compile(r"-?\d+\.\d{2,}")
+_ATTRIBUTE = re.compile(r' (?:d|x|y|transform)="[^"]*"')
+_LONG_NUMBER = re.compile(r"(\d+\.\d)\d+")
 
 
 def draw_curves(
@@ -71,28 +72,14 @@ def draw_curves(
 
 
 def _clean(svg: ET.Element, kinds: Sequence[str], *, title: str, text: str) -> Markup:
-    """Keeps the axes and the curves of pygal's drawing, with short numbers."""
-    plots = [one for one in svg.iter("g") if one.get("class") == "plot"]
+    """Keeps the axes and the curves of pygal's drawing, without its background, scripts and styles."""
     root = _root(WIDTH, HEIGHT, title, text)
-    for plot in plots[:1]:
-        group = ET.SubElement(root, "g", {"transform": plot.get("transform", "")})
-        for axis in (one for one in plot if (one.get("class") or "").startswith("axis")):
-            _copy_axis(axis, group)
+    for plot in svg.findall(".//g[@class='plot']"):
         for number, kind in enumerate(kinds):
             for path in plot.iterfind(f"g[@class='series serie-{number} color-{number}']/path"):
-                ET.SubElement(group, "path", {"class": f"curve {kind}", "d": _shorten(path.get("d", ""))})
+                path.set("class", f"curve {kind}")
+        ET.SubElement(root, "g", {"transform": plot.get("transform", "")}).extend(plot.findall("g"))
     return _write(root)
-
-
-def _copy_axis(axis: ET.Element, group: ET.Element) -> None:
-    name = "x" if (axis.get("class") or "").startswith("axis x") else "y"
-    copy = ET.SubElement(group, "g", {"class": f"axis {name}"})
-    for guide in axis.iter():
-        if guide.tag == "path" and name == "y":
-            ET.SubElement(copy, "path", {"d": _shorten(guide.get("d", ""))})
-        elif guide.tag == "text":
-            attributes = {key: _shorten(guide.get(key, "0")) for key in ("x", "y")}
-            ET.SubElement(copy, "text", attributes).text = guide.text
 
 
 def draw_heat_map(
@@ -155,9 +142,7 @@ def _root(width: float, height: float, title: str, text: str) -> ET.Element:
     return root
 
 
-def _shorten(text: str) -> str:
-    return _LONG_NUMBER.sub(lambda found: f"{float(found[0]):.1f}".removesuffix(".0"), text)
-
-
 def _write(root: ET.Element) -> Markup:
-    return Markup(ET.tostring(root, encoding="unicode"))  # noqa: S704 - ElementTree has escaped it
+    """The text of a drawing, with one decimal in its coordinates."""
+    text = _ATTRIBUTE.sub(lambda found: _LONG_NUMBER.sub(r"\1", found[0]), ET.tostring(root, encoding="unicode"))
+    return Markup(text)  # noqa: S704 - ElementTree has escaped it

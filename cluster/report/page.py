@@ -41,6 +41,7 @@ from foundation.durations import render_rounded
 from node.job.scalars import EPOCH_TIME, SPEED
 from node.protocol import ENDED, JobHost
 from node.train_settings import TrainSettings
+from train.follow.progress import render_rate
 
 LONGEST = 2000  # characters of a value
 MOST_ROWS = 200  # of a table
@@ -224,7 +225,9 @@ def _make_attempts(job: JobData) -> Table:
 
 def _make_data(job: JobData) -> Section:
     spec = job.record.spec
-    traffic = {f"bytes {name}": f"{value / 1e9:.3g} GB" for name, value in find_traffic(job.samples).items()}
+    traffic = {
+        f"bytes {name}": f"{render_rate(value)}B" for name, value in find_traffic(job.samples).items() if value > 1e3
+    }
     facts = {
         "data": spec.env.get("CLUSTER_DATA_URL", ""),
         **traffic,

@@ -183,7 +183,7 @@ def test_machines_and_samples_of_nodes() -> None:
     record = replace(job.record, spec=replace(job.record.spec, packages=("torch==2.13.0", "numpy==2.3")))
     html = render_report([replace(job, record=record, samples=samples)])
     page = Page(html)
-    axis = html.split("<figcaption>CPU, % of all cores")[1].split('class="axis y"')[1].split("</g>")[0]
+    axis = html.split("<figcaption>CPU, % of all cores")[1].split('class="axis y')[1].split('class="axis x')[0]
     assert ">0</text>" in axis
     captions = set(page.text["figcaption"])
     assert {"CPU, % of all cores", "GPU use, %, mean of its GPUs", "Cores used, by rank"} <= captions
