@@ -32,11 +32,6 @@ END_STYLES = {"done": "bold $success", "failed": "bold $error", "stopped": "bold
 class Question(ModalScreen[bool]):
     """A question in the middle of the screen; y means yes, and any other key no."""
 
-    CSS = """
-    Question { align: center middle; }
-    Question Label { padding: 1 2; border: round $primary; background: $panel; max-width: 90%; }
-    """
-
     def __init__(self, text: str) -> None:
         super().__init__()
         self._text = text
@@ -74,28 +69,7 @@ class WatchScreen(App[BaseException | None]):
     ENABLE_COMMAND_PALETTE = False
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (130, "-wide")]  # noqa: RUF012 - textual's type is no ClassVar of a tuple
     VERTICAL_BREAKPOINTS = [(0, "-low"), (22, "-high"), (40, "-high -tall")]  # noqa: RUF012 - as above
-    CSS = """
-    #status { height: auto; max-height: 4; background: $panel; padding: 0 1; }
-    #tables { height: auto; }
-    .-low #tables { max-height: 45%; }
-    #ranks, #nodes { height: auto; padding: 0 1; scrollbar-size: 1 1; }
-    #ranks Static, #nodes Static { text-wrap: nowrap; }
-    #ranks { max-height: 8; }
-    #nodes { max-height: 5; }
-    #ranks:focus { background: $boost; }
-    .-wide #tables { layout: horizontal; }
-    .-wide #ranks { width: 3fr; }
-    .-wide #nodes { width: 2fr; border-left: solid $panel; }
-    #curves { height: auto; background: $surface; padding: 0 1; }
-    .-tall #ranks { max-height: 13; }
-    .-tall #nodes { max-height: 10; }
-    Curve { display: none; width: 1fr; height: auto; margin-right: 1; }
-    Curve Static { height: 1; text-wrap: nowrap; text-overflow: ellipsis; }
-    Curve Sparkline { height: 2; }
-    .-wide Curve Sparkline { height: 5; }
-    #log { height: 1fr; min-height: 3; padding: 0 1; scrollbar-size: 0 1; }
-    #filter { height: 1; border: none; padding: 0 1; display: none; }
-    """
+    CSS_PATH = "screen.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("f,slash", "filter", "Filter", key_display="f"),
         Binding("r", "switch", "Ranks/log"),

@@ -1,12 +1,12 @@
 """`cluster watch --web`: a page that is served to this machine alone, to whoever knows the token in its address."""
 
+import asyncio
 import html
 import secrets
-import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from aiohttp import web
 
 from foundation.errors import ClusterError
 
@@ -20,47 +20,34 @@ HEADERS = {
 }
 
 
-def make_server(render: Callable[[], tuple[str, bool]]) -> tuple[ThreadingHTTPServer, str]:
-    """Returns a server on a free port of the loopback address, and the page's URL. Raises OSError.
+async def serve(render: Callable[[], tuple[str, bool]], opened: Callable[[str], None]) -> None:
+    """Serves a page on a free port of the loopback address, until it is cancelled. Raises OSError.
 
-    render: returns the page, and whether it is final. It is called at most every REFRESH_S; its error is the page.
+    render: returns the page, and whether it is final. It is called in a thread, at most every REFRESH_S; its error is
+    the page. opened: gets the page's URL.
     """
-    path, lock = f"/{secrets.token_urlsafe(24)}/", threading.Lock()
+    path, lock = f"/{secrets.token_urlsafe(24)}/", asyncio.Lock()
     page, is_final, due_at = "", False, 0.0
 
-    def read() -> tuple[str, bool]:
+    async def answer(_: web.Request) -> web.Response:
         nonlocal page, is_final, due_at
-        with lock:
+        async with lock:
             if not is_final and time.monotonic() >= due_at:
                 try:
-                    page, is_final = render()
+                    page, is_final = await asyncio.to_thread(render)
                 except ClusterError as error:
                     page = f"<!doctype html><meta charset=utf-8><title>cluster</title><pre>{html.escape(str(error))}"
                 due_at = time.monotonic() + REFRESH_S
-            return page, is_final
+        refresh = {} if is_final else {"Refresh": str(REFRESH_S)}
+        return web.Response(body=page.encode("utf-8", "replace"), headers=HEADERS | refresh)
 
-    class Handler(BaseHTTPRequestHandler):
-        server_version, sys_version = "cluster", ""
-
-        def handle(self) -> None:
-            with suppress(ConnectionError):  # the browser has left
-                super().handle()
-
-        def do_GET(self) -> None:
-            if not secrets.compare_digest(self.path.encode(), path.encode()):
-                self.send_error(404)
-                return
-            text, is_last = read()
-            body = text.encode("utf-8", "replace")
-            self.send_response(200)
-            refresh = {} if is_last else {"Refresh": str(REFRESH_S)}
-            for name, value in (HEADERS | refresh | {"Content-Length": str(len(body))}).items():
-                self.send_header(name, value)
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    return server, f"http://127.0.0.1:{server.server_port}{path}"
+    app = web.Application()
+    app.router.add_get(path, answer)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        opened(f"http://127.0.0.1:{runner.addresses[0][1]}{path}")
+        await asyncio.Event().wait()
+    finally:
+        await runner.cleanup()

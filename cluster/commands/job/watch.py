@@ -1,5 +1,6 @@
 """`cluster watch`."""
 
+import asyncio
 import sys
 
 import click
@@ -52,7 +53,7 @@ def _watch(app: App, *, job: str | None) -> None:
 def _serve(app: App, *, job: str | None) -> None:
     """Serves the job's report until Ctrl-C."""
     from cluster.report import load_jobs, render_report  # noqa: PLC0415 - the plots are slow to import
-    from cluster.watch.web import make_server  # noqa: PLC0415 - as above
+    from cluster.watch.web import serve  # noqa: PLC0415 - as above
 
     with open_jobs(app) as sources:
         job_id = sources.find_job(job).id  # the name may soon mean another job
@@ -61,8 +62,9 @@ def _serve(app: App, *, job: str | None) -> None:
         [found] = load_jobs(app, job_id)
         return render_report([found]), found.record.has_ended
 
-    server, url = make_server(render)
-    app.print(url, wrapped=False)
-    app.message(f"serves the report of job {job_id} to this machine alone, until Ctrl-C{app.reach}")
-    with server, if_interrupted(f"cluster watch --web {job_id} serves it again"):
-        server.serve_forever()
+    def show(url: str) -> None:
+        app.print(url, wrapped=False)
+        app.message(f"serves the report of job {job_id} to this machine alone, until Ctrl-C{app.reach}")
+
+    with if_interrupted(f"cluster watch --web {job_id} serves it again"):
+        asyncio.run(serve(render, show))

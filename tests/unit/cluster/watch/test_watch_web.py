@@ -1,6 +1,8 @@
 """The page of `cluster watch --web`: for this machine, and for whoever knows its address."""
 
+import asyncio
 import http.client
+import queue
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,21 +11,23 @@ from urllib.parse import urlsplit
 import pytest
 
 from cluster.watch import web
-from cluster.watch.web import make_server
+from cluster.watch.web import serve
 from foundation.errors import ConnectError
 
 
 @contextmanager
 def served(render: Callable[[], tuple[str, bool]]) -> Iterator[str]:
-    server, url = make_server(render)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield url
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    urls: queue.Queue[str] = queue.Queue()
+    with asyncio.Runner() as runner:
+        loop = runner.get_loop()
+        task = loop.create_task(serve(render, urls.put))
+        thread = threading.Thread(target=lambda: loop.run_until_complete(asyncio.wait([task])))
+        thread.start()
+        try:
+            yield urls.get(timeout=60)
+        finally:
+            loop.call_soon_threadsafe(task.cancel)
+            thread.join()
 
 
 def get(url: str, path: str | None = None) -> http.client.HTTPResponse:
