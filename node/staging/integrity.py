@@ -29,6 +29,7 @@ MIB = 1 << 20
 # Part sizes of programs in MiB: ours, aws, boto3 8; Go 5; s5cmd 50; rclone 5 and 64; s3cmd 15; Hadoop 64, 100, 128.
 USUAL_PARTS = tuple(mib * MIB for mib in (8, 5, 10, 15, 16, 20, 25, 32, 50, 64, 100, 128, 256, 512, 1024))
 MAX_PARTS = 10000
+"""S3's limit: https://docs.aws.amazon.com/AmazonS3/latest/userguide/qfacts.html."""
 # The cheapest first; each of them detects a single wrong byte.
 DIGEST_BYTES = {"crc32": 4, "sha256": 32, "md5": 16}
 ETAG = re.compile(r'"?([0-9a-fA-F]{32})(?:-([0-9]+))?"?')

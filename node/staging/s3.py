@@ -21,7 +21,7 @@ import obstore
 from obstore.exceptions import BaseError
 
 from node import instance_credentials
-from node.staging.s3_store import Source, Version, find_reason, keep_keys, open_store
+from node.staging.s3_store import Source, Version, find_reason, find_tag, keep_keys, open_store
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta
@@ -257,7 +257,7 @@ def explain(error: Exception, url: str, *, host: str, region: str) -> StoreError
     """Returns the StoreError for an error of obstore."""
     words = str(error).partition("\n\nDebug source")[0]
     status = int(found[1]) if (found := _STATUS.search(words)) else 0
-    code = _find("Code", words) or {403: "AccessDenied", 404: "NoSuchKey"}.get(status, str(status))
+    code = find_tag("Code", words) or {403: "AccessDenied", 404: "NoSuchKey"}.get(status, str(status))
     if "External AWS credential provider" in words:
         return StoreError(words.partition("Error: ")[2], code="NoCredentials")
     if "redirect without LOCATION" in words:
@@ -266,16 +266,11 @@ def explain(error: Exception, url: str, *, host: str, region: str) -> StoreError
         return StoreError(f"{url}: what answers is not S3: {words.rpartition(': ')[0]}", code="Malformed")
     if not status:
         return StoreError(f"{url}: {host} cannot be used: {find_reason(str(error)) or words}", code="Broken")
-    bucket_region = _find("Region", words)
+    bucket_region = find_tag("Region", words)
     if bucket_region and bucket_region != region:
         text = f"the bucket is in {bucket_region}, not in {region}: [provision] region in cluster.toml"
         return StoreError(f"{url}: {text} (S3: {status} {code})", code=code)
-    message = (_find("Message", words) or words.rpartition(f"{status} ")[2].partition(":")[0]).strip()
+    message = (find_tag("Message", words) or words.rpartition(f"{status} ")[2].partition(":")[0]).strip()
     kind = NotFound if status == 404 else StoreError
     hint = _HINTS.get(code, "").format(region=region)
     return kind(f"{url}: S3 refuses: {status} {code}, {message}{hint}", code=code)
-
-
-def _find(tag: str, text: str) -> str:
-    found = re.search(f"<{tag}>([^<]*)</{tag}>", text)
-    return found[1] if found else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import io
 import os
 import re
@@ -11,12 +12,11 @@ from typing import TYPE_CHECKING
 import obstore
 from obstore.store import S3Store
 
+from node.staging.integrity import MAX_PARTS, MIB
+
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, S3Config, S3Credential
 
-MIB = 1 << 20
-MAX_PARTS = 10000
-"""S3's limit: https://docs.aws.amazon.com/AmazonS3/latest/userguide/qfacts.html."""
 Version = tuple[int, int]
 """The size and mtime_ns of a file."""
 
@@ -121,6 +121,12 @@ def open_store(
         credential_provider=find_keys,
         retry_config={"max_retries": max_retries},
     )
+
+
+def find_tag(tag: str, text: str) -> str:
+    """Returns the content of a tag of S3's answer in the text of an error; "" if it is not there. Pure."""
+    found = re.search(f"<{tag}>([^<]*)</{tag}>", text)
+    return html.unescape(found[1]) if found else ""
 
 
 def find_reason(text: str) -> str | None:

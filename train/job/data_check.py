@@ -1,6 +1,5 @@
 """Checks whether a job can read [data] url: chooses an object, reads it on every node, and explains the result."""
 
-import re
 from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
@@ -9,6 +8,7 @@ from bootstrap.apply import ReadyNode
 from bootstrap.verify.checks import EVERYWHERE, Check, Probe, ProbeResult, Status, summarize_error
 from foundation.errors import ClusterError, NotFoundError
 from node.engines.engine import Framework
+from node.staging.s3_store import find_tag
 from provision.aws.iam_policy import S3Scope, render_job_policy
 from provision.aws.s3_access import S3Access, find_s3_access
 from train.s3.connection import Connection
@@ -133,10 +133,8 @@ def _ask(node: str, endpoint: str) -> str:
 
 def explain_error(error: str, *, node: str, uri: str, endpoint: str) -> Meaning:
     """The meaning of an error from MXNet 1.7.0's reader, as observed with servers that refuse requests. Pure."""
-    code = re.search(r"<Code>(\w+)</Code>", error)
-    if code:
-        words = re.search(r"<Message>([^<]*)</Message>", error)
-        return _explain_refusal(code[1], words[1] if words else "", uri=uri)
+    if code := find_tag("Code", error):
+        return _explain_refusal(code, find_tag("Message", error), uri=uri)
     if "Invalid RecordIO" in error:
         return Meaning("ok", "read by MXNet; it is not a RecordIO file")
     return Meaning("failed", summarize_error(error), hint=_ask(node, endpoint))

@@ -3,13 +3,10 @@
 boto3 is imported only to explain an error: it takes half a second.
 """
 
-import html
-import re
-
 from botocore.exceptions import BotoCoreError, ClientError
 
 from foundation.errors import AwsError, ClusterError, CredentialsError, NotFoundError
-from node.staging.s3_store import find_reason
+from node.staging.s3_store import find_reason, find_tag
 from provision.aws.error_hints import CREDENTIAL_CODES, NOT_REACHED, find_hint
 from train.s3.url import S3Url
 
@@ -56,9 +53,8 @@ def explain(error: Exception, method: str, *, bucket: str | None, key: str | Non
 def explain_obstore(error: Exception, method: str, *, bucket: str, key: str) -> ClusterError:
     """The error to show for an error of obstore, whose message quotes S3's answer."""
     text = str(error)
-    code, words = (re.search(f"<{name}>([^<]*)</{name}>", text) for name in ("Code", "Message"))
-    if code is not None:
-        return _explain_refusal(code[1], html.unescape(words[1]) if words else "", method, bucket, key)
+    if code := find_tag("Code", text):
+        return _explain_refusal(code, find_tag("Message", text), method, bucket, key)
     why = find_reason(text)
     what, hint = (f"S3 cannot be used: {why}", NOT_REACHED) if why else (text.partition("\n")[0], _WHO_AM_I)
     return AwsError(f"{S3Url(bucket=bucket, key=key)}: {what} ({method})", hint=hint)

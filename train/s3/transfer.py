@@ -14,7 +14,8 @@ from msgspec import Struct
 
 from foundation.errors import AwsError, ClusterError, CredentialsError, list_lines
 from foundation.thread_pool import Check, map_in_threads
-from node.staging.s3_store import MIB, Source
+from node.staging.integrity import MIB
+from node.staging.s3_store import Source
 from train.s3.connection import Connection
 from train.s3.content import RangeDigests, find_digests, verify_open
 from train.s3.partial_file import PartialFile, find_file_mode

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from folders import write_files
 from foundation.errors import ClusterError, UsageError
-from node.staging.s3_store import MAX_PARTS, find_part_bytes
+from node.staging.integrity import MAX_PARTS
+from node.staging.s3_store import find_part_bytes
 from train.s3.sources import find_files
 from train.s3.transfer import PART_BYTES
 from train.s3.transfer_plan import FoundObject, plan_get, plan_put
