@@ -21,6 +21,7 @@ from node.job.log_tail import find_processes, find_tail
 from node.protocol import JobResult, Left, LeftOnHost, LogWanted, Process, Unhealthy
 from node.wire import Remains, StopAnswer
 from provision.model import count
+from train.follow.events import ALL
 from train.follow.head import SILENCE_S, Head, HeadGoneError
 from train.follow.records import (
     RUNNING,
@@ -96,9 +97,6 @@ def end_from_here(app: App, job: str) -> Left:
 
 
 # -- finding jobs -----------------------------------------------------------------------------------------------------
-
-
-ALL = LogWanted()
 
 
 class JobSources:

@@ -340,14 +340,16 @@ class Process(Struct, frozen=True, kw_only=True):
 
 
 class LogWanted(Struct, frozen=True, kw_only=True):
-    """Which part of a log to send: the last `tail` lines of these roles and ranks, or of all if empty; None: all lines.
+    """Which part of a log to send and show: the last `tail` lines of these roles and ranks, or of all if empty.
 
-    The supervisor's own lines count for each of them.
+    tail: None: all lines. since: from this time on, in seconds since the epoch. The supervisor's own lines are of all
+    roles and ranks.
     """
 
     roles: tuple[str, ...] = ()
     ranks: tuple[int, ...] = ()
     tail: Count | None = None
+    since: float | None = None
 
     def takes_lines_of(self, process: Process | None) -> bool:
         """Whether lines of a process are among them; None: an unknown one. Pure."""

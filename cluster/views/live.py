@@ -34,11 +34,11 @@ from cluster.views.terminal import (
     paint,
     write_unchanged,
 )
-from node.protocol import JobSpec
+from node.protocol import JobSpec, LogWanted
 from node.reports import Report
 from train.follow.advice import Advisor
 from train.follow.bars import BarLines
-from train.follow.events import Event, Selection, render_line
+from train.follow.events import ALL, Event, is_wanted, render_line
 from train.follow.goals import find_epochs
 from train.follow.missing_module import advise
 from train.follow.progress import Progress
@@ -57,16 +57,14 @@ class JobDisplay:
 
     If stderr is a terminal, there is a view of all ranks, unless `plain`. Equal tracebacks of several processes are
     shown once, unless `plain`. If stdout is the same terminal, lines that only report progress appear only in the view.
-    head: the supervisor's node. selection: which lines are shown; the view covers all ranks. Pass it all events of the
+    head: the supervisor's node. wanted: which lines are shown; the view covers all ranks. Pass it all events of the
     job, from the first one, from one thread.
     """
 
-    def __init__(
-        self, app: App, job: JobSpec, *, head: str, plain: bool = False, selection: Selection | None = None
-    ) -> None:
+    def __init__(self, app: App, job: JobSpec, *, head: str, plain: bool = False, wanted: LogWanted = ALL) -> None:
         app.close()  # removes the spinner, which would be drawn into the view
         self._app = app
-        self._selection = selection or Selection()
+        self._wanted = wanted
         self._head = head
         self._progress = Progress(epochs=find_epochs(find_program(job)))
         self.advisor = make_advisor(app, job)
@@ -87,10 +85,10 @@ class JobDisplay:
         report = (self._view or self._progress).take(event)
         for text in new_warnings:
             self.message(f"warning: {text}", style="yellow")
-        shown = self._selection.takes(event)
+        shown = is_wanted(event, self._wanted)
         # If lines and view share a terminal, lines whose content the view shows are not printed.
         advice = self.advisor.take(event)
-        if advice is not None and (shown or self._selection.since is None):
+        if advice is not None and (shown or self._wanted.since is None):
             whose = f" [{event.process.tag}]" if event.process is not None else ""
             self.message(f"hint{whose}: {advice}", style="yellow")
         if not (self._shared and report is not None and report.is_passing):
@@ -103,7 +101,7 @@ class JobDisplay:
             self._view.take(event)
             return
         self._progress.take(event)
-        if self._selection.takes(event):
+        if is_wanted(event, self._wanted):
             self._show(self._bar_lines.take(event))
 
     def _show(self, events: Sequence[Event]) -> None:

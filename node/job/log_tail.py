@@ -41,31 +41,39 @@ def lines_from_end(read: Read, size: int) -> Iterator[tuple[int, bytes]]:
 
 def find_tail(read: Read, size: int, wanted: LogWanted, processes: Iterable[Process]) -> int:
     """Returns the offset of the last lines of output, which is not after the result. processes: all of the job."""
-    if wanted.tail is None:
+    if wanted.tail is None and wanted.since is None:
         return 0
-    count = wanted.tail
+    count = float("inf") if wanted.tail is None else wanted.tail
     of = {process.number: process for process in processes}
     start, is_last = size, True
     for offset, line in lines_from_end(read, size):
+        event = _read(line)
+        if not is_last and event is not None and event.t < (wanted.since or 0.0):
+            break
         if not line.endswith(b"\n"):
             start = offset
             continue
-        is_output = _counts(line, wanted, of)
+        is_output = _counts(event, wanted, of)
         if is_output and count:
             count -= 1
             start = offset
         elif is_last and not is_output:
             start = offset
         is_last = False
-        if not count or size - offset > SEARCHED_BYTES:
+        if not count or (wanted.tail is not None and size - offset > SEARCHED_BYTES):
             break
     return start
 
 
-def _counts(line: bytes, wanted: LogWanted, processes: dict[int, Process]) -> bool:
+def _read(line: bytes) -> LogLine | None:
     try:
-        event = decode(line, LogLine)
-    except ValueError:  # it is shown as damaged
+        return decode(line, LogLine)
+    except ValueError:
+        return None
+
+
+def _counts(event: LogLine | None, wanted: LogWanted, processes: dict[int, Process]) -> bool:
+    if event is None:  # it is shown as damaged
         return True
     if event.line is None or event.p is None:
         return bool(event.message or event.warnings)

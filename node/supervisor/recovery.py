@@ -73,6 +73,9 @@ def recover(job: str) -> Record | None:
 
 async def complete(job: str) -> Record | None:
     """Completes the record of a job whose supervisor is dead. Returns the record. Raises OSError."""
+    record = job_folder.read_record(job)
+    if record is None or record.has_ended:  # its supervisor may still copy the log
+        return record
     with FileLock(job_folder.path(job, "recovery")) as ours, FileLock(job_folder.path(job, "lock")) as care:
         if not ours.take(RECOVERY_TIMEOUT_S) or is_alive(job) or not care.take(LOOK_S):
             return job_folder.read_record(job)

@@ -7,7 +7,8 @@ from foundation.errors import UsageError
 from node.job.events import Event, EventReader
 from node.protocol import LogWanted, Process
 
-__all__ = ["Event", "EventReader", "Process", "Selection", "parse_since", "render_line"]
+__all__ = ["ALL", "Event", "EventReader", "Process", "is_wanted", "parse_since", "render_line"]
+ALL = LogWanted()
 SINCE_PATTERN = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(s|m|h|d)")
 SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -26,17 +27,12 @@ def render_line(event: Event, *, head: str = "node-0") -> str | None:
     return None
 
 
-class Selection(LogWanted, frozen=True, kw_only=True):
-    """Which lines of a log to show. since: seconds since the epoch."""
-
-    since: float | None = None
-
-    def takes(self, event: Event) -> bool:
-        """Whether an event is selected. The supervisor's own lines belong to every rank and role."""
-        if self.since is not None and event.at < self.since:
-            return False
-        is_output = event.process is not None and event.kind in ("line", "bar")
-        return not is_output or self.takes_lines_of(event.process)
+def is_wanted(event: Event, wanted: LogWanted) -> bool:
+    """Whether an event is among the wanted lines, or none of output. Pure."""
+    if wanted.since is not None and event.at < wanted.since:
+        return False
+    is_output = event.process is not None and event.kind in ("line", "bar")
+    return not is_output or wanted.takes_lines_of(event.process)
 
 
 def parse_since(text: str, *, now: float) -> float:

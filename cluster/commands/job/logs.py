@@ -21,7 +21,7 @@ from cluster.views.results import find_hosts
 from cluster.views.terminal import write_unchanged
 from foundation.errors import JobError
 from node.protocol import JobResult, LogWanted, NewFiles, Role
-from train.follow.events import Event, EventReader, Selection, parse_since
+from train.follow.events import Event, EventReader, is_wanted, parse_since
 from train.follow.records import JobRecord
 from train.follow.run import check_result, pass_on
 
@@ -66,7 +66,7 @@ def logs(
     the newest job.
     """
     after = None if since is None else parse_since(since, now=time.time())
-    wanted = Selection(roles=roles, ranks=ranks, tail=tail, since=after)
+    wanted = LogWanted(roles=roles, ranks=ranks, tail=tail, since=after)
     with ExitStack() as stack:
         sources = stack.enter_context(open_jobs(app))
         record = sources.find_job(job)
@@ -76,7 +76,7 @@ def logs(
             stack.enter_context(if_interrupted(f"{again}; cluster stop {record.id} stops it"))
         try:
             with _open_sink(app, record, wanted, live=live, as_json=as_json) as sink:
-                if live and tail is not None and record.state != "damaged":
+                if live and (tail, after) != (None, None) and record.state != "damaged":
                     # The view needs the state, which is in an earlier line.
                     sink.take(Event(kind="state", at=record.started_at or record.submitted_at, state=record.state))
                 result, files = show_log(sources, record, sink, wanted=wanted, follow=follow)
@@ -119,12 +119,12 @@ def show_log(
 
 
 @contextmanager
-def _open_sink(app: App, record: JobRecord, selection: Selection, *, live: bool, as_json: bool) -> Iterator[Sink]:
+def _open_sink(app: App, record: JobRecord, wanted: LogWanted, *, live: bool, as_json: bool) -> Iterator[Sink]:
     if as_json:
-        yield JsonLines(app, selection)
+        yield JsonLines(app, wanted)
         return
     head = next((node.name for node in record.nodes), "node-0")
-    display = JobDisplay(app, record.spec, head=head, plain=not live, selection=selection)
+    display = JobDisplay(app, record.spec, head=head, plain=not live, wanted=wanted)
     try:
         yield display
     except BrokenPipeError:  # a part of the log tells nothing about the job
@@ -135,15 +135,15 @@ def _open_sink(app: App, record: JobRecord, selection: Selection, *, live: bool,
 
 
 class JsonLines:
-    """Prints each selected event as a JSON object on one line."""
+    """Prints each wanted event as a JSON object on one line."""
 
-    def __init__(self, app: App, selection: Selection) -> None:
+    def __init__(self, app: App, wanted: LogWanted) -> None:
         self._app = app
-        self._selection = selection
+        self._wanted = wanted
 
     def take(self, event: Event) -> None:
-        """Prints an event if it is selected."""
-        if event.kind not in ("process", "bar") and self._selection.takes(event):
+        """Prints an event if it is wanted."""
+        if event.kind not in ("process", "bar") and is_wanted(event, self._wanted):
             write_unchanged(sys.stdout, json.dumps(event_document(event)))
 
     def message(self, text: str) -> None:

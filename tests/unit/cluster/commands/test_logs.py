@@ -9,14 +9,15 @@ from cluster.app import App
 from cluster.commands.job.logs import JsonLines
 from cluster.views.jobs import event_document
 from job_channels import LOG
-from train.follow.events import Event, EventReader, Selection
+from node.protocol import LogWanted
+from train.follow.events import Event, EventReader
 from train.follow.run import pass_on
 
 EPOCH = "1970-01-01T00:00:"
 
 
 def test_a_log_as_json(capsys: pytest.CaptureFixture[str]) -> None:
-    sink = JsonLines(App(config_path=Path("cluster.toml")), Selection(ranks=(1,)))
+    sink = JsonLines(App(config_path=Path("cluster.toml")), LogWanted(ranks=(1,)))
     pass_on(LOG.splitlines(), EventReader(), sink.take)
     shown = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [item["kind"] for item in shown] == ["state", "state", "line", "message", "result"]

@@ -15,11 +15,11 @@ import pytest
 from cluster.app import App
 from cluster.views.live import DRAW_EVERY_S, JobDisplay, advise_on_module
 from job_events import bar, line, result, speed, state, warnings
-from node.protocol import JobSpec
+from node.protocol import JobSpec, LogWanted
 from node.train_settings import TrainSettings
 from project import REPOSITORY
 from terminal import Terminal
-from train.follow.events import Event, Selection
+from train.follow.events import ALL, Event
 
 JOB = JobSpec(id="j", name="mnist", workers=3, servers=0)
 NUMPY = "AttributeError: module 'numpy' has no attribute 'bool'."
@@ -40,14 +40,14 @@ def display(
     *events: Event,
     stdout: TextIO | None = None,
     plain: bool = False,
-    selection: Selection | None = None,
+    wanted: LogWanted = ALL,
 ) -> Iterator[JobDisplay]:
     """A display of a running job. stdout: instead of the terminal. events: what the job has printed."""
     with ExitStack() as stack:
         if terminal is not None:
             stack.enter_context(redirect_stderr(stack.enter_context(terminal.open())))
             stack.enter_context(redirect_stdout(stdout or stack.enter_context(terminal.open())))
-        shown = JobDisplay(App(config_path=Path("cluster.toml")), JOB, head="node-0", plain=plain, selection=selection)
+        shown = JobDisplay(App(config_path=Path("cluster.toml")), JOB, head="node-0", plain=plain, wanted=wanted)
         try:
             for event in (state("running"), *events):
                 shown.take(event)
@@ -130,7 +130,7 @@ def test_bars_are_drawn_below_the_lines(terminal: Terminal, monkeypatch: pytest.
 
 
 def test_without_a_terminal_a_bar_is_shown_once_a_minute(capsys: pytest.CaptureFixture[str]) -> None:
-    with display(selection=Selection(ranks=(0,))) as shown:
+    with display(wanted=LogWanted(ranks=(0,))) as shown:
         for second in range(150):
             for rank in (0, 1):
                 shown.take(bar(f"epochs\n{second}/150", rank, at=100.0 + second))

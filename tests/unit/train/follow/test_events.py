@@ -6,8 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from foundation.errors import UsageError
-from node.protocol import JobResult, Process, Role
-from train.follow.events import Event, EventReader, Selection, parse_since, render_line
+from node.protocol import JobResult, LogWanted, Process, Role
+from train.follow.events import Event, EventReader, is_wanted, parse_since, render_line
 
 LOG = [
     '{"t":1.0,"state":"starting"}',
@@ -107,17 +107,17 @@ def test_a_line_names_its_process(event: Event, shown: str | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("selection", "taken"),
+    ("wanted", "taken"),
     [
-        (Selection(), {"worker 0", "worker 1", "worker ?", "server 0", "setup", "message", "late"}),
-        (Selection(ranks=(0,)), {"worker 0", "server 0", "message", "late"}),
-        (Selection(roles=("worker",)), {"worker 0", "worker 1", "worker ?", "message", "late"}),
-        (Selection(roles=("worker",), ranks=(1,)), {"worker 1", "message"}),
-        (Selection(roles=("setup",)), {"setup", "message"}),
-        (Selection(since=150.0), {"late"}),
+        (LogWanted(), {"worker 0", "worker 1", "worker ?", "server 0", "setup", "message", "late"}),
+        (LogWanted(ranks=(0,)), {"worker 0", "server 0", "message", "late"}),
+        (LogWanted(roles=("worker",)), {"worker 0", "worker 1", "worker ?", "message", "late"}),
+        (LogWanted(roles=("worker",), ranks=(1,)), {"worker 1", "message"}),
+        (LogWanted(roles=("setup",)), {"setup", "message"}),
+        (LogWanted(since=150.0), {"late"}),
     ],
 )
-def test_lines_are_selected_by_rank_role_and_time(selection: Selection, taken: set[str]) -> None:
+def test_lines_are_selected_by_rank_role_and_time(wanted: LogWanted, taken: set[str]) -> None:
     events = {
         "worker 0": line("", process()),
         "worker 1": line("", process(rank=1)),
@@ -127,7 +127,7 @@ def test_lines_are_selected_by_rank_role_and_time(selection: Selection, taken: s
         "message": Event(kind="message", at=100.0, text=""),
         "late": line("", process(), at=200.0),
     }
-    assert {name for name, event in events.items() if selection.takes(event)} == taken
+    assert {name for name, event in events.items() if is_wanted(event, wanted)} == taken
 
 
 @pytest.mark.parametrize(("text", "moment"), [("90s", 910.0), ("1d", -85400.0), ("1970-01-01T00:10+00:00", 600.0)])
