@@ -174,7 +174,6 @@ class _Bootstrap(Struct, frozen=True, kw_only=True):
             trees=[tree for tree in (self.project, self.client if client else None) if tree is not None],
             cluster=self.cluster,
             is_head=host.is_head,
-            node=host.name,
             client=client,
         )
         if plan:

@@ -84,7 +84,6 @@ class NodeFacts(Struct, frozen=True, kw_only=True):
     python: str
     home: str
     cores: int = 1
-    disk_free_kib: int = 0
     missing_libraries: tuple[str, ...] = ()
     gpus: tuple[tuple[str, str], ...] = ()
     files: frozenset[str] = frozenset()
@@ -146,7 +145,7 @@ def parse_facts(text: str, *, node: str) -> NodeFacts:
     except ValueError as error:  # an invalid number, an incomplete line
         raise ClusterError(
             f"{node}: cannot parse the output of facts.sh: {shorten_reason(str(error))}",
-            hint=f"cluster exec --node {node} -- sh -c 'uname -a; nproc; df -k'",
+            hint=f"cluster exec --node {node} -- sh -c 'uname -a; nproc'",
         ) from None
 
 
@@ -184,7 +183,6 @@ def _parse_facts(text: str, *, node: str) -> NodeFacts:
         glibc=_version(one("glibc") or "2.17"),
         cores=_count(one("cores"), at_most=MOST_CORES),
         python=own.path,
-        disk_free_kib=_disk_free_kib(text),
         home=one("home"),
         missing_libraries=tuple(several.get("missing", ())),
         gpus=tuple(_gpu(line)[:2] for line in several.get("gpu", ())),
@@ -231,15 +229,6 @@ def _framework(line: str) -> FoundFramework:
 def _version(text: str) -> Version:
     major, _, minor = text.partition(".")
     return _count(major), _count(minor.split(".")[0])
-
-
-def _disk_free_kib(text: str) -> int:
-    """The free space in KiB, as `df -Pk` prints it after a line `df=`. Raises ValueError."""
-    # After its header: file system, size, used, free, used in percent, where. The names may have spaces in them.
-    found = re.search(r"(?m)^df=\n.*\n.* [0-9]+ +[0-9]+ +([0-9]+) +[0-9]+% ", text)
-    if found is None:
-        raise ValueError("df prints no free space")
-    return _count(found[1], at_most=1 << 62)
 
 
 def _count(text: str, *, at_most: int = 9999) -> int:

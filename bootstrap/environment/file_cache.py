@@ -6,13 +6,9 @@ KEY.json              the files that belong to a key such as "bundles/0123", wit
 A node that gets a damaged file reports it, and then it is removed here (transfer/distribute.py).
 """
 
-import gzip
 import hashlib
 import shutil
-import tarfile
 import tempfile
-import zipfile
-import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -21,7 +17,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from bootstrap.step import step
-from foundation.errors import ClusterError
 from foundation.files import one_at_a_time, write_whole, written_whole
 from foundation.progress import Event, Report
 
@@ -33,13 +28,11 @@ class BundleFile(Struct, frozen=True, kw_only=True):
     """A file that nodes need; `sha256` is in lower-case hexadecimal.
 
     path: its place on this machine, even before it is downloaded from one of `urls` (fetches.py).
-    unpacked_bytes: its size when unpacked; 0 for a file that is not unpacked.
     """
 
     path: Path
     sha256: str
     size_bytes: int
-    unpacked_bytes: int = 0
     urls: tuple[str, ...] = ()
 
     @property
@@ -59,30 +52,14 @@ def check_cache(cache: Path) -> None:
 
 
 def describe_file(path: Path) -> BundleFile:
-    """Hashes and describes a file on this machine. Raises OSError, and ClusterError for a damaged archive."""
-    try:
-        unpacked_bytes = _unpacked_bytes(path)
-    except (zipfile.BadZipFile, tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise ClusterError(f"{path.name} is damaged: {error}", hint="run the command again") from error
-    return BundleFile(
-        path=path, sha256=find_digest(path), size_bytes=path.stat().st_size, unpacked_bytes=unpacked_bytes
-    )
+    """Hashes and describes a file on this machine. Raises OSError."""
+    return BundleFile(path=path, sha256=find_digest(path), size_bytes=path.stat().st_size)
 
 
 def find_digest(path: Path) -> str:
     """The SHA-256 of a file. Raises OSError."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def _unpacked_bytes(path: Path) -> int:
-    if path.suffix == ".whl":
-        with zipfile.ZipFile(path) as wheel:
-            return sum(entry.file_size for entry in wheel.infolist())
-    if path.name.endswith(".tar.gz"):
-        with tarfile.open(path) as archive:
-            return sum(entry.size for entry in archive)
-    return 0
 
 
 def fetch_once(
@@ -112,7 +89,7 @@ def cached_path(cache: Path, sha256: str, name: str) -> Path:
 
 
 def copy_here(path: Path, cache: Path) -> BundleFile:
-    """Copies a file of this machine to the cache. Raises OSError, and ClusterError for a damaged archive."""
+    """Copies a file of this machine to the cache. Raises OSError."""
     described = describe_file(path)
     kept = cached_path(cache, described.sha256, described.name)
     with written_whole(kept) as temporary:

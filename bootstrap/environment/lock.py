@@ -28,8 +28,6 @@ from foundation.progress import Report
 from foundation.thread_pool import map_in_threads
 from provision.oracle.tables import show
 
-UNPACKED_TIMES = 3
-"""The assumed growth of a wheel when it is unpacked: MXNet's grow to 2.5 to 3.5 times their size, PyTorch's to 2."""
 MINORS = (17, 28, *range(31, 41))
 """The minor versions of glibc that uv knows as platforms."""
 NEEDS_WHEEL = re.compile(r"Wheels are required for `([^`]+)`")
@@ -239,10 +237,4 @@ def _describe(file: Mapping[str, Any], cache: Path) -> BundleFile:
         if sha256 not in (None, here.sha256):
             raise ClusterError(f"{url} has the SHA-256 {here.sha256}, not {sha256}", hint="run the command again")
         return replace(here, urls=(url,))
-    return BundleFile(
-        path=cached_path(cache, sha256, name),
-        sha256=sha256,
-        size_bytes=size_bytes,
-        unpacked_bytes=size_bytes * UNPACKED_TIMES if name.endswith(".whl") else 0,
-        urls=(url,),
-    )
+    return BundleFile(path=cached_path(cache, sha256, name), sha256=sha256, size_bytes=size_bytes, urls=(url,))

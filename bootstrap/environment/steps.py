@@ -13,9 +13,7 @@ from bootstrap.environment.cuda import find_cuda
 from bootstrap.environment.facts import NodeFacts
 from bootstrap.environment.file_cache import BundleFile
 from bootstrap.runtime.code import FOLDER, STARTUP_DIR, runtime_digest
-from bootstrap.ssh.explain import SPACE_HINT
 from bootstrap.transfer.tree import Tree
-from foundation.errors import ClusterError
 from node.engines.engine import Framework
 from node.programs import program_words
 from node.setup.apt import STOP_UPDATES
@@ -43,8 +41,6 @@ LIBRARIES: Mapping[Framework, tuple[str, ...]] = {
     "pytorch": ("libstdc++.so.6",),
     "none": (),
 }
-# Allows for folders and partial blocks, which the sizes in archives do not include.
-OVERHEAD = 1.05
 # Extracts uv's binary from its wheel.
 TAKE_UV = (
     "import sys, zipfile; wheel = zipfile.ZipFile(sys.argv[1]); "
@@ -136,13 +132,14 @@ class MakeEnvironment(Struct, frozen=True, kw_only=True):
             f"    chmod 755 {tool}.new && mv {tool}.new {tool}",
             "fi",
             f"cache={root}/cache.new",  # environments share its files by hard links; what is left here may be damaged
+            f"trap 'rm -rf {env} \"$cache\"' EXIT",  # of a script that fails: a full disk stays usable
             f'rm -rf {env} "$cache"; mkdir -p {root}/cache; mv {root}/cache "$cache"',
             'export UV_CACHE_DIR="$PWD/$cache" UV_PYTHON_DOWNLOADS=never UV_NO_CONFIG=1 UV_LINK_MODE=hardlink',
             f"{tool} venv --quiet --no-project --python {env_python} {env}",
             *([f"{install} {shlex.join(map(_place, bundle.wheels))}"] if bundle.wheels else []),
             *self._write_pth(env),
             '[ "$(find "$cache" -type f -links +1 | head -n 1)" ] || rm -rf "$cache"/*',  # where no links are possible
-            f'mv "$cache" {root}/cache',
+            f'mv "$cache" {root}/cache; trap - EXIT',
             "fi",
             f"touch {env}/.complete",
         ]
@@ -260,13 +257,11 @@ def plan_node(
     trees: Sequence[Tree],
     cluster: str,
     is_head: bool,
-    node: str,
     client: Bundle | None = None,
 ) -> NodePlan:
     """The plan that makes a node ready to train. Pure.
 
     setup: the digest of the set-up commands, which have run. client: the environment of this project's own command.
-    Raises ClusterError if the node's disk is too small.
     """
     libraries = LIBRARIES[bundle.target.framework] if bundle.target.base is None else ()
     steps: list[Step] = [*_plan_packages(facts, libraries)]
@@ -278,52 +273,24 @@ def plan_node(
         needed += bundle.files
     if needed or facts.newest_env not in ("", bundle.digest):  # or cluster.toml is again as it was before
         steps.append(MakeEnvironment(bundle=bundle))
-    needed = list(dict.fromkeys(needed))
-    files = [file for file in needed if file.sha256 not in facts.files]
-    shared = facts.files if facts.envs else facts.pythons_ready  # MakeEnvironment keeps what it has unpacked
-    unpacked = sum(file.unpacked_bytes for file in needed if file.sha256 not in shared)
-    needed_bytes = (sum(file.size_bytes for file in files) + unpacked) * OVERHEAD
+    files = [file for file in dict.fromkeys(needed) if file.sha256 not in facts.files]
     check = plan_check(facts, bundle=bundle, setup=setup)
     if check is not None:
         steps.append(check)
     lacking = tuple(tree for tree in trees if tree.digest not in facts.trees)
-    needed_bytes += 2 * sum(tree.size_bytes for tree in lacking)  # the archive, and the unpacked tree
     if is_head and facts.cluster_key is None:
         steps.append(MakeClusterKey(cluster=cluster))
-    _check_disk(facts, needed_bytes, what="the environment and your files", node=node)
     return NodePlan(files=tuple(files), steps=tuple(steps), trees=lacking)
 
 
-def plan_python(
-    facts: NodeFacts, packed: BundleFile | None, tree: Tree, *, node: str
-) -> tuple[tuple[BundleFile, ...], tuple[Step, ...]]:
+def plan_python(facts: NodeFacts, packed: BundleFile | None) -> tuple[tuple[BundleFile, ...], tuple[Step, ...]]:
     """The files and the steps that a node needs before it gets the tree of our own programs. Pure.
 
-    packed: the Python that this machine sends for it; None if the node has one. Raises ClusterError if the node's disk
-    is too small.
+    packed: the Python that this machine sends for it; None if the node has one.
     """
-    is_new = packed is not None and packed.sha256 not in facts.pythons_ready
-    needed_bytes: float = 2 * tree.size_bytes
-    if packed is not None and is_new:
-        needed_bytes += (packed.size_bytes + packed.unpacked_bytes) * OVERHEAD
-    _check_disk(facts, needed_bytes, what="our own programs", node=node)
-    if packed is None or not is_new:
+    if packed is None or packed.sha256 in facts.pythons_ready:
         return (), ()
     return () if packed.sha256 in facts.files else (packed,), (UnpackPython(packed=packed),)
-
-
-def _render_kib(kib: int) -> str:
-    return f"{kib >> 10} MiB" if kib >= 1 << 10 else f"{kib} KiB"
-
-
-def _check_disk(facts: NodeFacts, needed_bytes: float, *, what: str, node: str) -> None:
-    needed_kib = int(needed_bytes) >> 10
-    if facts.disk_free_kib < needed_kib:
-        raise ClusterError(
-            f"{node}: {_render_kib(facts.disk_free_kib)} are free in {facts.home}, "
-            f"but {what} need {_render_kib(needed_kib)}",
-            hint=SPACE_HINT,
-        )
 
 
 def _plan_packages(facts: NodeFacts, libraries: Collection[str]) -> tuple[InstallPackages, ...]:

@@ -85,7 +85,7 @@ class RuntimePlacing:
             return facts
         name = connection.host.name
         runtime = self.find(facts)
-        needed, steps = plan_python(facts, runtime.packed, runtime.tree, node=name)
+        needed, steps = plan_python(facts, runtime.packed)
         file, task = self._archives.write(runtime.tree)
         files = [*needed, file]
         size_mb = sum(file.size_bytes for file in files) / 1e6

@@ -17,7 +17,7 @@ SPACE_HINT = (
     "free some space there (quota -s shows a quota), or on EC2, set a larger [provision] volume_size_gib and create "
     "the cluster again"
 )
-_FULL = re.compile("No space left on device|Disk quota exceeded")
+FULL = re.compile("No space left on device|Disk quota exceeded")
 _BOOT_ENDS = re.compile(r"\blogin:|Cloud-init v\. \S+ finished at")
 """getty's prompt, and the last line of cloud-init."""
 _SILENT = ("Error reading SSH protocol banner", "No existing session")
@@ -147,7 +147,7 @@ def command_error(host: Host, command: str, output: Output) -> NodeCommandError:
     ending = "killed by a signal:" if output.exit_code == NO_EXIT_CODE else f"exit code {output.exit_code} from:"
     text = render_last_lines((output.stdout + output.stderr).strip().splitlines())
     hint = None
-    if _FULL.search(output.stderr):
+    if FULL.search(output.stderr):
         look = f"ssh {host.spec}" if host.spec else f"cluster exec --node {host.name} --"
         hint = f"{look} df -h; free some space there (see also quota -s), then run it again"
     hint = find_sudo_hint(host.name, output.stdout + output.stderr) or hint

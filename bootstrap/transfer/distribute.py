@@ -16,7 +16,7 @@ from msgspec import Meta, Struct
 
 from bootstrap.environment.file_cache import BundleFile
 from bootstrap.ssh.connection import NodeConnection
-from bootstrap.ssh.explain import SPACE_HINT, find_sudo_hint
+from bootstrap.ssh.explain import FULL, SPACE_HINT, find_sudo_hint
 from bootstrap.ssh.node_program import LOADER, NodeProgram, read_modules
 from bootstrap.transfer import sources
 from bootstrap.transfer.sources import Sources
@@ -60,18 +60,12 @@ class _Message(Struct, frozen=True):
 
 def failure(node: str, failed: Failure) -> ClusterError:
     """The error for an agent's report of its failure. Pure."""
-    code = failed.exit_code
+    code, text = failed.exit_code, "\n".join([failed.what, *failed.output])
+    hint = SPACE_HINT if FULL.search(text) else find_sudo_hint(node, text)
     if code is None:
-        return ClusterError(f"{node}: {failed.what}", hint=_find_hint(failed.what))
+        return ClusterError(f"{node}: {failed.what}", hint=hint or "run the command again")
     ending = f"exit code {code} from:" if code >= 0 else f"killed by signal {-code}:"
-    hint = find_sudo_hint(node, "\n".join(failed.output))
     return NodeCommandError(f"{node}: {ending} {failed.what}{render_last_lines(failed.output)}", hint=hint)
-
-
-def _find_hint(what: str) -> str | None:
-    if "No space left" in what or "quota" in what:
-        return SPACE_HINT
-    return "run the command again"
 
 
 class SetUp(Struct, frozen=True, kw_only=True):

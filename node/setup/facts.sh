@@ -1,5 +1,5 @@
 # Prints the facts about a node, one `key=value` a line. POSIX sh, run as the node's user.
-# A second run starts only flock, and becomes df: facts about the image are cached in ~/.cluster/known until the next
+# A second run starts only flock: facts about the image are cached in ~/.cluster/known until the next
 # boot, or until anything changes in the folders that they come from.
 umask 077
 cluster=$HOME/.cluster
@@ -208,6 +208,3 @@ if [ -e __NOTES__ ] || [ -d __DISKS__ ]; then
     { read -r noted; } 2>/dev/null <__NOTES__
     if [ "$noted" != '{}' ] || grep -q " "__DISKS__/ /proc/self/mounts; then echo "volumes=mounted"; fi
 fi
-# Last, since a process that becomes df costs less than one that starts it.
-echo df=
-exec df -Pk "$HOME"

@@ -19,7 +19,6 @@ FACTS = NodeFacts(
     glibc=(2, 36),
     cores=2,
     python="/usr/bin/python3",
-    disk_free_kib=50_000_000,
     home="/home/ubuntu",
     pythons=(FoundPython(path="/usr/bin/python3", version=(3, 11)),),
 )

@@ -23,16 +23,15 @@ from bootstrap.environment.steps import (
     plan_setup,
     render_script,
 )
-from foundation.errors import ClusterError
 from node_facts import BUNDLE, FACTS, TREE, make_programs, run_shell
 
-PYTHON_FILE = BundleFile(path=Path("python-3.11.9.tar.gz"), sha256="5" * 64, size_bytes=2000, unpacked_bytes=9000)
+PYTHON_FILE = BundleFile(path=Path("python-3.11.9.tar.gz"), sha256="5" * 64, size_bytes=2000)
 CUDA = LibraryDir(path="/usr/local/cuda-10.2/lib64", names=frozenset(["libcudart.so.10.2"]))
 
 
 def plan(facts: NodeFacts, **more: Any) -> NodePlan:
     settings = {"bundle": BUNDLE, "setup": None, "is_head": False, **more}
-    return plan_node(facts, trees=(TREE,), cluster="demo", node="node-0", **settings)
+    return plan_node(facts, trees=(TREE,), cluster="demo", **settings)
 
 
 def kinds(plan: NodePlan) -> list[type]:
@@ -93,21 +92,6 @@ def test_libraries_are_checked_again_when_the_inputs_change() -> None:
     assert plan_check(replace(facts, libraries=frozenset(["libcuda.so.1"])), bundle=bundle, setup=None) is not None
     found = plan_check(replace(facts, cuda_dirs=(CUDA,)), bundle=bundle, setup=None)
     assert found.dirs == (CUDA.path,)
-
-
-def test_a_disk_without_enough_space_is_refused() -> None:
-    with pytest.raises(ClusterError, match=r"2 MiB are free in /home/ubuntu, but .* need 5 MiB"):
-        plan(replace(FACTS, disk_free_kib=3000), bundle=big(packed=1, unpacked=4))
-    assert plan(replace(FACTS, disk_free_kib=4500, files=HASHES), bundle=big(packed=1, unpacked=4))
-    other = replace(FACTS, files=HASHES, envs=frozenset(["another"]), disk_free_kib=3)
-    assert plan(other, bundle=big(packed=1, unpacked=4)).steps  # it shares the unpacked files
-    assert plan(replace(MADE, disk_free_kib=3)).trees
-
-
-def big(*, packed: int, unpacked: int) -> Bundle:
-    """A bundle whose first file has these sizes in MiB."""
-    first = replace(BUNDLE.files[0], size_bytes=packed << 20, unpacked_bytes=unpacked << 20)
-    return replace(BUNDLE, files=(first, *BUNDLE.files[1:]))
 
 
 @pytest.mark.parametrize("managed", [False, True])

@@ -12,12 +12,11 @@ from bootstrap.environment.steps import UnpackPython, plan_python
 from bootstrap.runtime import runtime as runtimes
 from bootstrap.runtime.code import runtime_digest
 from bootstrap.runtime.runtime import RuntimePlacing
-from foundation.errors import ClusterError
 from node_facts import FACTS
 
 
 def test_an_old_image_gets_a_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    packed = BundleFile(path=tmp_path / "python.tar.gz", sha256="ab" * 32, size_bytes=1, unpacked_bytes=2)
+    packed = BundleFile(path=tmp_path / "python.tar.gz", sha256="ab" * 32, size_bytes=1)
     monkeypatch.setattr(runtimes, "_find_packages", lambda *_, **__: [])
     monkeypatch.setattr(runtimes, "fetch_python", lambda *_, **__: packed)
     facts: NodeFacts = replace(FACTS, pythons=(FoundPython(path="/usr/bin/python3", version=(3, 9)),))
@@ -26,10 +25,8 @@ def test_an_old_image_gets_a_python(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert (found.tree.digest, found.python) == (runtime_digest(), f"python/{packed.sha256}/bin/python3.11")
 
     def plan(facts: NodeFacts) -> object:
-        return plan_python(facts, found.packed, found.tree, node="n")
+        return plan_python(facts, found.packed)
 
     assert plan(facts) == ((packed,), (UnpackPython(packed=packed),))
     assert plan(replace(facts, files=frozenset([packed.sha256]))) == ((), (UnpackPython(packed=packed),))
     assert plan(replace(facts, pythons_ready=frozenset([packed.sha256]))) == ((), ())
-    with pytest.raises(ClusterError, match="our own programs need"):
-        plan(replace(facts, disk_free_kib=1))

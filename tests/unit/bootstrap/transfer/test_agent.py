@@ -209,6 +209,7 @@ def test_set_ups_of_a_node_exclude_each_other(home: Path, start_agent: StartAgen
     [
         ({"what": "x: No space left on device", "exit_code": None, "output": []}, "node-1: x: No space", "free some"),
         ({"what": "s", "exit_code": 2, "output": ["a", "b"]}, "exit code 2 from: s\n  | a\n  | b", None),
+        ({"what": "s", "exit_code": 2, "output": ["x: No space left on device (os error 28)"]}, "exit", "free some"),
         ({"what": "s", "exit_code": -9, "output": []}, "killed by signal 9: s\n  | (it printed nothing)", None),
     ],
 )
