@@ -63,7 +63,7 @@ class Checked(Struct, frozen=True, kw_only=True):
 class NodeFacts(Struct, frozen=True, kw_only=True):
     """The facts about a node. Digests are lower-case hexadecimal SHA-256.
 
-    python: the Python that runs our own programs: the image's python3 if it is 3.6 or later.
+    python: the Python that places the runtime of our own programs: the image's python3 if it is 3.6 or later.
     pythons: every Python that was found, the image's python3 first. configured: the one at the path of [bootstrap]
     python; None if that is not a path, or no Python works at that path. frameworks: those that the Pythons find,
     including Pythons of environments, which are not in `pythons`.
