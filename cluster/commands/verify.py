@@ -32,7 +32,7 @@ def verify(app: App, *, deep: bool, as_json: bool) -> None:
     described = describe_and_warn(app)
     with ready_nodes(app, described) as (nodes, _):
         # What AWS refuses ends the command before the nodes are checked, and no check ends it.
-        hardware, mounts = find_hardware(app, described), source_of(app).describe_mounts(described)
+        hardware, mounts = find_hardware(app, lambda: described), source_of(app).describe_mounts(described)
         checks = measure_nodes(app, nodes) if deep else check_nodes(app, nodes)
         findings, errors = describe_health(nodes)
         unhealthy = find_unhealthy(findings, hardware, with_clocks=False)  # a check of its own covers them

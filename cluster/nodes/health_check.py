@@ -1,6 +1,6 @@
 """Checks the nodes' health before a job, and leaves out the unhealthy ones."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -13,15 +13,20 @@ from cluster.nodes.source import Nodes
 from foundation.errors import ClusterError
 from foundation.user_folders import cache_folder
 from node.protocol import Machine
+from provision.config import all_types
 from provision.preflight.machines import Hardware, describe_hardware
 
 
-def find_hardware(app: App, nodes: Nodes) -> Mapping[str, Hardware]:
-    """Returns the hardware of each node, by its name; {} for existing hosts. Raises AwsError."""
-    if nodes.state is None:
-        return {}
-    instances = nodes.state.nodes
-    found = describe_hardware(app.clients.ec2, [one.instance_type for one in instances])
+def find_hardware(app: App, find_nodes: Callable[[], Nodes]) -> Mapping[str, Hardware]:
+    """Returns the hardware of each node, by its name; {} for existing hosts. Raises AwsError.
+
+    find_nodes: may wait for them; meanwhile, EC2 describes the types in cluster.toml, which most nodes have.
+    """
+    found = dict(describe_hardware(app.clients.ec2, all_types(app.config.provision))) if app.has_instances else {}
+    state = find_nodes().state
+    instances = state.nodes if state is not None else ()
+    if others := {one.instance_type for one in instances} - found.keys():
+        found |= describe_hardware(app.clients.ec2, others)
     return {
         one.name: replace(
             found[one.instance_type], machine=Machine(type=one.instance_type, zone=one.zone, image=one.image_id)

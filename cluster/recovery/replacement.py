@@ -81,7 +81,7 @@ def replace_lost(app: App, job: Record) -> None:
     with if_interrupted("the job waits; cluster up continues"):
         state = launch_for(app, job, find_lost(job, names))
         nodes = nodes_of(app, state)
-        hardware = find_hardware(app, nodes)
+        hardware = find_hardware(app, lambda: nodes)
         used = {host.name: host.instance_id for host in job.nodes if host.instance_id}
 
         def choose(_nodes: Nodes, found: Sequence[Host], _connections: Connections) -> Sequence[Host]:

@@ -42,7 +42,7 @@ class Preparation:
         # A queued job may start at any time, so the lifetime of its keys cannot be derived from its duration.
         keys_s = None if train.queue else train.max_duration_s
         self.access = run_in_thread(lambda: _find_access(app, clients, scope, keys_s))
-        self.hardware = run_in_thread(lambda: find_hardware(app, described.result()))
+        self.hardware = run_in_thread(lambda: find_hardware(app, described.result))
         self._prices = run_in_thread(lambda: find_node_prices(app, described.result()))
         owner = None if app.has_instances else find_user()
         self._surveyor = Surveyor(clients, url=data.s3_url, results=data.s3_results, owner=owner)
