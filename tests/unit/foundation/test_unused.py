@@ -10,7 +10,8 @@ skip_unused()
 from botocore.compat import HAS_CRT
 import fabric, sys
 fabric.Connection("host", config=fabric.Config(lazy=True))
-print(HAS_CRT, "yaml" in sys.modules)
+import boto3
+print(HAS_CRT, not {"yaml", "asyncio", "multiprocessing"}.isdisjoint(sys.modules))
 """
 
 
@@ -21,7 +22,7 @@ print(HAS_CRT, "yaml" in sys.modules)
         ("[default]\n[profile work]\nlogin_session = arn:aws:iam::123456789012:user/me\n", True),
     ],
 )
-def test_awscrt_is_for_login_sessions_and_yaml_never(tmp_path: Path, *, text: str, is_imported: bool) -> None:
+def test_awscrt_is_for_login_sessions_others_never(tmp_path: Path, *, text: str, is_imported: bool) -> None:
     config = tmp_path / "config"
     config.write_text(text)
     environment = {"AWS_CONFIG_FILE": str(config), "PYTHONPATH": ":".join(sys.path)}
