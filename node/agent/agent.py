@@ -67,6 +67,7 @@ from node.wire import (
 )
 
 PING_EVERY_S = 2.0
+START_S = 4.0  # of a job's processes, which take all of the CPU: importing psutil would delay them
 LOOK_FOR_CHECKPOINT_S = 0.1
 PENDING_BYTES = 1 << 17  # then processes whose output cannot be sent have to wait
 FLUSH_S = 30.0
@@ -232,7 +233,7 @@ class Agent(asyncio.Protocol):
                 self._lose()  # the supervisor should notice first
 
     async def _watch_samples(self) -> None:
-        # Importing psutil takes 10 ms; the job starts meanwhile.
+        await asyncio.sleep(START_S)
         sampler = await asyncio.to_thread(importlib.import_module, "node.agent.sampler")
         await sampler.watch(self.order.spec.id, self.order.host, MARK, self._send_sample)
 

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pynvml
 from msgspec import json
 
@@ -37,7 +36,7 @@ def describe() -> Report:
     temporary = os.environ.get("TMPDIR") or "/tmp"  # noqa: S108 - tempfile.gettempdir() fails on a full disk
     return Report(
         now=time.time(),
-        memory_mib=psutil.virtual_memory().total >> 20,
+        memory_mib=int(Path("/proc/meminfo").read_text().split()[1]) >> 10,  # psutil takes 10 ms to import
         read_only=find_read_only([home, os.path.join(home, ".cluster"), temporary]),
         gpus=gpus,
         driver_error=driver_error,
