@@ -27,11 +27,10 @@ from moto.core.models import DEFAULT_ACCOUNT_ID
 from msgspec import json
 
 from ec2_sandbox.api import ec2
-from ec2_sandbox.api.ec2 import Ec2Settings
+from ec2_sandbox.api.ec2 import Ec2Settings, Regions
 from ec2_sandbox.api.faults import ApiFaults
 from ec2_sandbox.api.log import ApiLog, StateLog
 from ec2_sandbox.api.moto_setup import forget, install
-from ec2_sandbox.api.regions import Regions
 from ec2_sandbox.api.server import Services, TlsServer, answer_checkip, catch_errors, make_tls_context
 from ec2_sandbox.faults import KINDS, Act, FaultBook, FaultError, parse_fault
 from ec2_sandbox.hosts.faults import HostFaults
@@ -80,7 +79,7 @@ def main() -> None:
     network = open_network(paths.mark, paths.interface, ranges.gateway, ranges.public)
     server = open_server(paths, settings, book)
     fleet = PhantomFleet() if config.hosts == "none" else Fleet(paths, settings, network, book, wake.set)
-    backend = install(
+    regions = install(
         Ec2Settings(
             region=settings.region,
             private=ranges.private,
@@ -94,7 +93,7 @@ def main() -> None:
         )
     )
     install_principals(settings.access_key_id, settings.secret_access_key)
-    immediate = HostFaults(fleet, backend).acts if isinstance(fleet, Fleet) else {}
+    immediate = HostFaults(fleet, regions).acts if isinstance(fleet, Fleet) else {}
 
     def clear() -> None:
         with ec2.lock:
@@ -107,21 +106,21 @@ def main() -> None:
 
     requests: Requests = {
         "clear": clear,
-        "hosts": lambda: fleet.describe(backend),
+        "hosts": lambda: fleet.describe(regions),
         "fault": lambda text: cause(text, book, immediate),
         "faults": book.list,
         "disarm": book.disarm,
         "objects": count_objects,
     }
     ControlServer(paths.control_socket, requests).start()
-    serve_hosts(network, settings, backend)
+    serve_hosts(network, settings, regions)
     threading.Thread(target=server.serve_forever, args=(SERVER_POLL_S,), name="server", daemon=True).start()
     ctypes.CDLL(None).malloc_trim(0)  # 1 MB, which the imports have freed
     write_json(paths.status_file, DaemonStatus(pid=os.getpid(), port=server.port))
     # The main thread starts all hosts, because a host ends with the thread that started it.
     while not stopped.is_set() and not owner.has_ended():
         wake.clear()
-        fleet.reconcile(backend)
+        fleet.reconcile(regions)
         wake.wait(RECONCILE_S)
     log.info("stopping")
     server.shutdown()
@@ -133,13 +132,17 @@ def main() -> None:
     os._exit(0)
 
 
-def serve_hosts(network: Network, settings: Settings, backend: Regions) -> None:
+def serve_hosts(network: Network, settings: Settings, regions: Regions) -> None:
     """Starts what hosts ask: the instance metadata service and the name server."""
     ranges = settings.ranges
-    network.call_inside(lambda: MetadataServer(MetadataService(backend))).start()
+    network.call_inside(lambda: MetadataServer(MetadataService(regions))).start()
     names = Names(region=settings.region, private=ranges.private, public=ranges.public)
     name_servers = (name_server_of(ranges.private), NAME_SERVER_ADDRESS)
-    network.call_inside(lambda: serve_names(name_servers, names, backend.find_private_address))
+
+    def find_private_address(public_ip: str) -> str | None:
+        return next(filter(None, (backend.find_private_address(public_ip) for backend in regions)), None)
+
+    network.call_inside(lambda: serve_names(name_servers, names, find_private_address))
 
 
 class Owner:

@@ -35,7 +35,6 @@ from ec2_sandbox.config import GRANTED, Market, SandboxConfig
 from ec2_sandbox.faults import FaultBook
 
 if TYPE_CHECKING:
-    from ec2_sandbox.api.regions import Regions
     from ec2_sandbox.hosts.fleet import PhantomFleet
 
 
@@ -80,7 +79,7 @@ class SandboxEC2Backend(EC2Backend):
     """moto's EC2 in one region. `install` sets `settings` before the first backend is created, and then `whole`."""
 
     settings: Ec2Settings
-    whole: "Regions"  # EC2 in all regions, whose hosts share a network
+    whole: "Regions"
     _url_module = ec2_urls
 
     def __init__(self, region_name: str, account_id: str) -> None:
@@ -356,6 +355,15 @@ class SandboxEC2Backend(EC2Backend):
     def sandbox_snapshots(self) -> list[SandboxSnapshot]:
         """Returns all snapshots."""
         return [snapshot for snapshot in self.snapshots.values() if isinstance(snapshot, SandboxSnapshot)]
+
+
+Regions = tuple[SandboxEC2Backend, ...]
+"""EC2 in each of a sandbox's regions, its own region first. Their hosts share a network."""
+
+
+def list_instances(regions: Regions) -> list[SandboxInstance]:
+    """Returns the instances of all regions, including terminated ones."""
+    return [instance for backend in regions for instance in backend.sandbox_instances()]
 
 
 class PublicAddresses:

@@ -17,13 +17,12 @@ from moto.fsx import models as fsx_models
 from moto.iam import policy_validation
 from moto.servicequotas import urls as quota_urls
 
-from ec2_sandbox.api.ec2 import Ec2Settings, PublicAddresses, SandboxEC2Backend
+from ec2_sandbox.api.ec2 import Ec2Settings, PublicAddresses, Regions, SandboxEC2Backend
 from ec2_sandbox.api.ec2_actions import SandboxEC2Response
 from ec2_sandbox.api.file_systems import SandboxFileSystem
 from ec2_sandbox.api.instances import SandboxInstance
 from ec2_sandbox.api.limits import SandboxQuotasResponse
 from ec2_sandbox.api.on_hosts.instance_connect import SandboxInstanceConnectResponse
-from ec2_sandbox.api.regions import Regions
 from ec2_sandbox.api.volumes import SandboxAttachment, SandboxSnapshot, SandboxVolume
 from ec2_sandbox.hosts.names import Names
 
@@ -58,14 +57,14 @@ def install(settings: Ec2Settings) -> Regions:
     validator._validate_version = validator._validate_version_syntax  # type: ignore[method-assign]  # noqa: SLF001
     regions = dict.fromkeys((settings.region, *settings.others))
     backends = [ec2_backends[DEFAULT_ACCOUNT_ID][region] for region in regions]
-    found = [backend for backend in backends if isinstance(backend, SandboxEC2Backend)]
+    found = tuple(backend for backend in backends if isinstance(backend, SandboxEC2Backend))
     addresses = PublicAddresses(settings.public, found)
     elastic_network_interfaces.random_public_ip = addresses.take  # type: ignore[attr-defined]
     elastic_ip_addresses.random_ip = addresses.take  # type: ignore[attr-defined]
     names = Names(region=settings.region, private=settings.private, public=settings.public)
     elastic_network_interfaces.generate_dns_from_ip = names.name_of  # type: ignore[attr-defined,assignment]
-    SandboxEC2Backend.whole = Regions(found)
-    return SandboxEC2Backend.whole
+    SandboxEC2Backend.whole = found
+    return found
 
 
 def forget() -> None:

@@ -10,7 +10,7 @@ from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from pathlib import Path
 
-from ec2_sandbox.api.regions import Regions
+from ec2_sandbox.api.ec2 import Regions
 from ec2_sandbox.api.volumes import SandboxSnapshot, SandboxVolume
 from ec2_sandbox.hosts import cgroups
 from ec2_sandbox.hosts.disks import make_image
@@ -72,10 +72,11 @@ class Copies:
             log.error("%s: could not copy its bytes: %s", copy_id, error)
         return copy.future.exception() is None
 
-    def remove_deleted(self, backend: Regions) -> None:
+    def remove_deleted(self, regions: Regions) -> None:
         """Removes the disks of deleted volumes and snapshots, unless a copy in progress may need them."""
-        snapshots = {snapshot.id for snapshot in backend.sandbox_snapshots()}
-        for folder, known in ((self._paths.volumes_dir, backend.volumes), (self._paths.snapshots_dir, snapshots)):
+        volumes = {one.id for backend in regions for one in backend.sandbox_volumes()}
+        snapshots = {one.id for backend in regions for one in backend.sandbox_snapshots()}
+        for folder, known in ((self._paths.volumes_dir, volumes), (self._paths.snapshots_dir, snapshots)):
             if folder.exists() and not self._copies:
                 for disk in folder.iterdir():
                     if disk.name.partition(".")[0] not in known:  # "ID.new" is one that is being made

@@ -3,13 +3,15 @@
 import datetime as dt
 import os
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
-from ec2_sandbox.api import ec2, regions
+from ec2_sandbox.api import ec2
 from ec2_sandbox.api.instances import Interruption, SandboxInstance
 from ec2_sandbox.faults import KINDS, Act, FaultError
 from ec2_sandbox.hosts.fleet import Fleet, HostSlot
+from ec2_sandbox.hosts.inside import words_inside
+from ec2_sandbox.hosts.network import run_quietly
 from ec2_sandbox.paths import wait_until
 
 SPOT_NOTICE_S = 120.0
@@ -21,9 +23,9 @@ END_TIMEOUT_S = 5.0
 class HostFaults:
     """Causes immediate faults. `acts`: the functions that cause them, by kind."""
 
-    def __init__(self, fleet: Fleet, backend: regions.Regions) -> None:
+    def __init__(self, fleet: Fleet, regions: ec2.Regions) -> None:
         self._fleet = fleet
-        self._backend = backend
+        self._regions = regions
         self.acts: dict[str, Act] = {
             name: getattr(self, name.replace("-", "_")) for name, kind in KINDS.items() if kind.when == "immediate"
         }
@@ -44,9 +46,10 @@ class HostFaults:
         with ec2.lock:
             instance, slot = self._find(parameters["instance"])
             slot.frozen = True
-            self._fleet.enforce(self._backend)
-            stopped = _stop_processes(_pid_of(slot))
-        return f"froze {instance.id} with {stopped} processes"
+            self._fleet.enforce(self._regions)
+            _signal_all(_pid_of(slot), signal.SIGSTOP)
+            os.kill(_pid_of(slot), signal.SIGSTOP)
+        return f"froze all processes of {instance.id}"
 
     def thaw(self, parameters: Mapping[str, str]) -> str:
         """Continues all processes of the host, and reconnects the network."""
@@ -54,10 +57,10 @@ class HostFaults:
             instance, slot = self._find(parameters["instance"])
             if not slot.frozen:
                 raise FaultError(f"thaw: {instance.id} is not frozen")
-            for pid in _pids_beside(_pid_of(slot)):
-                _send(pid, signal.SIGCONT)
+            os.kill(_pid_of(slot), signal.SIGCONT)
+            _signal_all(_pid_of(slot), signal.SIGCONT)
             slot.frozen = False
-            self._fleet.enforce(self._backend)
+            self._fleet.enforce(self._regions)
         return f"{instance.id} continues"
 
     def partition(self, parameters: Mapping[str, str]) -> str:
@@ -65,7 +68,7 @@ class HostFaults:
         with ec2.lock:
             one, other = self._pair("partition", parameters)
             self._fleet.firewall.parted.add(frozenset((one, other)))
-            self._fleet.enforce(self._backend)
+            self._fleet.enforce(self._regions)
         return f"{one} and {other} cannot reach each other"
 
     def heal(self, parameters: Mapping[str, str]) -> str:
@@ -75,7 +78,7 @@ class HostFaults:
             if frozenset((one, other)) not in self._fleet.firewall.parted:
                 raise FaultError(f"heal: {one} and {other} are not partitioned")
             self._fleet.firewall.parted.remove(frozenset((one, other)))
-            self._fleet.enforce(self._backend)
+            self._fleet.enforce(self._regions)
         return f"{one} and {other} can reach each other again"
 
     def full_disk(self, parameters: Mapping[str, str]) -> str:
@@ -138,7 +141,7 @@ class HostFaults:
         return instance, slot
 
     def _instance(self, instance_id: str) -> SandboxInstance:
-        for instance in self._backend.sandbox_instances():
+        for instance in ec2.list_instances(self._regions):
             if instance.id == instance_id and instance.state != "terminated":
                 return instance
         raise FaultError(f"unknown instance {instance_id}")
@@ -157,30 +160,6 @@ def _pid_of(slot: HostSlot) -> int:
     return pid
 
 
-def _stop_processes(first: int) -> int:
-    """Stops all processes of a pid namespace, until no new ones appear. Returns their number."""
-    stopped: set[int] = set()
-    while fresh := {*_pids_beside(first)} - stopped:
-        for pid in fresh:
-            _send(pid, signal.SIGSTOP)
-        stopped |= fresh
-    return len(stopped)
-
-
-def _pids_beside(first: int) -> Iterator[int]:
-    """Yields the pids of all processes in a process's pid namespace."""
-    namespace = Path(f"/proc/{first}/ns/pid").readlink()
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                if (entry / "ns/pid").readlink() == namespace:
-                    yield int(entry.name)
-            except (FileNotFoundError, ProcessLookupError, PermissionError):  # it has ended, or is a kernel thread
-                continue
-
-
-def _send(pid: int, number: signal.Signals) -> None:
-    try:
-        os.kill(pid, number)
-    except ProcessLookupError:
-        return
+def _signal_all(first: int, number: signal.Signals) -> None:
+    """Sends a signal to all processes of a host besides its process 1, those of its containers included."""
+    run_quietly(words_inside(first, "sh", "-c", f"kill -{number:d} -1 || true"))  # it may have no other process

@@ -8,15 +8,16 @@ groups is disconnected.
 Source: EC2 user guide, "Security group rules" and "Amazon EC2 security group connection tracking".
 """
 
+import itertools
 import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from ipaddress import IPv4Network
-from itertools import combinations
 from typing import Any
 
 from moto.ec2.models.security_groups import SecurityGroup, SecurityGroupRule
 
-from ec2_sandbox.api.regions import Regions
+from ec2_sandbox.api.ec2 import Regions, list_instances
+from ec2_sandbox.api.instances import SandboxInstance
 from ec2_sandbox.hosts.network import UPLINK, CommandError, Network, link_of
 
 TABLE = "sandbox"
@@ -36,18 +37,18 @@ class Firewall:
         self._network = network
         self._loaded = ""
 
-    def refresh(self, backend: Regions, numbers: Mapping[str, int], off: Iterable[str]) -> None:
+    def refresh(self, regions: Regions, numbers: Mapping[str, int], off: Iterable[str]) -> None:
         """Loads the security groups and cuts into the router if anything has changed.
 
         numbers: of the links of all hosts, by instance. off: the instances without a network.
         """
         links = {instance_id: link_of(number) for instance_id, number in numbers.items()}
-        pairs = (pair for pair in combinations(links, 2) if frozenset(pair) in self.parted)
+        pairs = (pair for pair in itertools.combinations(links, 2) if frozenset(pair) in self.parted)
         ruleset = render_ruleset(
-            [group for groups in backend.groups.values() for group in groups.values()],
-            {link: _groups_of(backend, instance_id) for instance_id, link in links.items()},
-            members=_members_of(backend),
-            prefix_lists=backend.managed_prefix_lists,
+            [group for backend in regions for groups in backend.groups.values() for group in groups.values()],
+            {links[one.id]: _groups_of(one) for one in list_instances(regions) if one.id in links},
+            members=_members_of(regions),
+            prefix_lists={name: one for backend in regions for name, one in backend.managed_prefix_lists.items()},
             parted=[(links[one], links[other]) for one, other in pairs],
             off=[links[instance_id] for instance_id in off],
         )
@@ -61,15 +62,15 @@ class Firewall:
         self._loaded = ruleset
 
 
-def _groups_of(backend: Regions, instance_id: str) -> list[str]:
-    interface = backend.get_instance(instance_id).nics.get(0)
+def _groups_of(instance: SandboxInstance) -> list[str]:
+    interface = instance.nics.get(0)
     return [group.id for group in interface.group_set] if interface is not None else []
 
 
-def _members_of(backend: Regions) -> dict[str, list[str]]:
+def _members_of(regions: Regions) -> dict[str, list[str]]:
     """Returns the private addresses of the network interfaces in each group."""
     members: dict[str, list[str]] = {}
-    for interface in backend.enis.values():
+    for interface in itertools.chain.from_iterable(backend.enis.values() for backend in regions):
         for group in interface.group_set:
             members.setdefault(group.id, []).append(str(interface.private_ip_address))
     return members

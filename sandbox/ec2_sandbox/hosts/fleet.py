@@ -13,7 +13,8 @@ from ipaddress import IPv4Interface
 from pathlib import Path
 from typing import cast
 
-from ec2_sandbox.api import ec2, regions
+from ec2_sandbox.api import ec2
+from ec2_sandbox.api.ec2 import Regions, list_instances
 from ec2_sandbox.api.images import SandboxAmi
 from ec2_sandbox.api.instances import Checks, SandboxInstance
 from ec2_sandbox.api.volumes import SandboxAttachment, SandboxSnapshot, SandboxVolume
@@ -61,21 +62,22 @@ class PhantomFleet:
     has_disks = True
     """Whether volumes can be attached; without root, there are no loop devices for them."""
 
-    def reconcile(self, backend: regions.Regions) -> None:
-        """Advances each instance and volume by one step, without waiting."""
+    def reconcile(self, regions: Regions) -> None:
+        """Advances each instance, volume, snapshot and image by one step, without waiting."""
         with ec2.lock:
-            for instance in backend.sandbox_instances():
-                if instance.state != "terminated":
-                    self._advance(instance)
-            for volume in backend.sandbox_volumes():
-                self._advance_volume(backend, volume)
-            for snapshot in backend.sandbox_snapshots():
-                if snapshot.status == "pending" and (succeeded := self._finish(snapshot.id)) is not None:
-                    snapshot.status = "completed" if succeeded else "error"
-            for image in list(backend.amis.values()):
-                if isinstance(image, SandboxAmi):
-                    image.follow_snapshots()
-            self.enforce(backend)
+            for backend in regions:
+                for instance in backend.sandbox_instances():
+                    if instance.state != "terminated":
+                        self._advance(instance)
+                for volume in backend.sandbox_volumes():
+                    self._advance_volume(volume)
+                for snapshot in backend.sandbox_snapshots():
+                    if snapshot.status == "pending" and (succeeded := self._finish(snapshot.id)) is not None:
+                        snapshot.status = "completed" if succeeded else "error"
+                for image in backend.amis.values():
+                    if isinstance(image, SandboxAmi):
+                        image.follow_snapshots()
+            self.enforce(regions)
 
     def capture(self, _snapshot: SandboxSnapshot, /) -> None:
         """Starts to copy the bytes that a snapshot's volume has now. Call it under EC2's lock."""
@@ -92,7 +94,7 @@ class PhantomFleet:
         """Returns whether a volume has the bytes of its snapshot."""
         return True
 
-    def _advance_volume(self, backend: regions.Regions, volume: SandboxVolume) -> None:
+    def _advance_volume(self, volume: SandboxVolume) -> None:
         """Advances a volume and its attachment by one step."""
         volume.is_ready = volume.is_ready or self._fill(volume)
         attachment = cast("SandboxAttachment | None", volume.attachment)
@@ -103,7 +105,7 @@ class PhantomFleet:
                 attachment.status = "attached"
         elif attachment.status in ("detaching", "busy"):
             if self._detach(volume, attachment):
-                backend.detach_volume(volume.id, attachment.instance.id, attachment.device)
+                volume.ec2_backend.detach_volume(volume.id, attachment.instance.id, attachment.device)
             else:
                 attachment.status = "busy"
 
@@ -125,7 +127,7 @@ class PhantomFleet:
         elif instance.state == "stopping":
             instance.finish_stop()
 
-    def describe(self, backend: regions.Regions) -> tuple[HostStatus, ...]:
+    def describe(self, regions: Regions) -> tuple[HostStatus, ...]:
         """Returns the instances that are not terminated, with their hosts."""
         with ec2.lock:
             return tuple(
@@ -136,7 +138,7 @@ class PhantomFleet:
                     public_ip=instance.public_ip,
                     pid=self._pid_of(instance.id),
                 )
-                for instance in backend.sandbox_instances()
+                for instance in list_instances(regions)
                 if instance.state != "terminated"
             )
 
@@ -147,7 +149,7 @@ class PhantomFleet:
         """Returns the machine's pid of the process 1 of an instance's host, or None if its programs do not run."""
         return None
 
-    def enforce(self, backend: regions.Regions) -> None:
+    def enforce(self, regions: Regions) -> None:
         """Applies the security groups to the hosts' links. Call it under EC2's lock."""
 
     def read_console(self, _instance_id: str, /) -> str:
@@ -260,11 +262,11 @@ class Fleet(PhantomFleet):
             after_boot=(RUNNER,), sshd=sshd,
         )  # fmt: skip
 
-    def reconcile(self, backend: regions.Regions) -> None:
-        """Advances each instance, volume and image by one step, and removes the disks of deleted ones."""
-        super().reconcile(backend)
+    def reconcile(self, regions: Regions) -> None:
+        """As without hosts, and removes the disks of deleted volumes and snapshots."""
+        super().reconcile(regions)
         with ec2.lock:
-            self._copies.remove_deleted(backend)
+            self._copies.remove_deleted(regions)
 
     def capture(self, snapshot: SandboxSnapshot, /) -> None:
         """Starts to copy the bytes that a snapshot's volume has now. Call it under EC2's lock."""
@@ -384,10 +386,10 @@ class Fleet(PhantomFleet):
             instance.finish_stop()
             log.info("%s: stopped", instance.id)
 
-    def enforce(self, backend: regions.Regions) -> None:
+    def enforce(self, regions: Regions) -> None:
         """Applies the security groups to the hosts' links. Call it under EC2's lock."""
         off = [instance_id for instance_id, slot in self._slots.items() if slot.frozen]
-        self.firewall.refresh(backend, {instance_id: slot.number for instance_id, slot in self._slots.items()}, off)
+        self.firewall.refresh(regions, {instance_id: slot.number for instance_id, slot in self._slots.items()}, off)
 
     def _pid_of(self, instance_id: str, /) -> int | None:
         slot = self._slots.get(instance_id)

@@ -22,7 +22,7 @@ from moto.iam.models import iam_backends
 from moto.sts.models import sts_backends
 from werkzeug.wrappers import Request, Response
 
-from ec2_sandbox.api import ec2, regions
+from ec2_sandbox.api import ec2
 from ec2_sandbox.api.instances import SandboxInstance
 from ec2_sandbox.api.server import Server
 from ec2_sandbox.hosts.fleet import read_user_data
@@ -230,8 +230,8 @@ class Tokens:
 class MetadataService:
     """Answers requests. Thread-safe."""
 
-    def __init__(self, backend: regions.Regions) -> None:
-        self._backend = backend
+    def __init__(self, regions: ec2.Regions) -> None:
+        self._regions = regions
         self._tokens = Tokens()
         self._credentials = RoleCredentials()
 
@@ -259,7 +259,7 @@ class MetadataService:
         return self._tokens.is_good(instance.id, token)
 
     def _find(self, peer: str) -> SandboxInstance | None:
-        for instance in self._backend.sandbox_instances():
+        for instance in ec2.list_instances(self._regions):
             if instance.state != "terminated" and str(instance.private_ip) == peer:
                 return instance
         return None

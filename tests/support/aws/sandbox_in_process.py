@@ -24,10 +24,9 @@ from werkzeug.test import create_environ
 
 from ec2_sandbox.api import moto_setup
 from ec2_sandbox.api.consistency import Unsettled
-from ec2_sandbox.api.ec2 import Ec2Settings, SandboxEC2Backend
+from ec2_sandbox.api.ec2 import Ec2Settings, Regions, SandboxEC2Backend
 from ec2_sandbox.api.faults import ApiFaults, CutError
 from ec2_sandbox.api.log import ApiLog, StateLog
-from ec2_sandbox.api.regions import Regions
 from ec2_sandbox.api.server import Services, catch_errors
 from ec2_sandbox.config import SandboxConfig
 from ec2_sandbox.faults import FaultBook

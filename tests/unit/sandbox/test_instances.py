@@ -9,7 +9,7 @@ from botocore.exceptions import ClientError
 from moto.core.models import DEFAULT_ACCOUNT_ID
 
 from ec2_sandbox.api import moto_setup
-from ec2_sandbox.api.ec2 import SandboxEC2Backend
+from ec2_sandbox.api.ec2 import SandboxEC2Backend, list_instances
 from provision_world import World
 
 NOBODY = "i-0123456789abcdef0"
@@ -189,6 +189,6 @@ def test_other_regions_may_be_us_east_1_and_the_own_one(world: World, monkeypatc
     settings = SandboxEC2Backend.settings
     both = moto_setup.install(replace(settings, others=(settings.region,)))
     launch(world)
-    assert len(both.sandbox_instances()) == 1
+    assert len(list_instances(both)) == 1
     monkeypatch.setattr(SandboxEC2Backend, "settings", replace(settings, region="eu-west-1", others=("us-east-1",)))
     assert len(SandboxEC2Backend("us-east-1", DEFAULT_ACCOUNT_ID).get_default_subnets()) == 4

@@ -5,7 +5,6 @@ https://docs.aws.amazon.com/ec2-instance-connect/latest/APIReference/API_SendSSH
 
 import json
 import re
-import subprocess
 import uuid
 from typing import cast
 
@@ -16,7 +15,7 @@ from moto.ec2.models import ec2_backends
 from moto.ec2instanceconnect.responses import Ec2InstanceConnectResponse
 
 from ec2_sandbox.api.ec2 import SandboxEC2Backend
-from ec2_sandbox.hosts.inside import read_inside
+from ec2_sandbox.hosts.inside import run_inside
 
 USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9@._-]{0,30}[A-Za-z0-9$_-]?")
 CONNECT = "/usr/lib/ec2-sandbox/connect"  # in hosts/root
@@ -39,10 +38,9 @@ class SandboxInstanceConnectResponse(Ec2InstanceConnectResponse):
         pid = SandboxEC2Backend.settings.fleet.find_host(instance_id)
         if pid is None:
             raise JsonRESTError("EC2InstanceUnavailableException", f"The instance '{instance_id}' cannot be reached")
-        try:
-            read_inside(pid, (CONNECT, user, key))
-        except (OSError, subprocess.SubprocessError) as error:
-            raise JsonRESTError("ServiceException", f"The host did not accept the key: {error}") from error
+        done = run_inside(pid, CONNECT, user, key)
+        if done.returncode != 0:
+            raise JsonRESTError("ServiceException", f"The host did not accept the key: {done.stdout.decode()}")
         return json.dumps({"RequestId": str(uuid.uuid4()), "Success": True})
 
     def _check_instance(self, instance_id: str, zone: str | None) -> None:

@@ -6,7 +6,6 @@ instance profile. https://docs.aws.amazon.com/systems-manager/latest/userguide/m
 
 import datetime as dt
 import platform
-import subprocess
 import threading
 from collections.abc import Iterable
 from typing import Any, cast
@@ -19,7 +18,7 @@ from moto.ssm.responses import SimpleSystemManagerResponse
 
 from ec2_sandbox.api.ec2 import SandboxEC2Backend, lock
 from ec2_sandbox.api.instances import SandboxInstance
-from ec2_sandbox.hosts.inside import kill_inside, read_inside, start_inside
+from ec2_sandbox.hosts.inside import run_inside
 
 DOCUMENT = "AWS-RunShellScript"
 PARAMETERS = {"commands", "workingDirectory", "executionTimeout"}
@@ -74,20 +73,16 @@ class SandboxCommand(Command):
         invocation.update(Status="InProgress", StatusDetails="InProgress", ExecutionStartDateTime=_render(begun))
         root = f"/var/lib/amazon/ssm/{instance_id}/document/orchestration/{self.command_id}"
         folder = f"{root}/awsrunShellScript/0.awsrunShellScript"
-        process = start_inside(
-            pid, (RUN, folder, self._working_directory), AWS_SSM_INSTANCE_ID=instance_id,
-            AWS_SSM_REGION_NAME=self.backend_region,
+        done = run_inside(
+            pid, RUN, folder, self._working_directory, stdin=self._script, timeout_s=self._timeout_s,
+            AWS_SSM_INSTANCE_ID=instance_id, AWS_SSM_REGION_NAME=self.backend_region,
         )  # fmt: skip
-        try:
-            failure, _ = process.communicate(self._script.encode(), self._timeout_s)
-            code = process.returncode if process.returncode >= 0 else KILLED_CODE
-            status = details = "Failed" if code else "Success"
-        except subprocess.TimeoutExpired:
-            kill_inside(process)
-            failure, _ = process.communicate()
-            status, details, code = "TimedOut", "ExecutionTimedOut", KILLED_CODE
-        stdout, stderr = _read_output(pid, folder, failure)
         ended = _now()
+        code = done.returncode if done.returncode >= 0 else KILLED_CODE
+        status = details = "Failed" if code else "Success"
+        if code == KILLED_CODE and (ended - begun).total_seconds() >= self._timeout_s:
+            status, details = "TimedOut", "ExecutionTimedOut"
+        stdout, stderr = _read_output(pid, folder, done.stdout)
         invocation.update(
             ResponseCode=code, StandardOutputContent=stdout,
             StandardErrorContent=stderr + (f"failed to run commands: exit status {code}" if status == "Failed" else ""),
@@ -104,11 +99,10 @@ class SandboxCommand(Command):
 def _read_output(pid: int, folder: str, failure: bytes) -> tuple[str, str]:
     """Returns the beginning of both outputs. failure: what was printed before the script began."""
     limits = (("stdout", STDOUT_CHARACTERS), ("stderr", STDERR_CHARACTERS))
-    try:
-        stdout, stderr = (read_inside(pid, ("head", "-c", str(size), f"{folder}/{name}")) for name, size in limits)
-    except (OSError, subprocess.SubprocessError):  # the host has ended, or its disk is full
+    stdout, stderr = (run_inside(pid, "head", "-c", str(size), f"{folder}/{name}") for name, size in limits)
+    if stdout.returncode or stderr.returncode:  # the host has ended, or its disk is full
         return "", failure.decode(errors="replace")
-    return stdout, stderr
+    return stdout.stdout.decode(errors="replace"), stderr.stdout.decode(errors="replace")
 
 
 def _check(request: dict[str, Any]) -> None:
