@@ -16,7 +16,7 @@ from bench.provisioning.ours import write_config
 from bench.provisioning.world import World, running_world
 from bench.support.command import CLUSTER
 from bench.support.rounds import ROUNDS, Timing, describe_machine
-from ec2_sandbox.config import SandboxConfig
+from ec2_sandbox.config import FolderSettings
 
 NODES = (2, 16)
 TITLE = "## `cluster up` beside another commit"
@@ -57,7 +57,7 @@ def main() -> None:
     """Measures and writes the section."""
     other = Path(sys.argv[1]).resolve()
     commands = {"this commit": CLUSTER, "the other": str(other / ".venv" / "bin" / "cluster")}
-    with running_world(SandboxConfig()) as world:
+    with running_world(FolderSettings()) as world:
         write_config(world)
         config = world.folder / "cluster.toml"  # the other commit treats the sandbox as AWS, so this one must, too
         config.write_text(config.read_text().replace('cloud = "sandbox"', 'cloud = "aws"'))

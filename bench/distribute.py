@@ -9,7 +9,7 @@ from pathlib import Path
 from bench.distribution.nodes import BenchNode, Pushed, launch_nodes, push, shape, star
 from bench.provision import message
 from bench.provisioning.world import World, running_world
-from ec2_sandbox.config import SandboxConfig
+from ec2_sandbox.config import FolderSettings
 
 SIZES = (1, 4, 16)
 ALL = SIZES[-1]
@@ -65,7 +65,7 @@ class Samples:
 
 def run() -> str:
     """Runs the benchmark and returns its section of RESULTS.md."""
-    with running_world(SandboxConfig()) as world:
+    with running_world(FolderSettings()) as world:
         nodes = launch_nodes(world, ALL)
         return render([measure(world, nodes, weight) for weight in WEIGHTS])
 

@@ -12,7 +12,7 @@ from bench.provisioning.peak import peak_mb
 from bench.provisioning.report import Thousand, render
 from bench.provisioning.tools import InstallError
 from bench.provisioning.world import World, count_calls, running_world
-from ec2_sandbox.config import SandboxConfig
+from ec2_sandbox.config import FolderSettings
 
 SIZES = (2, 4, 8)
 ROUNDS = 5
@@ -41,12 +41,12 @@ Samples = dict[tuple[str, int], list[Sample]]
 def run() -> str:
     """Runs the benchmark and returns its section of RESULTS.md."""
     skipped: dict[str, str] = {}
-    with running_world(SandboxConfig()) as world:
+    with running_world(FolderSettings()) as world:
         write_config(world)
         measure(WholeCommand(world), world, 2)  # fetches the nodes' wheels, once for this machine and not for each `up`
         with started(world, skipped) as launchers:
             samples = measure_in_turn(launchers, world, skipped)
-    with running_world(SandboxConfig(hosts="none")) as world:
+    with running_world(FolderSettings(hosts="none")) as world:
         write_config(world)
         thousand = measure_many(world)
     return render(samples, thousand=thousand, skipped=skipped)

@@ -10,7 +10,7 @@ from bench.provisioning.launcher import timed_run
 from bench.provisioning.ours import write_config
 from bench.provisioning.world import World, running_world
 from bench.support.command import CLUSTER, REPOSITORY
-from ec2_sandbox.config import SandboxConfig
+from ec2_sandbox.config import FolderSettings
 
 NODES = 16
 ROUNDS = 5
@@ -19,7 +19,7 @@ CONTENDERS = ("cluster", "Fabric, true", "OpenSSH, true")
 
 def run() -> str:
     """Runs the benchmark and returns its section of RESULTS.md."""
-    with running_world(SandboxConfig()) as world:
+    with running_world(FolderSettings()) as world:
         write_config(world)
         message(f"making a cluster of {NODES} nodes")
         timed_run([CLUSTER, "up", "--yes", "--nodes", str(NODES)], env=world.env, cwd=world.folder)

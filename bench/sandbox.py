@@ -13,7 +13,7 @@ from typing import Any
 import boto3
 
 from ec2_sandbox import Sandbox, control
-from ec2_sandbox.config import SandboxConfig
+from ec2_sandbox.config import FolderSettings
 from foundation.progress import silent
 
 ROUNDS = 5
@@ -22,12 +22,12 @@ IMAGE = "/aws/service/canonical/ubuntu/server/22.04/stable/current/amd64/hvm/ebs
 
 
 @contextmanager
-def sandbox(config: SandboxConfig) -> Iterator[tuple[Any, str, Path]]:
+def sandbox(config: FolderSettings) -> Iterator[tuple[Any, str, Path]]:
     """Starts a separate sandbox. Yields an EC2 client, an image, and the sandbox's folder."""
     folder = Path(tempfile.mkdtemp(prefix="cluster-bench-"))
     before = dict(os.environ)
     try:
-        info = control.start(folder, region="us-east-1", report=silent, config=config)
+        info = control.start(folder, config, report=silent)
         os.environ.update(control.environment(info))
         boto3.setup_default_session()  # the previous session has another sandbox's credentials
         image = boto3.client("ssm").get_parameter(Name=IMAGE)["Parameter"]["Value"]
@@ -128,7 +128,7 @@ def available_mb() -> float:
 def run() -> str:
     """Runs the benchmark and returns its section of RESULTS.md."""
     lines = ["## The sandbox's scale", "", "| what | median | min | max |", "|---|---|---|---|", *measure_starts()]
-    with sandbox(SandboxConfig()) as (ec2, image, folder):
+    with sandbox(FolderSettings()) as (ec2, image, folder):
         for count in SIZES:
             up, gone = [], []
             for _ in range(ROUNDS):
@@ -141,7 +141,7 @@ def run() -> str:
             lines.append(f"| {count} hosts, TerminateInstances to all gone, s | {spread(gone)} |")
         lines.append(f"| idle host, own memory (PSS of its processes), MB | {host_mb:.1f} | | |")
         lines.append(f"| {SIZES[-1]} hosts, drop of the machine's available memory, MB | {taken_mb:.0f} | | |")
-    with sandbox(SandboxConfig(hosts="none", quotas={"L-1216C47A": 10_000})) as (ec2, image, _):
+    with sandbox(FolderSettings(hosts="none", quotas={"L-1216C47A": 10_000})) as (ec2, image, _):
         seconds, ids = launch(ec2, image, 1000)
         lines.append(f"| 1000 instances without hosts, RunInstances to all running, s | {seconds:.1f} | | |")
         lines.append(f"| the same, TerminateInstances to all gone, s | {terminate(ec2, ids):.1f} | | |")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, TypeVar
 import click
 from click.core import ParameterSource
 
-from cluster.config import ClusterConfig, load_config
+from cluster.config import ClusterConfig, load_config, sandbox_settings
 from cluster.folders import NAME_LEFT, find_above, find_left
 from cluster.sandbox import as_own_errors, as_report
 from cluster.views.layout import wrap
@@ -169,7 +169,6 @@ class App:
         from ec2_sandbox import control, rootless  # noqa: PLC0415 - commands on AWS save 40 ms
 
         report = as_report(self.report)
-        region, *others = all_regions(self.config.provision)
         with as_own_errors():
             rootless.enter(self.project_dir, start=start, report=report)
             info = control.find_running(self.project_dir)
@@ -177,14 +176,13 @@ class App:
                 if not start:
                     raise _explain_missing(has_crashed=control.describe(self.project_dir).state == "crashed")
                 rootless.become_root(self.project_dir, report=report)
-                info = control.start(
-                    self.project_dir, region=region, report=report, config=self.config.sandbox, others=others
-                )
-        self._sandbox_region = info.region
-        if info.region not in (region, *others):
+                info = control.start(self.project_dir, sandbox_settings(self.config), report=report)
+        self._sandbox_region = home = info.settings.config.region
+        region, regions = self.config.provision.region, all_regions(self.config.provision)
+        if home not in regions:
             raise SandboxError(
-                f'the sandbox of this folder runs in region {info.region}, and [provision] region = "{region}"',
-                hint=f'set region = "{info.region}", or remove the sandbox and its content: cluster sandbox stop',
+                f'the sandbox of this folder runs in region {home}, and [provision] region = "{region}"',
+                hint=f'set region = "{home}", or remove the sandbox and its content: cluster sandbox stop',
             )
         for key in control.unset_environment(os.environ):
             os.environ.pop(key, None)

@@ -8,19 +8,20 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
+from msgspec.structs import asdict
 
 from bootstrap.config import BootstrapConfig
 from bootstrap.container.config import ContainerConfig
 from bootstrap.notify import NotifyConfig
 from bootstrap.ssh.host_list import HostsConfig
-from ec2_sandbox.config import SandboxConfig
+from ec2_sandbox.config import MAX_OTHERS, FolderSettings, SandboxConfig
 from foundation import settings
 from foundation.errors import ConfigError
 from foundation.files import read_bounded
 from foundation.setting_types import Settings, Shape
 from foundation.settings import check
 from foundation.toml import MOST_BYTES, find_line, parse_toml
-from provision.config import NAME_PATTERN, ProvisionConfig
+from provision.config import NAME_PATTERN, ProvisionConfig, all_regions
 from provision.lease.config import LeaseConfig
 from provision.lease.config import find_conflicts as find_lease_conflicts
 from provision.volumes.config import VolumeConfig, find_conflicts
@@ -74,6 +75,12 @@ class ClusterConfig(Settings, frozen=True, kw_only=True):
         yield from find_conflicts(self.volumes, in_ec2=self.cloud != "hosts")
         yield from find_lease_conflicts(self.lease, market=self.provision.market, in_ec2=self.cloud != "hosts")
         yield from self.data.find_conflicts({volume.mount: volume.read_only for volume in self.volumes})
+
+
+def sandbox_settings(config: ClusterConfig) -> FolderSettings:
+    """Returns the settings of the folder's sandbox, which has only the first of many regions. Pure."""
+    region, *others = all_regions(config.provision)
+    return FolderSettings(**asdict(config.sandbox), region=region, others=tuple(others[:MAX_OTHERS]))
 
 
 def load_config(path: Path, overrides: Mapping[str, Any] | None = None) -> ClusterConfig:

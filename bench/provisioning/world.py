@@ -19,7 +19,8 @@ import boto3
 from botocore.exceptions import ClientError
 
 from ec2_sandbox import control
-from ec2_sandbox.config import SandboxConfig
+from ec2_sandbox.config import FolderSettings
+from ec2_sandbox.paths import CHECKIP_PATH
 from foundation.progress import silent
 
 if TYPE_CHECKING:
@@ -146,11 +147,11 @@ def until(condition: Callable[[], object], what: str, pause_s: float = 0.1) -> N
 
 
 @contextmanager
-def running_world(config: SandboxConfig) -> Iterator[World]:
+def running_world(config: FolderSettings) -> Iterator[World]:
     """Starts a separate sandbox, which is removed at the end of the block."""
     folder = Path(tempfile.mkdtemp(prefix="cluster-bench-"))
     try:
-        info = control.start(folder, region=REGION, report=silent, config=config)
+        info = control.start(folder, config, report=silent)
         yield _prepare(folder, info)
     finally:
         control.reset(folder, report=silent)
@@ -158,10 +159,10 @@ def running_world(config: SandboxConfig) -> Iterator[World]:
 
 
 def _prepare(folder: Path, info: control.SandboxInfo) -> World:
-    session = boto3.Session(info.access_key_id, info.secret_access_key, region_name=REGION)
+    session = boto3.Session(info.settings.access_key_id, info.settings.secret_access_key, region_name=REGION)
 
     def client(service: Any) -> Any:
-        return session.client(service, endpoint_url=info.endpoint_url, verify=str(info.ca_bundle))
+        return session.client(service, endpoint_url=info.endpoint_url, verify=str(info.paths.ca_file))
 
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("AWS_", "CLUSTER_", "PYTHON"))}
     env = {**kept, **control.environment(info), "XDG_STATE_HOME": str(folder / "state"), "COLUMNS": "200"}
@@ -187,7 +188,7 @@ def _prepare(folder: Path, info: control.SandboxInfo) -> World:
         private_key=private_key,
         own_address=own_address,
         default_group=group["GroupId"],
-        daemon_pid=info.pid,
+        daemon_pid=info.daemon.pid,
     )
 
 
@@ -206,7 +207,7 @@ def _open_to_the_internet(ec2: "EC2Client") -> None:
 
 
 def _find_own_address(info: control.SandboxInfo) -> str:
-    trusted = ssl.create_default_context(cafile=info.ca_bundle)
-    with urllib.request.urlopen(info.checkip_url, context=trusted, timeout=10) as answer:
+    trusted = ssl.create_default_context(cafile=info.paths.ca_file)
+    with urllib.request.urlopen(info.endpoint_url + CHECKIP_PATH, context=trusted, timeout=10) as answer:
         address: str = answer.read().decode().strip()
     return address

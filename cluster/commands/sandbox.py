@@ -11,6 +11,7 @@ import click
 
 from cluster.app import App, pass_app
 from cluster.commands import OrderedGroup
+from cluster.config import sandbox_settings
 from cluster.sandbox import as_own_errors, as_report, rename
 from cluster.session import describe
 from ec2_sandbox import rootless
@@ -63,8 +64,7 @@ def sandbox(ctx: click.Context, app: App) -> None:
 
     caller = Caller(project_dir=app.project_dir, report=report, name_instances=name_nodes, forget=forget)
     if ctx.invoked_subcommand in {"start", "shell"}:  # shell starts what does not run
-        provision = app.config.provision
-        caller = replace(caller, region=provision.region, others=provision.regions, config=app.config.sandbox)
+        caller = replace(caller, settings=sandbox_settings(app.config))
     ctx.obj = caller
 
 

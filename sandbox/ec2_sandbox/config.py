@@ -107,3 +107,17 @@ class SandboxConfig(Struct, frozen=True, kw_only=True):
         tuple[Annotated[str, check_package], ...],
         Meta(description='packages of this machine\'s distribution that hosts have, such as "slurmd"'),
     ] = ()
+
+
+DEFAULT_REGION = "us-east-1"
+MAX_OTHERS = 2
+"""The most regions that a sandbox has besides its own. Their hosts share its address range."""
+
+
+class FolderSettings(SandboxConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The settings of a folder's sandbox: the behaviour of the local EC2, and its regions."""
+
+    region: Annotated[str, Meta(description="its region")] = DEFAULT_REGION
+    others: Annotated[
+        tuple[str, ...], Meta(max_length=MAX_OTHERS, description="up to two more regions that can have instances")
+    ] = ()

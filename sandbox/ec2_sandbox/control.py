@@ -5,40 +5,34 @@ daemon ends.
 """
 
 import fcntl
-import json
 import os
-import socket
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
-from urllib.parse import urlsplit
-
-from msgspec.structs import astuple
 
 from ec2_sandbox import packages
-from ec2_sandbox.config import SandboxConfig
+from ec2_sandbox.config import FolderSettings
 from ec2_sandbox.errors import NotFoundError, SandboxError
 from ec2_sandbox.faults import FaultError
 from ec2_sandbox.hosts.hosts import check_kernel, check_machine, check_state_folder, sudo_command
 from ec2_sandbox.paths import (
     CHECKIP_PATH,
-    CONTROL_TIMEOUT_S,
-    MAX_OTHERS,
     STATE_ROOT,
     DaemonStatus,
     HostStatus,
     SandboxPaths,
     Settings,
+    ask,
     find_daemon,
     find_leftovers,
     find_places,
     paths_of,
-    read_json,
     read_log_end,
+    read_settings,
     remove_all,
 )
 from ec2_sandbox.progress import Event, Report
@@ -56,23 +50,16 @@ LOCAL = ("localhost", "127.0.0.1", "169.254.169.254")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SandboxInfo:
-    """A running sandbox.
+    """A running sandbox: its files, its settings with its credentials, and its daemon."""
 
-    `pid`: the daemon's. `aws_dir`: replaces the user's ~/.aws. `private_cidr`, `public_cidr`: the ranges of its
-    instances' addresses.
-    """
+    paths: SandboxPaths
+    settings: Settings
+    daemon: DaemonStatus
 
-    id: str
-    pid: int
-    endpoint_url: str
-    ca_bundle: Path
-    aws_dir: Path
-    region: str
-    access_key_id: str
-    secret_access_key: str
-    checkip_url: str
-    private_cidr: str
-    public_cidr: str
+    @property
+    def endpoint_url(self) -> str:
+        """The address of the API."""
+        return f"https://{self.settings.ranges.gateway.ip}:{self.daemon.port}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,35 +82,26 @@ class SandboxStatus:
 
 
 @as_root()
-def start(
-    project_dir: Path,
-    *,
-    region: str,
-    report: Report,
-    config: SandboxConfig | None = None,
-    others: Sequence[str] = (),
-    owner: int | None = None,
-) -> SandboxInfo:
+def start(project_dir: Path, config: FolderSettings, *, report: Report, owner: int | None = None) -> SandboxInfo:
     """Starts the project's sandbox, or returns the running one. Removes the leftovers of a crashed sandbox first.
 
-    others: more regions that can have instances; only the first MAX_OTHERS are used.
-    config: its settings. A running sandbox keeps its own settings; a difference is reported.
+    A running sandbox keeps its own settings; a difference is reported.
     owner: the pid of a process. When that process ends, however it ends, the sandbox removes itself.
 
     Raises SandboxError if this machine cannot run a sandbox, or if the sandbox runs in another region.
     """
     check_machine()
     paths = paths_of(project_dir)
-    config = config or SandboxConfig()
     with locked():
         info = find_running(project_dir)
         if info is not None:
-            if info.region != region:
+            known = info.settings.config
+            if known.region != config.region:
                 raise SandboxError(
-                    f"The sandbox of {project_dir} runs in region {info.region}, not in {region}.",
+                    f"The sandbox of {project_dir} runs in region {known.region}, not in {config.region}.",
                     hint="ec2-sandbox stop",
                 )
-            if astuple(read_json(paths.settings_file, Settings).config) != astuple(config):
+            if known != config:
                 what = "the settings have changed; they take effect after ec2-sandbox stop"
                 report(Event(kind="warn", what=what))
             report(Event(kind="same", what=f"the sandbox runs at {info.endpoint_url}"))
@@ -136,7 +114,7 @@ def start(
             check_state_folder(STATE_ROOT)
         begun = time.monotonic()
         report(Event(kind="start", what="starting the sandbox"))
-        prepare(paths, project_dir, region, config, others=others[:MAX_OTHERS], owner=owner)
+        prepare(paths, project_dir, config, owner=owner)
         try:
             if config.packages:
                 report(Event(kind="start", what=f"fetching {', '.join(config.packages)}"))
@@ -187,10 +165,11 @@ def _describe(paths: SandboxPaths) -> SandboxStatus:
     if settings is None:
         return SandboxStatus(id=paths.id, state="crashed" if find_leftovers(paths) else "stopped", pid=pid)
     is_there = Path(settings.project_dir).is_dir()
+    info = SandboxInfo(paths=paths, settings=settings, daemon=status) if status else None
     return SandboxStatus(
         id=paths.id, state="folder-gone" if not is_there else "running" if status else "crashed",
         folder=settings.project_dir, state_dir=paths.state_dir, pid=pid,
-        endpoint_url=_endpoint_url(settings, status) if status else None, region=settings.region,
+        endpoint_url=info.endpoint_url if info else None, region=settings.config.region,
         private_cidr=settings.private, public_cidr=settings.public, hosts=_find_hosts(paths) if status else (),
     )  # fmt: skip
 
@@ -198,8 +177,7 @@ def _describe(paths: SandboxPaths) -> SandboxStatus:
 def _find_hosts(paths: SandboxPaths) -> tuple[HostStatus, ...]:
     """Returns the hosts of a running sandbox, or () of one that is ending."""
     try:
-        with as_root():
-            return tuple(HostStatus(**host) for host in ask(paths.control_socket, {"do": "hosts"}))
+        return tuple(HostStatus(**host) for host in ask(paths, do="hosts"))
     except OSError:
         return ()
 
@@ -207,8 +185,7 @@ def _find_hosts(paths: SandboxPaths) -> tuple[HostStatus, ...]:
 def _find_settings(paths: SandboxPaths) -> Settings | None:
     """Returns the sandbox's settings, or None if their file is missing or damaged."""
     try:
-        with as_root():
-            return read_json(paths.settings_file, Settings)
+        return read_settings(paths)
     except (OSError, ValueError):
         return None
 
@@ -235,12 +212,7 @@ def find_running(project_dir: Path) -> SandboxInfo | None:
         return None
     if settings.owner is not None and not Path(f"/proc/{settings.owner}").exists():
         return None  # it is ending
-    endpoint_url = _endpoint_url(settings, status)
-    return SandboxInfo(
-        id=paths.id, pid=status.pid, endpoint_url=endpoint_url, ca_bundle=paths.ca_file, aws_dir=paths.aws_dir,
-        region=settings.region, access_key_id=settings.access_key_id, secret_access_key=settings.secret_access_key,
-        checkip_url=endpoint_url + CHECKIP_PATH, private_cidr=settings.private, public_cidr=settings.public,
-    )  # fmt: skip
+    return SandboxInfo(paths=paths, settings=settings, daemon=status)
 
 
 @as_root()
@@ -250,8 +222,7 @@ def install(project_dir: Path, names: Sequence[str], *, report: Report) -> int:
     Returns the number of running hosts. Raises SandboxError if the sandbox is not running, if the packages cannot be
     fetched, or if a host cannot install them.
     """
-    find_required(project_dir)
-    paths = paths_of(project_dir)
+    paths = find_required(project_dir).paths
     with locked():
         report(Event(kind="start", what=f"fetching {', '.join(names)}"))
         folder = packages.fetch(names, paths.packages_dir)
@@ -298,49 +269,22 @@ def disarm_faults(project_dir: Path, which: str) -> list[dict[str, Any]]:
 
 
 def _ask(project_dir: Path, **request: str) -> Any:
-    find_required(project_dir)
+    info = find_required(project_dir)
     try:
-        with as_root():
-            return ask(paths_of(project_dir).control_socket, request)
+        return ask(info.paths, **request)
     except FaultError as error:
         raise SandboxError(str(error), hint="ec2-sandbox fault --help") from error
-    except PermissionError as error:
-        raise _belongs_to_another(project_dir) from error
     except OSError as error:
         find_required(project_dir)  # it may have ended in the meantime
         raise SandboxError(f"The sandbox does not answer: {error}", hint="ec2-sandbox status") from error
 
 
-def ask(path: Path, request: dict[str, str]) -> Any:
-    """Sends a request to the daemon's socket (ec2_sandbox/daemon.py), and returns the result.
-
-    Raises OSError if the daemon cannot be reached, and FaultError with its message if it refuses the request.
-    """
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        connection.settimeout(CONTROL_TIMEOUT_S + 5)
-        connection.connect(str(path))
-        connection.sendall(json.dumps(request).encode() + b"\n")
-        with connection.makefile("rb") as stream:
-            line = stream.readline()
-    if not line:
-        raise ConnectionResetError("the sandbox closed the connection without an answer")
-    answer = json.loads(line)
-    if "error" in answer:
-        raise FaultError(answer["error"])
-    return answer["result"]
-
-
 def _find_paths(project_dir: Path) -> SandboxPaths:
     """Returns the sandbox's paths. Raises SandboxError if another user started it, whose files are not readable."""
     paths = paths_of(project_dir)
-    with as_root():
-        if paths.state_dir.exists() and not os.access(paths.state_dir, os.R_OK | os.X_OK, effective_ids=True):
-            raise _belongs_to_another(project_dir)
+    if paths.state_dir.exists() and not os.access(paths.state_dir, os.R_OK | os.X_OK, effective_ids=True):
+        raise SandboxError(f"The sandbox of {project_dir} was started by another user.", hint=sudo_command())
     return paths
-
-
-def _belongs_to_another(project_dir: Path) -> SandboxError:
-    return SandboxError(f"The sandbox of {project_dir} was started by another user.", hint=sudo_command())
 
 
 def find_required(project_dir: Path) -> SandboxInfo:
@@ -353,8 +297,7 @@ def find_required(project_dir: Path) -> SandboxInfo:
 
 def _explain_missing(paths: SandboxPaths) -> str:
     try:
-        with as_root():
-            return f"the sandbox of this folder has crashed; its log ends with:\n{read_log_end(paths)}"
+        return f"the sandbox of this folder has crashed; its log ends with:\n{read_log_end(paths)}"
     except OSError:
         return "the sandbox of this folder is not running"
 
@@ -364,31 +307,31 @@ def api_log(project_dir: Path) -> Path:
 
     Raises SandboxError if the sandbox is not running.
     """
-    find_required(project_dir)
-    return paths_of(project_dir).api_log
+    return find_required(project_dir).paths.api_log
 
 
-def environment(info: SandboxInfo, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+def environment(info: SandboxInfo) -> dict[str, str]:
     """Returns the environment variables that direct any AWS client to the sandbox.
 
-    environ: the caller's. Its proxies stay, for everything but this machine and the sandbox.
+    This process's proxies stay, for everything but this machine and the sandbox.
     """
+    settings = info.settings
     # urllib reads the lower-case name and compares whole addresses; curl and reqwest also know ranges.
-    excluded = [word.strip() for name in ("no_proxy", "NO_PROXY") for word in environ.get(name, "").split(",")]
-    excluded += [*LOCAL, str(urlsplit(info.endpoint_url).hostname), info.private_cidr, info.public_cidr]
+    excluded = [word.strip() for name in ("no_proxy", "NO_PROXY") for word in os.environ.get(name, "").split(",")]
+    excluded += [*LOCAL, str(settings.ranges.gateway.ip), settings.private, settings.public]
     no_proxy = ",".join(dict.fromkeys(filter(None, excluded)))
     return {
         "AWS_ENDPOINT_URL": info.endpoint_url,
-        "AWS_CA_BUNDLE": str(info.ca_bundle),
-        "AWS_ACCESS_KEY_ID": info.access_key_id,
-        "AWS_SECRET_ACCESS_KEY": info.secret_access_key,
-        "AWS_REGION": info.region,
-        "AWS_DEFAULT_REGION": info.region,
+        "AWS_CA_BUNDLE": str(info.paths.ca_file),
+        "AWS_ACCESS_KEY_ID": settings.access_key_id,
+        "AWS_SECRET_ACCESS_KEY": settings.secret_access_key,
+        "AWS_REGION": settings.config.region,
+        "AWS_DEFAULT_REGION": settings.config.region,
         "AWS_EC2_METADATA_DISABLED": "true",
         # Some tools require these files, and do not accept /dev/null.
-        "AWS_CONFIG_FILE": str(info.aws_dir / "config"),
-        "AWS_SHARED_CREDENTIALS_FILE": str(info.aws_dir / "credentials"),
-        "CLUSTER_CHECKIP_URL": info.checkip_url,
+        "AWS_CONFIG_FILE": str(info.paths.aws_dir / "config"),
+        "AWS_SHARED_CREDENTIALS_FILE": str(info.paths.aws_dir / "credentials"),
+        "CLUSTER_CHECKIP_URL": info.endpoint_url + CHECKIP_PATH,
         "NO_PROXY": no_proxy,
         "no_proxy": no_proxy,
     }
@@ -397,10 +340,6 @@ def environment(info: SandboxInfo, environ: Mapping[str, str] = os.environ) -> d
 def unset_environment(names: Iterable[str]) -> list[str]:
     """Returns those of the environment variables `names` that must not be set for a client of the sandbox."""
     return [name for name in names if name in UNSET or name.startswith(UNSET_PREFIX)]
-
-
-def _endpoint_url(settings: Settings, status: DaemonStatus) -> str:
-    return f"https://{settings.ranges.gateway.ip}:{status.port}"
 
 
 @contextmanager

@@ -43,12 +43,10 @@ from ec2_sandbox.iam.authentication import Authentication
 from ec2_sandbox.iam.principals import install_principals, name_caller
 from ec2_sandbox.paths import (
     CONTROL_TIMEOUT_S,
-    DaemonStatus,
     SandboxPaths,
     Settings,
-    read_json,
+    read_settings,
     remove_all,
-    write_json,
 )
 
 RECONCILE_S = 0.2
@@ -66,7 +64,7 @@ def main() -> None:
     unused.restore()
     paths = SandboxPaths(id=sys.argv[1].rpartition(":")[2], state_dir=Path(sys.argv[2]))
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
-    settings = read_json(paths.settings_file, Settings)
+    settings = read_settings(paths)
     adopt_hosts()
     wake, stopped = threading.Event(), threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -81,15 +79,12 @@ def main() -> None:
     fleet = PhantomFleet() if config.hosts == "none" else Fleet(paths, settings, network, book, wake.set)
     regions = install(
         Ec2Settings(
-            region=settings.region,
-            private=ranges.private,
-            public=ranges.public,
+            config=config,
+            ranges=ranges,
             wake=wake.set,
             fleet=fleet,
-            config=config,
             book=book,
             note=StateLog(paths.state_log).note,
-            others=settings.others,
         )
     )
     install_principals(settings.access_key_id, settings.secret_access_key)
@@ -105,6 +100,7 @@ def main() -> None:
             os.truncate(path, 0)
 
     requests: Requests = {
+        "status": lambda: {"pid": os.getpid(), "port": server.port},
         "clear": clear,
         "hosts": lambda: fleet.describe(regions),
         "fault": lambda text: cause(text, book, immediate),
@@ -112,11 +108,10 @@ def main() -> None:
         "disarm": book.disarm,
         "objects": count_objects,
     }
-    ControlServer(paths.control_socket, requests).start()
     serve_hosts(network, settings, regions)
     threading.Thread(target=server.serve_forever, args=(SERVER_POLL_S,), name="server", daemon=True).start()
     ctypes.CDLL(None).malloc_trim(0)  # 1 MB, which the imports have freed
-    write_json(paths.status_file, DaemonStatus(pid=os.getpid(), port=server.port))
+    ControlServer(paths.control_socket, requests).start()  # from now on, it counts as running
     # The main thread starts all hosts, because a host ends with the thread that started it.
     while not stopped.is_set() and not owner.has_ended():
         wake.clear()
@@ -136,7 +131,7 @@ def serve_hosts(network: Network, settings: Settings, regions: Regions) -> None:
     """Starts what hosts ask: the instance metadata service and the name server."""
     ranges = settings.ranges
     network.call_inside(lambda: MetadataServer(MetadataService(regions))).start()
-    names = Names(region=settings.region, private=ranges.private, public=ranges.public)
+    names = Names(region=settings.config.region, private=ranges.private, public=ranges.public)
     name_servers = (name_server_of(ranges.private), NAME_SERVER_ADDRESS)
 
     def find_private_address(public_ip: str) -> str | None:
@@ -176,7 +171,7 @@ def open_server(paths: SandboxPaths, settings: Settings, book: FaultBook) -> Tls
     """Returns the API server, which listens only on the sandbox's own address."""
     address = str(settings.ranges.gateway.ip)
     tls = make_tls_context(paths, address)
-    guarded = catch_errors(Authentication(Services(), (settings.region, *settings.others)))
+    guarded = catch_errors(Authentication(Services(), (settings.config.region, *settings.config.others)))
     return TlsServer(address, answer_checkip(ApiLog(ApiFaults(guarded, book, name_caller), paths.api_log)), tls)
 
 

@@ -226,15 +226,13 @@ class FaultBook:
     """The armed faults. All methods are thread-safe."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._faults: dict[str, Fault] = {}
         self._armed = 0
 
     def arm(self, text: str) -> Fault:
         """Arms a fault in the syntax of `parse_fault`, and returns it. Raises FaultError."""
         fault = parse_fault(text)
-        if KINDS[fault.kind].when == "immediate":
-            raise FaultError(f"{fault.kind}: acts at once on a running instance and cannot be armed in advance")
         with self._lock:
             self._armed += 1
             fault = replace(fault, id=f"fault-{self._armed}")
@@ -244,13 +242,13 @@ class FaultBook:
     def take(self, kind: str, **context: str) -> Fault | None:
         """Returns the oldest armed fault of a kind that matches the context, or None. This is a strike."""
         with self._lock:
-            fault = self._oldest(kind, context)
+            fault = self.find(kind, **context)
             return self._strike(fault) if fault else None
 
     def find(self, kind: str, **context: str) -> Fault | None:
         """Returns the oldest armed fault of a kind that matches the context, or None. This is not a strike."""
         with self._lock:
-            return self._oldest(kind, context)
+            return next((one for one in self._faults.values() if one.kind == kind and one.matches(context)), None)
 
     def spend(self, fault_id: str, name: str, amount: int) -> None:
         """Decreases a number, such as `free`, to 0 at least. A negative amount increases it. Ignores an unknown id."""
@@ -282,9 +280,6 @@ class FaultBook:
             for fault in gone:
                 del self._faults[fault.id]
             return gone
-
-    def _oldest(self, kind: str, context: Mapping[str, str]) -> Fault | None:
-        return next((fault for fault in self._faults.values() if fault.kind == kind and fault.matches(context)), None)
 
     def _strike(self, fault: Fault) -> Fault:
         struck = replace(fault, struck=fault.struck + 1, left=None if fault.left is None else fault.left - 1)

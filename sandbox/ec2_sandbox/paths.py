@@ -9,19 +9,20 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from ipaddress import IPv4Interface, IPv4Network
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any
 
-from msgspec.json import Decoder, encode
+from msgspec.json import Decoder
 
-from ec2_sandbox.config import SandboxConfig
+from ec2_sandbox.config import FolderSettings
 from ec2_sandbox.errors import SandboxError
+from ec2_sandbox.faults import FaultError
 from ec2_sandbox.hosts import cgroups
 
 # An argument of process 1 of an ordinary user's namespaces (rootless.py). The next argument is the user's STATE_ROOT.
@@ -34,7 +35,6 @@ CONTROL_TIMEOUT_S = 30.0
 KILL_TIMEOUT_S = 10.0
 POLL_S = 0.02
 LOG_LINES = 10
-T = TypeVar("T")
 
 
 def read_arguments(pid: int) -> list[str]:
@@ -75,9 +75,7 @@ class SandboxPaths:
         # Written by `start`, with the credentials: only its owner can read it.
         self.settings_file = self.state_dir / "settings.json"
         self.aws_dir = self.state_dir / "aws"  # replaces the user's ~/.aws; its files are empty
-        # Written by the daemon: its process and its port, and the certificate of the sandbox's authority.
-        self.status_file = self.state_dir / "status.json"
-        self.ca_file = self.state_dir / "ca.pem"
+        self.ca_file = self.state_dir / "ca.pem"  # the certificate of the sandbox's authority
         self.daemon_log = self.state_dir / "daemon.log"
         self.api_log = self.state_dir / "api.jsonl"
         self.state_log = self.state_dir / "states.jsonl"
@@ -88,6 +86,10 @@ class SandboxPaths:
         self.snapshots_dir = self.state_dir / "snapshots"  # the bytes of each snapshot of a volume that was not blank
         self.system_dir = self.state_dir / "system"  # copies of the machine's system for hosts (hosts/system.py)
         self.packages_dir = self.state_dir / "packages"  # a folder for each `ec2-sandbox install`, with its packages
+
+    def console_of(self, instance_id: str) -> Path:
+        """Returns the file with a host's console output since the launch."""
+        return self.hosts_dir / instance_id / "console.log"
 
 
 def paths_of(project_dir: Path) -> SandboxPaths:
@@ -127,26 +129,19 @@ class Ranges:
         return IPv4Interface(f"{self.private[1]}/{self.private.prefixlen}")
 
 
-MAX_OTHERS = 2
-"""The most regions that a sandbox has besides its own. Their hosts share its address range."""
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
     """A sandbox's settings.
 
-    others: more regions that can have instances. owner: the pid of the process with which the sandbox ends. The
-    credentials are new at each start.
+    owner: the pid of the process with which the sandbox ends. The credentials are new at each start.
     """
 
     project_dir: str
-    region: str
     private: str
     public: str
     access_key_id: str
     secret_access_key: str
-    config: SandboxConfig = field(default_factory=SandboxConfig)
-    others: tuple[str, ...] = ()
+    config: FolderSettings
     owner: int | None = None
 
     @property
@@ -175,30 +170,39 @@ class DaemonStatus:
 
 
 # Made here, in the main thread: msgspec crashes if two threads decode a type for the first time at once.
-_DECODERS: dict[type, Decoder[Any]] = {kind: Decoder(kind) for kind in (Settings, DaemonStatus)}
+_SETTINGS = Decoder(Settings)
 
 
-def write_json(path: Path, value: Any, mode: int = 0o644) -> None:
-    """Writes the file atomically: a reader sees the old content or the new content."""
-    descriptor, new = tempfile.mkstemp(dir=path.parent, prefix=".new-")
-    with os.fdopen(descriptor, "wb") as file:
-        os.fchmod(descriptor, mode)
-        file.write(encode(value))
-    Path(new).replace(path)
+def read_settings(paths: SandboxPaths) -> Settings:
+    """Reads a sandbox's settings. Raises OSError or ValueError if they are missing, damaged or another user's."""
+    return _SETTINGS.decode(paths.settings_file.read_bytes())
 
 
-def read_json(path: Path, kind: type[T]) -> T:
-    """Reads a file. Raises OSError or ValueError if it is missing, is damaged or belongs to another user."""
-    return cast("T", _DECODERS[kind].decode(path.read_bytes()))
+def ask(paths: SandboxPaths, **request: str) -> Any:
+    """Sends a request to the daemon's socket (ec2_sandbox/daemon.py), and returns the result.
+
+    Raises OSError if the daemon cannot be reached, and FaultError with its message if it refuses the request.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(CONTROL_TIMEOUT_S + 5)
+        connection.connect(str(paths.control_socket))
+        connection.sendall(json.dumps(request).encode() + b"\n")
+        with connection.makefile("rb") as stream:
+            line = stream.readline()
+    if not line:
+        raise ConnectionResetError("the sandbox closed the connection without an answer")
+    answer = json.loads(line)
+    if "error" in answer:
+        raise FaultError(answer["error"])
+    return answer["result"]
 
 
 def find_daemon(paths: SandboxPaths) -> DaemonStatus | None:
-    """Returns the daemon's status if it is alive, or None. Another process with its pid does not count."""
+    """Returns the daemon's status, or None if it does not run."""
     try:
-        status = read_json(paths.status_file, DaemonStatus)
-    except (OSError, ValueError):
+        return DaemonStatus(**ask(paths, do="status"))
+    except OSError:
         return None
-    return status if paths.mark in read_arguments(status.pid) else None
 
 
 def read_log_end(paths: SandboxPaths) -> str:
@@ -243,8 +247,6 @@ def remove_all(paths: SandboxPaths) -> None:
     for target in reversed(_mounts_below(paths.state_dir)):
         _try("umount", "--lazy", target)
     wait_for_loop_devices(paths.state_dir, KILL_TIMEOUT_S)
-    for device in _loop_devices_below(paths.state_dir):
-        _try("losetup", "--detach", f"/dev/{device}")
     # The kernel removes it too, but that takes seconds with many hosts. It may already have started.
     _try("ip", "link", "delete", paths.interface)
     wait_until(lambda: not _has_interface(paths), KILL_TIMEOUT_S)

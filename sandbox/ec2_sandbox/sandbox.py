@@ -18,8 +18,7 @@ from typing import Any, Literal, Self
 from ec2_sandbox import control, rootless
 from ec2_sandbox.cli.settings import make_settings
 from ec2_sandbox.errors import NotFoundError, SandboxError
-from ec2_sandbox.faults import Fault, fault, parse_fault, render_fault
-from ec2_sandbox.hosts.hosts import Folder
+from ec2_sandbox.faults import Fault, fault, render_fault
 from ec2_sandbox.hosts.inside import words_inside
 from ec2_sandbox.paths import HostStatus, paths_of
 from ec2_sandbox.progress import Report, silent
@@ -100,10 +99,7 @@ class Sandbox:
             raise SandboxError(f"The folder {self._folder} already has a sandbox.", hint="ec2-sandbox stop")
         self._starter = os.getpid()
         try:
-            self._info = control.start(
-                self._home, region=self._settings.region, report=self._report, owner=self._starter,
-                config=self._settings.without_regions(), others=self._settings.others,
-            )  # fmt: skip
+            self._info = control.start(self._home, self._settings, report=self._report, owner=self._starter)
         except BaseException:  # also Ctrl-C
             self.stop()
             raise
@@ -114,9 +110,6 @@ class Sandbox:
             return
         try:
             control.reset(self._home, report=self._report)
-        except KeyboardInterrupt:
-            control.reset(self._home, report=self._report)
-            raise
         finally:
             self._starter, self._info = 0, None
             if self._temporary is not None:
@@ -143,7 +136,7 @@ class Sandbox:
     @property
     def pid(self) -> int:
         """The pid of its daemon."""
-        return self._running.pid
+        return self._running.daemon.pid
 
     @property
     def environment(self) -> dict[str, str]:
@@ -161,16 +154,17 @@ class Sandbox:
         import botocore.config  # noqa: PLC0415 - as above
         import botocore.session  # noqa: PLC0415 - as above
 
-        info = self._running
+        info, ca_file = self._running, str(self._running.paths.ca_file)
         nothing = {"profile": None, "config_file": os.devnull, "credentials_file": os.devnull}
         own = {name: (None, None, value, None) for name, value in nothing.items()}  # none from the environment
         session: Any = boto3.Session(
-            info.access_key_id, info.secret_access_key, region_name=info.region,
+            info.settings.access_key_id, info.settings.secret_access_key, region_name=self.region,
             botocore_session=botocore.session.Session(session_vars=own),
         )  # fmt: skip
         config = botocore.config.Config(proxies={}).merge(options.pop("config", botocore.config.Config()))
         return session.client(
-            service, **{"endpoint_url": info.endpoint_url, "verify": str(info.ca_bundle), "config": config, **options}
+            service,
+            **{"endpoint_url": info.endpoint_url, "verify": ca_file, "config": config, **options},
         )
 
     @property
@@ -183,7 +177,7 @@ class Sandbox:
         """The hosts at this moment, by the ids of the instances that are not terminated."""
         paths = paths_of(self._home)
         return {
-            host.instance_id: Host(**asdict(host), console_file=Folder(paths, host.instance_id).console)
+            host.instance_id: Host(**asdict(host), console_file=paths.console_of(host.instance_id))
             for host in control.list_hosts(self._home)
         }
 
@@ -215,10 +209,8 @@ class Faults:
         """Arms a fault, or causes it at once if its kind names instances. Returns it with its id, if it is armed.
 
         fault: from `ec2_sandbox.fault`, or as text: `capacity zone=us-east-1a count=2`.
-        Raises FaultError for a wrong text.
         """
-        text = render_fault(parse_fault(_text_of(fault)))
-        return _read_fault(control.cause_fault(self._folder, text))
+        return _read_fault(control.cause_fault(self._folder, _text_of(fault)))
 
     def list(self) -> tuple[Fault, ...]:
         """Returns the armed faults, oldest first."""

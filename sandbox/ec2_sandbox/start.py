@@ -10,7 +10,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from ec2_sandbox.config import SandboxConfig
+from msgspec.json import encode
+
+from ec2_sandbox.config import FolderSettings
 from ec2_sandbox.errors import SandboxError
 from ec2_sandbox.paths import (
     SandboxPaths,
@@ -20,7 +22,6 @@ from ec2_sandbox.paths import (
     find_daemon,
     read_log_end,
     remove_all,
-    write_json,
 )
 from ec2_sandbox.sudo import find_caller
 
@@ -28,15 +29,7 @@ START_TIMEOUT_S = 60.0
 POLL_S = 0.05
 
 
-def prepare(
-    paths: SandboxPaths,
-    project_dir: Path,
-    region: str,
-    config: SandboxConfig,
-    *,
-    others: Sequence[str] = (),
-    owner: int | None = None,
-) -> None:
+def prepare(paths: SandboxPaths, project_dir: Path, config: FolderSettings, *, owner: int | None) -> None:
     """Writes the daemon's settings, with new credentials. Raises SandboxError if no address range is free."""
     ranges = choose_ranges(describe_taken(), seed=int(paths.id, 16))
     paths.state_dir.mkdir(mode=0o700)
@@ -46,12 +39,13 @@ def prepare(
     paths.objects_dir.mkdir(mode=0o700)
     letters = string.ascii_uppercase + "234567"
     settings = Settings(
-        project_dir=str(project_dir.resolve()), region=region, private=str(ranges.private),
-        public=str(ranges.public), config=config, others=tuple(others), owner=owner,
+        project_dir=str(project_dir.resolve()), private=str(ranges.private), public=str(ranges.public),
+        config=config, owner=owner,
         access_key_id="AKIA" + "".join(secrets.choice(letters) for _ in range(16)),
         secret_access_key=secrets.token_urlsafe(30),
     )  # fmt: skip
-    write_json(paths.settings_file, settings, mode=0o600)
+    paths.settings_file.touch(mode=0o600)
+    paths.settings_file.write_bytes(encode(settings))
     paths.aws_dir.mkdir()
     for path in (paths.aws_dir / "config", paths.aws_dir / "credentials"):
         path.touch()

@@ -21,9 +21,9 @@ from moto.ec2.exceptions import (
 from moto.ec2.models import EC2Backend
 from moto.ec2.models.availability_zones_and_regions import Region
 from moto.ec2.models.elastic_block_store import VolumeAttachment
-from moto.ec2.models.elastic_network_interfaces import NetworkInterface
 from moto.ec2.models.instance_types import INSTANCE_TYPES
 from moto.ec2.models.instances import MetadataOptions, Reservation
+from moto.ec2.models.security_groups import SecurityGroup
 from moto.ec2.models.vpcs import VPC
 
 from ec2_sandbox.api import images, limits
@@ -31,8 +31,9 @@ from ec2_sandbox.api.consistency import Tokens, Unsettled
 from ec2_sandbox.api.instances import IncorrectInstanceStateError, PlacementGroups, SandboxInstance
 from ec2_sandbox.api.reservations import CapacityReservations
 from ec2_sandbox.api.volumes import SandboxSnapshot, SandboxVolume, check_attachable
-from ec2_sandbox.config import GRANTED, Market, SandboxConfig
+from ec2_sandbox.config import GRANTED, FolderSettings, Market
 from ec2_sandbox.faults import FaultBook
+from ec2_sandbox.paths import Ranges
 
 if TYPE_CHECKING:
     from ec2_sandbox.hosts.fleet import PhantomFleet
@@ -42,19 +43,21 @@ if TYPE_CHECKING:
 class Ec2Settings:
     """The settings of this sandbox's EC2.
 
-    wake: tells the daemon that it has something to do. fleet: the instances' hosts. config: its settings. book: the
-    armed faults. note: logs an instance's new state. others: up to two more regions with instances.
+    wake: tells the daemon that it has something to do. fleet: the instances' hosts. book: the armed faults. note: logs
+    an instance's new state.
     """
 
-    region: str
-    private: IPv4Network
-    public: IPv4Network
+    config: FolderSettings
+    ranges: Ranges
     wake: Callable[[], None]
     fleet: "PhantomFleet"
-    config: SandboxConfig
     book: FaultBook
     note: Callable[[SandboxInstance], None] = lambda _: None
-    others: tuple[str, ...] = ()
+
+    @property
+    def regions(self) -> tuple[str, ...]:
+        """The regions that can have instances, the sandbox's own first."""
+        return tuple(dict.fromkeys((self.config.region, *self.config.others)))
 
     def range_of(self, region: str) -> IPv4Network:
         """Returns the address range of a region's default VPC.
@@ -62,10 +65,10 @@ class Ec2Settings:
         The sandbox's own region has the whole range and uses its first half. Each other region has a quarter of the
         range, from its second half, so that the hosts of all regions have different addresses.
         """
-        if region == self.region or region not in self.others:
-            return self.private
-        quarters = list(self.private.subnets(prefixlen_diff=2))
-        return quarters[2 + self.others.index(region)]
+        if region not in self.regions[1:]:
+            return self.ranges.private
+        quarters = list(self.ranges.private.subnets(prefixlen_diff=2))
+        return quarters[1 + self.regions.index(region)]
 
 
 VCPUS: dict[str, int] = {name: known["VCpuInfo"]["DefaultVCpus"] for name, known in INSTANCE_TYPES.items()}
@@ -267,37 +270,21 @@ class SandboxEC2Backend(EC2Backend):
         known |= {name: value for name, value in given.items() if value is not None}
         return super().modify_instance_metadata_options(instance_id, **known)
 
-    def _check_groups(self, group_ids: Iterable[str]) -> None:
-        """Raises EC2ClientError for a group that does not exist, which moto would create or replace by None."""
-        for group_id in group_ids:
-            if self.get_security_group_from_id(group_id) is None:
-                raise InvalidSecurityGroupNotFoundError(group_id)
-
-    def create_network_interface(
-        self,
-        subnet: Any,
-        private_ip_address: str | list[str],
-        private_ip_addresses: list[dict[str, Any]] | None = None,
-        group_ids: list[str] | None = None,
-        *args: Any,
-        **kwargs: Any,
-    ) -> NetworkInterface:
-        """As in moto, but raises EC2ClientError for a group that does not exist."""
-        self._check_groups(group_ids or ())
-        return super().create_network_interface(
-            subnet, private_ip_address, private_ip_addresses, group_ids, *args, **kwargs
-        )
+    def get_security_group_from_id(self, group_id: str) -> SecurityGroup | None:
+        """As in moto, but raises EC2ClientError for an unknown id, for which moto would make a group, or use None."""
+        group = super().get_security_group_from_id(group_id)
+        if group is None and group_id.startswith("sg-"):
+            raise InvalidSecurityGroupNotFoundError(group_id)
+        return group  # None: it may be a name
 
     def modify_instance_security_groups(self, instance_id: str, new_group_id_list: list[str]) -> Any:
         """As in moto, but also moves the instance's first interface, which moto leaves in its former groups."""
-        self._check_groups(new_group_id_list)
         instance = super().modify_instance_security_groups(instance_id, new_group_id_list)
         instance.nics[0]._group_set = list(instance.security_groups)  # noqa: SLF001 -- moto has no public way
         return instance
 
     def modify_network_interface_attribute(self, eni_id: str, group_ids: list[str], *args: Any, **kwargs: Any) -> None:
         """As in moto, but also moves the interface's instance, which moto leaves in its former groups."""
-        self._check_groups(group_ids)
         super().modify_network_interface_attribute(eni_id, group_ids, *args, **kwargs)
         interface = self.get_network_interface(eni_id)
         if group_ids and interface.instance is not None and interface.device_index == 0:
@@ -331,8 +318,8 @@ class SandboxEC2Backend(EC2Backend):
 
     def describe_regions(self, region_names: list[str] | None = None) -> list[Region]:
         """Returns the regions that can have instances. Raises EC2ClientError for others."""
-        known = {self.settings.region, *self.settings.others}
-        if unknown := set(region_names or ()) - known:
+        known = self.settings.regions
+        if unknown := set(region_names or ()) - set(known):
             raise EC2ClientError("InvalidParameterValue", f"Invalid region provided: {', '.join(sorted(unknown))}")
         return [region for region in self.regions if region.name in known]
 

@@ -15,7 +15,7 @@ from moto.ec2.models.core import TaggedEC2Resource
 from moto.ec2.models.instances import Instance, InstanceState, StateReason
 from moto.ec2.utils import generic_filter, random_spot_request_id
 
-from ec2_sandbox.config import Market, SandboxConfig
+from ec2_sandbox.config import FolderSettings, Market
 from ec2_sandbox.hosts.network import mac_address_of
 
 STATES = {"pending": 0, "running": 16, "shutting-down": 32, "terminated": 48, "stopping": 64, "stopped": 80}
@@ -140,7 +140,7 @@ class SandboxInstance(Instance):
     @property
     def may_arrive(self) -> bool:
         """Whether it has been booting or ending for at least the delay in its settings."""
-        config: SandboxConfig = self.ec2_backend.settings.config
+        config: FolderSettings = self.ec2_backend.settings.config
         delay_s = config.boot_delay_s if self.state == "pending" else config.end_delay_s
         return time.monotonic() - self._entered >= delay_s
 

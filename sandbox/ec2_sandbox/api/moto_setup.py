@@ -55,13 +55,12 @@ def install(settings: Ec2Settings) -> Regions:
     # IAM treats a policy without a version as version 2008-10-17; moto would refuse it.
     validator = policy_validation.BaseIAMPolicyValidator
     validator._validate_version = validator._validate_version_syntax  # type: ignore[method-assign]  # noqa: SLF001
-    regions = dict.fromkeys((settings.region, *settings.others))
-    backends = [ec2_backends[DEFAULT_ACCOUNT_ID][region] for region in regions]
+    backends = [ec2_backends[DEFAULT_ACCOUNT_ID][region] for region in settings.regions]
     found = tuple(backend for backend in backends if isinstance(backend, SandboxEC2Backend))
-    addresses = PublicAddresses(settings.public, found)
+    addresses = PublicAddresses(settings.ranges.public, found)
     elastic_network_interfaces.random_public_ip = addresses.take  # type: ignore[attr-defined]
     elastic_ip_addresses.random_ip = addresses.take  # type: ignore[attr-defined]
-    names = Names(region=settings.region, private=settings.private, public=settings.public)
+    names = Names(region=settings.config.region, private=settings.ranges.private, public=settings.ranges.public)
     elastic_network_interfaces.generate_dns_from_ip = names.name_of  # type: ignore[attr-defined,assignment]
     SandboxEC2Backend.whole = found
     return found

@@ -16,7 +16,7 @@ import click
 from ec2_sandbox import control, rootless
 from ec2_sandbox.cli.examples import EXAMPLES, render_examples
 from ec2_sandbox.cli.settings import read_settings
-from ec2_sandbox.config import SandboxConfig
+from ec2_sandbox.config import FolderSettings
 from ec2_sandbox.control import SandboxStatus
 from ec2_sandbox.errors import NotFoundError, SandboxError, UsageError
 from ec2_sandbox.faults import KINDS, FaultError, parse_fault
@@ -45,9 +45,7 @@ class Caller:
 
     project_dir: Path
     report: Report = print_event
-    region: str = "us-east-1"
-    others: tuple[str, ...] = ()
-    config: SandboxConfig = field(default_factory=SandboxConfig)
+    settings: FolderSettings = field(default_factory=FolderSettings)
     name_instances: Callable[[Sequence[str]], Sequence[str]] = tuple
     forget: Callable[[str], None] = lambda _: None
 
@@ -84,9 +82,7 @@ def start(caller: Caller) -> None:
     """Start the sandbox of this folder, and print the address of its API."""
     rootless.enter(caller.project_dir, start=True, report=caller.report)
     rootless.become_root(caller.project_dir, report=caller.report)
-    info = control.start(
-        caller.project_dir, region=caller.region, report=caller.report, config=caller.config, others=caller.others
-    )
+    info = control.start(caller.project_dir, caller.settings, report=caller.report)
     click.echo(info.endpoint_url)
 
 
@@ -165,10 +161,7 @@ def shell(caller: Caller, *, command: tuple[str, ...]) -> None:
     owner = os.getpid() if info is None else None
     if info is None:
         rootless.enter(caller.project_dir, start=True, report=caller.report)
-        info = control.start(
-            caller.project_dir, region=caller.region, report=caller.report, config=caller.config, others=caller.others,
-            owner=owner,
-        )  # fmt: skip
+        info = control.start(caller.project_dir, caller.settings, report=caller.report, owner=owner)
     kept = {name: value for name, value in os.environ.items() if name not in control.unset_environment(os.environ)}
     words = command or (os.environ.get("SHELL", "/bin/sh"),)
     try:
@@ -369,9 +362,7 @@ def cli(ctx: click.Context, /, *, folder: Path, **given: Any) -> None:
     ctx.obj = Caller(project_dir=folder)
     if ctx.invoked_subcommand in {"start", "shell"}:
         settings = read_settings(folder, {name: value for name, value in given.items() if value is not None})
-        ctx.obj = Caller(
-            project_dir=folder, region=settings.region, others=settings.others, config=settings.without_regions()
-        )
+        ctx.obj = Caller(project_dir=folder, settings=settings)
     if ctx.invoked_subcommand not in OUTSIDE:
         rootless.enter(folder, start=False, report=print_event)
 

@@ -13,7 +13,6 @@ import pytest
 
 from ec2_sandbox import Host, Sandbox, control, fault
 from ec2_sandbox.errors import SandboxError
-from ec2_sandbox.faults import FaultError
 from ec2_sandbox.paths import paths_of
 from ec2_sandbox.pytest_plugin import OneSandbox
 from sandbox_steps import UBUNTU, find_leftovers
@@ -136,7 +135,7 @@ def test_faults(sandbox: Sandbox) -> None:
     host = launch(sandbox)
     sandbox.faults.add(f"kill instance={host.instance_id}")
     assert not Path(f"/proc/{host.pid}").exists()
-    with pytest.raises(FaultError, match="did you mean"):
+    with pytest.raises(SandboxError, match="did you mean"):
         sandbox.faults.add("capacitie")
     with pytest.raises(SandboxError, match="unknown instance i-1"):
         sandbox.faults.add(fault("freeze", instance="i-1"))

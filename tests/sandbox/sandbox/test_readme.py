@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import fields
 
 from ec2_sandbox.cli.commands import cli
-from ec2_sandbox.cli.settings import FolderSettings
+from ec2_sandbox.config import FolderSettings
 from ec2_sandbox.faults import KINDS
 from project import REPOSITORY
 

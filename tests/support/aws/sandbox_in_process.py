@@ -28,9 +28,10 @@ from ec2_sandbox.api.ec2 import Ec2Settings, Regions, SandboxEC2Backend
 from ec2_sandbox.api.faults import ApiFaults, CutError
 from ec2_sandbox.api.log import ApiLog, StateLog
 from ec2_sandbox.api.server import Services, catch_errors
-from ec2_sandbox.config import SandboxConfig
+from ec2_sandbox.config import FolderSettings
 from ec2_sandbox.faults import FaultBook
 from ec2_sandbox.hosts.fleet import PhantomFleet
+from ec2_sandbox.paths import Ranges
 from provision.aws.clients import Clients
 
 REGION = "us-east-1"
@@ -64,7 +65,7 @@ class InProcessSandbox:
         self._one_at_a_time = threading.Lock()
         self.book = FaultBook()
         self.fleet = PhantomFleet()
-        self.config = SandboxConfig(hosts="none")
+        self.config = FolderSettings(hosts="none", others=(OTHER_REGION,))
         self.state_log = log.with_name("states.jsonl")
         self._states = StateLog(self.state_log)
         self.whole = self._install()
@@ -84,22 +85,19 @@ class InProcessSandbox:
     def _install(self) -> Regions:
         return moto_setup.install(
             Ec2Settings(
-                region=REGION,
-                private=IPv4Network("10.77.0.0/16"),
-                public=IPv4Network("198.18.0.0/20"),
+                config=self.config,
+                ranges=Ranges(private=IPv4Network("10.77.0.0/16"), public=IPv4Network("198.18.0.0/20")),
                 wake=lambda: None,
                 fleet=self.fleet,
-                config=self.config,
                 book=self.book,
                 note=self._states.note,
-                others=(OTHER_REGION,),
             )
         )
 
     def reset(self, **config: Any) -> None:
         """Resets to an empty account without faults. config: keys of [sandbox] in cluster.toml."""
         self.book.disarm("all")
-        self.config = SandboxConfig(hosts="none", **config)
+        self.config = FolderSettings(hosts="none", others=(OTHER_REGION,), **config)
         for backends in (iam_backends, s3_backends, ec2_backends):
             for backend in [*backends[DEFAULT_ACCOUNT_ID].values()]:
                 backend.reset()

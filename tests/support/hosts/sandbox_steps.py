@@ -15,7 +15,7 @@ import pytest
 
 from bootstrap.ssh.host import quote_path
 from ec2_sandbox import control, paths
-from ec2_sandbox.config import SandboxConfig
+from ec2_sandbox.config import FolderSettings
 from foundation.progress import silent
 from waits import until
 
@@ -38,7 +38,7 @@ class RunningSandbox:
 
 
 def start_sandbox(project_dir: Path, **config: Any) -> RunningSandbox:
-    info = control.start(project_dir, region=REGION, report=silent, config=SandboxConfig(**config))
+    info = control.start(project_dir, FolderSettings(**config), report=silent)
     return RunningSandbox(project_dir=project_dir, info=info, environment=control.environment(info))
 
 

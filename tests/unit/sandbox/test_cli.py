@@ -8,7 +8,7 @@ import pytest
 from ec2_sandbox.cli.commands import cli
 from ec2_sandbox.cli.examples import EXAMPLES
 from ec2_sandbox.cli.settings import read_settings
-from ec2_sandbox.config import SandboxConfig
+from ec2_sandbox.config import FolderSettings
 from ec2_sandbox.errors import UsageError
 
 FILE = """
@@ -23,13 +23,12 @@ faults = ["throttle action=RunInstances count=3"]
 
 
 def test_settings_come_from_the_file_and_the_command_line(tmp_path: Path) -> None:
-    assert read_settings(tmp_path, {}).without_regions() == SandboxConfig()
+    assert read_settings(tmp_path, {}) == FolderSettings()
     (tmp_path / "pyproject.toml").write_text(FILE)
-    found = read_settings(tmp_path, {"hosts": "real"})
-    assert (found.region, found.others) == ("eu-west-1", ("us-east-1",))
-    assert found.without_regions() == SandboxConfig(
-        boot_delay_s=2.0, quotas={"L-1216C47A": 8}, faults=("throttle action=RunInstances count=3",)
-    )
+    assert read_settings(tmp_path, {"hosts": "real"}) == FolderSettings(
+        region="eu-west-1", others=("us-east-1",), boot_delay_s=2.0, quotas={"L-1216C47A": 8},
+        faults=("throttle action=RunInstances count=3",),
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,3 @@
-import json
 import os
 import subprocess
 from pathlib import Path
@@ -7,23 +6,24 @@ from typing import Any
 import pytest
 
 from ec2_sandbox import control
+from ec2_sandbox.config import FolderSettings
 from ec2_sandbox.errors import NotFoundError, SandboxError
 from ec2_sandbox.hosts import hosts
-from ec2_sandbox.paths import SandboxPaths, find_daemon, find_processes, paths_of, read_arguments
+from ec2_sandbox.paths import find_processes, paths_of, read_arguments
 from foundation.progress import silent
 
 
 def test_other_systems_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("sys.platform", "darwin")
     with pytest.raises(SandboxError, match="needs Linux, and this is darwin"):
-        control.start(tmp_path, region="us-east-1", report=silent)
+        control.start(tmp_path, FolderSettings(), report=silent)
 
 
 def test_other_users_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setattr("sys.argv", ["/here/cluster", "-c", "my file.toml", "up"])
     with pytest.raises(SandboxError, match="must be root") as caught:
-        control.start(tmp_path, region="us-east-1", report=silent)
+        control.start(tmp_path, FolderSettings(), report=silent)
     assert caught.value.hint == "sudo -E /here/cluster -c 'my file.toml' up"
 
 
@@ -38,12 +38,6 @@ def test_missing_commands_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     with pytest.raises(SandboxError, match=r"needs sshd, mkfs\.ext4, which this machine does not have") as caught:
         hosts.check_machine()
     assert caught.value.hint == "ec2-sandbox setup"
-
-
-def test_another_process_with_the_daemons_pid_is_not_the_daemon(tmp_path: Path) -> None:
-    paths = SandboxPaths(id="00000000", state_dir=tmp_path)
-    paths.status_file.write_text(json.dumps({"pid": os.getpid(), "port": 1, "hosts": []}))
-    assert find_daemon(paths) is None
 
 
 def test_a_daemon_that_ended_by_itself_is_quoted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -1,15 +1,16 @@
 """What launchers ask about instances, and the errors of EC2 that they expect."""
 
+import dataclasses
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
 from moto.core.models import DEFAULT_ACCOUNT_ID
+from msgspec import structs
 
 from ec2_sandbox.api import moto_setup
-from ec2_sandbox.api.ec2 import SandboxEC2Backend, list_instances
+from ec2_sandbox.api.ec2 import Ec2Settings, SandboxEC2Backend, list_instances
 from provision_world import World
 
 NOBODY = "i-0123456789abcdef0"
@@ -184,11 +185,15 @@ def test_metadata_options_that_a_call_does_not_name_stay(world: World) -> None:
     assert options["HttpPutResponseHopLimit"] == 2
 
 
+def with_regions(settings: Ec2Settings, region: str, *others: str) -> Ec2Settings:
+    return dataclasses.replace(settings, config=structs.replace(settings.config, region=region, others=others))
+
+
 def test_other_regions_may_be_us_east_1_and_the_own_one(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """us-east-1 has more zones than another region's range has default subnets."""
     settings = SandboxEC2Backend.settings
-    both = moto_setup.install(replace(settings, others=(settings.region,)))
+    both = moto_setup.install(with_regions(settings, "us-east-1", "us-east-1"))
     launch(world)
     assert len(list_instances(both)) == 1
-    monkeypatch.setattr(SandboxEC2Backend, "settings", replace(settings, region="eu-west-1", others=("us-east-1",)))
+    monkeypatch.setattr(SandboxEC2Backend, "settings", with_regions(settings, "eu-west-1", "us-east-1"))
     assert len(SandboxEC2Backend("us-east-1", DEFAULT_ACCOUNT_ID).get_default_subnets()) == 4

@@ -32,7 +32,7 @@ def test_a_call_needs_a_known_key_and_its_secret(
     phantom: RunningSandbox, service: str, operation: str, arguments: dict[str, object], codes: str
 ) -> None:
     """codes: the errors for a wrong secret and for an unknown key."""
-    for key, code in zip((phantom.info.access_key_id, "AKIAIOSFODNN7EXAMPLE"), codes.split(), strict=True):
+    for key, code in zip((phantom.info.settings.access_key_id, "AKIAIOSFODNN7EXAMPLE"), codes.split(), strict=True):
         with refused_as(code) as caught:
             getattr(client_of(service, {"AccessKeyId": key, "SecretAccessKey": "x" * 40}), operation)(**arguments)
         assert caught.value.response["ResponseMetadata"]["HTTPStatusCode"] in (400, 403)
@@ -47,8 +47,9 @@ def test_object_names_as_clients_escape_them(phantom: RunningSandbox, name: str)
     if "//" not in name:  # obstore cannot name such a key
         info = phantom.info
         store = S3Store(
-            "names", endpoint=info.endpoint_url, region=REGION, access_key_id=info.access_key_id,
-            secret_access_key=info.secret_access_key, client_options={"root_certificate": info.ca_bundle.read_bytes()},
+            "names", endpoint=info.endpoint_url, region=REGION, access_key_id=info.settings.access_key_id,
+            secret_access_key=info.settings.secret_access_key,
+            client_options={"root_certificate": info.paths.ca_file.read_bytes()},
         )  # fmt: skip
         obstore.put(store, name, b"by obstore")
         assert s3.get_object(Bucket="names", Key=name)["Body"].read() == b"by obstore"
@@ -64,14 +65,14 @@ def test_the_logs_have_no_key(phantom: RunningSandbox) -> None:
     logged = paths.api_log.read_text()
     assert '"caller": "arn:aws:iam::123456789012:user/operator"' in logged
     for text in (logged, paths.daemon_log.read_text()):
-        assert phantom.info.access_key_id not in text
+        assert phantom.info.settings.access_key_id not in text
         assert "X-Amz-Credential" not in text
 
 
 def get(sandbox: RunningSandbox, target: str, headers: dict[str, str] | None = None) -> tuple[int, str]:
     """Sends a GET request; returns its status and answer."""
     url, endpoint = urlsplit(target), urlsplit(sandbox.info.endpoint_url)
-    trusted = ssl.create_default_context(cafile=sandbox.info.ca_bundle)
+    trusted = ssl.create_default_context(cafile=sandbox.info.paths.ca_file)
     connection = http.client.HTTPSConnection(endpoint.netloc, context=trusted, timeout=10)
     connection.request("GET", url.path + (f"?{url.query}" if url.query else ""), headers=headers or {})
     answer = connection.getresponse()

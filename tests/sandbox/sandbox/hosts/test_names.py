@@ -8,7 +8,7 @@ import boto3
 import pytest
 
 from ec2_sandbox.hosts.network import NAME_SERVER_ADDRESS, name_server_of
-from ec2_sandbox.paths import Settings, paths_of, read_json
+from ec2_sandbox.paths import paths_of, read_settings
 from sandbox_steps import RunningSandbox, Ssh, describe, wait_for
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def test_names_resolve_also_after_stop_and_start(inside: Inside, pair: "list[Ins
 
 def test_both_name_servers_answer_and_unknown_names_fail_at_once(inside: Inside, sandbox: RunningSandbox) -> None:
     """These errors are answers, not timeouts."""
-    settings = read_json(paths_of(sandbox.project_dir).settings_file, Settings)
+    settings = read_settings(paths_of(sandbox.project_dir))
     for server in (NAME_SERVER_ADDRESS, name_server_of(settings.ranges.private)):
         inside.read(f"sudo sed -i 's/^nameserver .*/nameserver {server}/' /etc/resolv.conf")
         assert "[Errno -2] Name or service not known" in inside.fail(f"{BY_PYTHON} example.org")
@@ -78,7 +78,7 @@ def test_both_name_servers_answer_and_unknown_names_fail_at_once(inside: Inside,
 
 
 def test_packets_to_the_outside_are_rejected_at_once(inside: Inside, sandbox: RunningSandbox) -> None:
-    gateway = read_json(paths_of(sandbox.project_dir).settings_file, Settings).ranges.gateway.ip
+    gateway = read_settings(paths_of(sandbox.project_dir)).ranges.gateway.ip
     assert inside.read("ip route show default") == f"default via {gateway} dev eth0"
     # Programs find their own address like this.
     assert f" src {inside.address} " in inside.read("ip -o route get 8.8.8.8")
