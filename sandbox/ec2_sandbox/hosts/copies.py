@@ -100,8 +100,8 @@ def hold(host: Host, pid: int) -> None:
 
     Without a control group, the processes continue: then the copy may also have later changes.
     """
-    if host.folder.cgroup and host.folder.cgroup.exists():
-        cgroups.freeze(host.folder.cgroup)
+    if host.cgroup and host.cgroup.exists():
+        cgroups.freeze(host.cgroup)
     run_quietly(("sync", "--file-system", f"/proc/{pid}/root"))
     for device in host.disks.values():
         os.fsync(device)
@@ -109,5 +109,5 @@ def hold(host: Host, pid: int) -> None:
 
 def release(host: Host) -> None:
     """Continues the processes of a host."""
-    if host.folder.cgroup and host.folder.cgroup.exists():
-        cgroups.thaw(host.folder.cgroup)
+    if host.cgroup and host.cgroup.exists():
+        cgroups.thaw(host.cgroup)

@@ -22,17 +22,14 @@ if TYPE_CHECKING:
 HELPER = Path(__file__).with_name("disk_in_host.py")
 
 
-class DiskBusyError(OSError):
-    """The host uses the disk. EC2 then shows the attachment as `busy`, and detaches the volume once it is unmounted."""
-
-
-def attach_disk(host: "Host", volume_id: str, image: Path, size_bytes: int) -> None:
-    """Adds a volume's disk to a running host, unless the host already has it. Raises OSError, CommandError.
+def attach_disk(host: "Host", volume_id: str, image: Path, size_bytes: int) -> bool:
+    """Adds a volume's disk to a running host, unless the host already has it. Returns True.
 
     image: the disk's image on the machine. It is created, blank, if the volume has never been attached.
+    Raises OSError, CommandError.
     """
     if volume_id in host.disks:
-        return
+        return True
     make_image(image, size_bytes)
     device = open_loop(image)
     try:
@@ -45,21 +42,24 @@ def attach_disk(host: "Host", volume_id: str, image: Path, size_bytes: int) -> N
         os.close(device)
         raise
     host.disks[volume_id] = device
+    return True
 
 
-def detach_disk(host: "Host", volume_id: str) -> None:
+def detach_disk(host: "Host", volume_id: str) -> bool:
     """Removes a volume's disk from a host, and closes it. Does nothing if the host does not have the disk.
 
-    Raises DiskBusyError while the host uses the disk, or CommandError.
+    Returns False while the host uses the disk: EC2 then shows the attachment as `busy`, and detaches the volume once it
+    is unmounted. Raises OSError, CommandError.
     """
     device = host.disks.get(volume_id)
     if device is None:
-        return
+        return True
     if host.pid is not None:
         if is_open(os.fstat(device).st_rdev):
-            raise DiskBusyError(f"{volume_id} is in use")
+            return False
         run_quietly((PYTHON, "-I", "-S", "-B", str(HELPER), "remove", str(host.pid), "-", volume_id))
     os.close(host.disks.pop(volume_id))
+    return True
 
 
 def open_loop(image: Path) -> int:

@@ -9,7 +9,8 @@ from pathlib import Path
 from ec2_sandbox.api import ec2
 from ec2_sandbox.api.instances import Interruption, SandboxInstance
 from ec2_sandbox.faults import KINDS, Act, FaultError
-from ec2_sandbox.hosts.fleet import Fleet, HostSlot
+from ec2_sandbox.hosts.fleet import Fleet
+from ec2_sandbox.hosts.hosts import Host
 from ec2_sandbox.hosts.inside import words_inside
 from ec2_sandbox.hosts.network import run_quietly
 from ec2_sandbox.paths import wait_until
@@ -33,33 +34,33 @@ class HostFaults:
     def kill(self, parameters: Mapping[str, str]) -> str:
         """Kills the host. The instance then stops, as after a hardware failure; with leaves=running, it does not."""
         with ec2.lock:
-            instance, slot = self._find(parameters["instance"])
-            slot.lost = parameters.get("leaves") == "running"
-            slot.host.kill()
+            instance, host, _ = self._find(parameters["instance"])
+            host.lost = parameters.get("leaves") == "running"
+            host.kill()
         # The kernel ends a whole pid namespace before its process 1 can be reaped.
-        if not wait_until(lambda: slot.host.exit_code is not None, END_TIMEOUT_S):
+        if not wait_until(lambda: host.exit_code is not None, END_TIMEOUT_S):
             raise FaultError(f"the host of {instance.id} is still alive {END_TIMEOUT_S:g} s after it was killed")
-        return f"killed the host of {instance.id}; the instance " + ("stays running" if slot.lost else "stops")
+        return f"killed the host of {instance.id}; the instance " + ("stays running" if host.lost else "stops")
 
     def freeze(self, parameters: Mapping[str, str]) -> str:
         """Stops all processes and the network of the host, as if its kernel had stopped."""
         with ec2.lock:
-            instance, slot = self._find(parameters["instance"])
-            slot.frozen = True
+            instance, host, pid = self._find(parameters["instance"])
+            host.frozen = True
             self._fleet.enforce(self._regions)
-            _signal_all(_pid_of(slot), signal.SIGSTOP)
-            os.kill(_pid_of(slot), signal.SIGSTOP)
+            _signal_all(pid, signal.SIGSTOP)
+            os.kill(pid, signal.SIGSTOP)
         return f"froze all processes of {instance.id}"
 
     def thaw(self, parameters: Mapping[str, str]) -> str:
         """Continues all processes of the host, and reconnects the network."""
         with ec2.lock:
-            instance, slot = self._find(parameters["instance"])
-            if not slot.frozen:
+            instance, host, pid = self._find(parameters["instance"])
+            if not host.frozen:
                 raise FaultError(f"thaw: {instance.id} is not frozen")
-            os.kill(_pid_of(slot), signal.SIGCONT)
-            _signal_all(_pid_of(slot), signal.SIGCONT)
-            slot.frozen = False
+            os.kill(pid, signal.SIGCONT)
+            _signal_all(pid, signal.SIGCONT)
+            host.frozen = False
             self._fleet.enforce(self._regions)
         return f"{instance.id} continues"
 
@@ -84,8 +85,8 @@ class HostFaults:
     def full_disk(self, parameters: Mapping[str, str]) -> str:
         """Fills the root volume. The space is reserved, not written, so it takes none on the machine's own disk."""
         with ec2.lock:
-            instance, slot = self._find(parameters["instance"])
-            process = Path(f"/proc/{_pid_of(slot)}")
+            instance, _, pid = self._find(parameters["instance"])
+            process = Path(f"/proc/{pid}")
         root = process / "root"
         mounts = [line.split()[:2] for line in (process / "mounts").read_text().splitlines()]
         if not any(point == "/" and device.startswith("/dev/loop") for device, point in mounts):  # else: the machine's
@@ -105,8 +106,8 @@ class HostFaults:
     def free_disk(self, parameters: Mapping[str, str]) -> str:
         """Ends `full-disk`."""
         with ec2.lock:
-            instance, slot = self._find(parameters["instance"])
-            path = Path(f"/proc/{_pid_of(slot)}/root", FILL_FILE)
+            instance, _, pid = self._find(parameters["instance"])
+            path = Path(f"/proc/{pid}/root", FILL_FILE)
         if not path.exists():
             raise FaultError(f"free-disk: the disk of {instance.id} has not been filled")
         path.unlink()
@@ -116,15 +117,15 @@ class HostFaults:
         """Changes the bandwidth of the host's link."""
         mbit = float(parameters["mbit"])
         with ec2.lock:
-            instance, slot = self._find(parameters["instance"])
-            self._fleet.network.shape(slot.number, _pid_of(slot), mbit)
+            instance, host, pid = self._find(parameters["instance"])
+            self._fleet.network.shape(host.number, pid, mbit)
         return f"the link of {instance.id} has {mbit:g} Mbit/s" if mbit else f"the link of {instance.id} has no limit"
 
     def spot_notice(self, parameters: Mapping[str, str]) -> str:
         """Announces the end of a spot instance in its metadata, and then ends it."""
         after_s = float(parameters.get("after_s", SPOT_NOTICE_S))
         with ec2.lock:
-            instance, _ = self._find(parameters["instance"])
+            instance, _, _ = self._find(parameters["instance"])
             if instance.lifecycle != "spot":
                 why = 'those come from [provision] market = "spot" in cluster.toml, or MarketType="spot"'
                 raise FaultError(f"spot-notice: {instance.id} is not a spot instance: {why}")
@@ -132,13 +133,13 @@ class HostFaults:
             instance.interruption = Interruption(noticed=now, at=now + dt.timedelta(seconds=after_s))
         return f"announced to {instance.id} that it ends in {after_s:g} s"
 
-    def _find(self, instance_id: str) -> tuple[SandboxInstance, HostSlot]:
-        """Returns an instance and its host. Raises FaultError if the host does not run."""
+    def _find(self, instance_id: str) -> tuple[SandboxInstance, Host, int]:
+        """Returns an instance, its host and the host's pid. Raises FaultError if the host does not run."""
         instance = self._instance(instance_id)
-        slot = self._fleet.find_slot(instance_id)
-        if slot is None or slot.host.exit_code is not None or not slot.boot.done():
+        host = self._fleet.get_host(instance_id)
+        if host is None or not host.boot_task.done() or (pid := host.pid) is None:
             raise FaultError(f"{instance_id} is {instance.state} and has no running host")
-        return instance, slot
+        return instance, host, pid
 
     def _instance(self, instance_id: str) -> SandboxInstance:
         for instance in ec2.list_instances(self._regions):
@@ -151,13 +152,6 @@ class HostFaults:
         if one == other:
             raise FaultError(f"{kind}: a= and b= are the same instance")
         return one, other
-
-
-def _pid_of(slot: HostSlot) -> int:
-    pid = slot.host.pid
-    if pid is None:
-        raise FaultError("its host has just ended")
-    return pid
 
 
 def _signal_all(first: int, number: signal.Signals) -> None:

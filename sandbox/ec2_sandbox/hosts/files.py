@@ -15,7 +15,6 @@ USER_UID = 1000
 FIRST_HUMAN_UID = 1000  # login.defs: UID_MIN
 LAST_HUMAN_UID = 60000  # login.defs: UID_MAX; 65534 is nobody
 GROUPS_OF_USER = ("adm", "sudo", "video", "render")
-PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 # The files that are the same on every host, as they lie there: always, with-cloud-init and without-cloud-init.
 ROOT = Path(__file__).with_name("root")

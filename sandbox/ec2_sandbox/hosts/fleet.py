@@ -6,8 +6,7 @@ import logging
 import shutil
 import uuid
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from ipaddress import IPv4Interface
 from pathlib import Path
@@ -22,7 +21,7 @@ from ec2_sandbox.faults import FaultBook
 from ec2_sandbox.hosts import cgroups, files, hosts, network
 from ec2_sandbox.hosts.cloud_init import RUNNER, render_first_boot
 from ec2_sandbox.hosts.copies import Copies
-from ec2_sandbox.hosts.disks import DiskBusyError, attach_disk, detach_disk
+from ec2_sandbox.hosts.disks import attach_disk, detach_disk
 from ec2_sandbox.hosts.files import HostSpec
 from ec2_sandbox.hosts.firewall import Firewall
 from ec2_sandbox.hosts.hosts import BootError, Host
@@ -37,23 +36,6 @@ FIRST_UID, UIDS, HOSTS_WITH_IDS = 1 << 29, 1 << 18, 4096
 CONSOLE_BYTES = 64 * 1024  # GetConsoleOutput returns the last 64 KB
 
 log = logging.getLogger("ec2_sandbox.fleet")
-
-
-@dataclass(kw_only=True, slots=True)
-class HostSlot:
-    """An instance's host, and its boot or end in progress.
-
-    `number`: the number of its link. `reboots`: the instance's `reboots` when the host was started. `lost`: it was
-    killed without EC2 noticing. `frozen`: its processes are stopped.
-    """
-
-    host: Host
-    number: int
-    reboots: int
-    boot: "Future[None]"
-    end: "Future[None] | None" = None
-    lost: bool = False
-    frozen: bool = False
 
 
 class PhantomFleet:
@@ -179,7 +161,7 @@ class Fleet(PhantomFleet):
         self._book = book
         self._wake = wake
         self._pool = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="fleet")
-        self._slots: dict[str, HostSlot] = {}
+        self._hosts: dict[str, Host] = {}
         self._copies = Copies(paths, self._pool, wake)
         self._launched = 0
         # As on EC2, the output of terminated instances is kept, because it shows why a boot failed.
@@ -193,16 +175,16 @@ class Fleet(PhantomFleet):
         self._accounts = files.render_accounts(Path("/etc/passwd").read_text(), Path("/etc/group").read_text())
 
     def _advance(self, instance: SandboxInstance) -> None:
-        slot = self._slots.get(instance.id)
-        if slot is not None and slot.end is not None:
-            self._finish_end(instance, slot)
+        host = self._hosts.get(instance.id)
+        if host is not None and host.end_task is not None:
+            self._finish_end(instance, host)
         elif instance.state in ("shutting-down", "stopping"):
-            if slot is None:
+            if host is None:
                 self._settle(instance)
             else:
-                self._begin_end(instance, slot)
-        elif slot is not None:
-            self._watch(instance, slot)
+                self._begin_end(instance, host)
+        elif host is not None:
+            self._watch(instance, host)
         elif instance.state in ("pending", "running") and not instance.never_boots:
             self._launch(instance)
 
@@ -213,29 +195,30 @@ class Fleet(PhantomFleet):
             return
         self._launched += 1
         try:
-            host = hosts.spawn(self._paths, instance.id)
+            host = hosts.spawn(self._paths, instance.id, self._launched)
         except OSError as error:
             log.error("%s: %s", instance.id, error)  # noqa: TRY400 -- the message is enough
             instance.fail_to_boot(str(error))
             return
         sshd = self._book.take("no-sshd", **attributes) is None
-        number, private_ip, public_ip = self._launched, str(instance.private_ip), instance.public_ip
-        first_uid = FIRST_UID + number % HOSTS_WITH_IDS * UIDS if self._is_machines_root else None
+        private_ip, public_ip = str(instance.private_ip), instance.public_ip
+        first_uid = FIRST_UID + host.number % HOSTS_WITH_IDS * UIDS if self._is_machines_root else None
         spec = self._describe_host(instance, host, first_uid=first_uid, sshd=sshd)
         addresses = (private_ip,) if public_ip is None else (private_ip, public_ip)
-        boot = self._pool.submit(self._boot, host, number, spec, mac_address_of(private_ip), addresses)
-        boot.add_done_callback(lambda _: self._wake())
-        self._slots[instance.id] = HostSlot(host=host, number=number, reboots=instance.reboots, boot=boot)
+        host.reboots = instance.reboots
+        host.boot_task = self._pool.submit(self._boot, host, spec, mac_address_of(private_ip), addresses)
+        host.boot_task.add_done_callback(lambda _: self._wake())
+        self._hosts[instance.id] = host
         log.info("%s: booting at %s", instance.id, private_ip)
 
-    def _boot(self, host: Host, number: int, spec: HostSpec, mac_address: str, addresses: tuple[str, ...]) -> None:
-        host.boot(self.network, number, spec, mac_address, addresses)
+    def _boot(self, host: Host, spec: HostSpec, mac_address: str, addresses: tuple[str, ...]) -> None:
+        host.boot(self.network, spec, mac_address, addresses)
         if self._settings.config.link_mbit and host.pid is not None:
-            self.network.shape(number, host.pid, self._settings.config.link_mbit)
+            self.network.shape(host.number, host.pid, self._settings.config.link_mbit)
 
     def _describe_host(self, instance: SandboxInstance, host: Host, *, first_uid: int | None, sshd: bool) -> HostSpec:
         private_ip, name = str(instance.private_ip), instance.private_dns_name
-        ranges, folder = self._settings.ranges, host.folder
+        ranges = self._settings.ranges
         root = instance.root_volume
         image = self._paths.snapshots_dir / str(root.snapshot_id)
         own = IPv4Interface(f"{private_ip}/{ranges.private.prefixlen}")
@@ -251,10 +234,11 @@ class Fleet(PhantomFleet):
         return HostSpec(
             instance_id=instance.id, hostname=name.partition(".")[0],
             dmi=files.render_dmi(instance.id, instance.instance_type),
-            folder=str(folder.path), disk=str(self._paths.volumes_dir / root.id), disk_bytes=root.image_bytes,
+            folder=str(self._paths.hosts_dir / instance.id), disk=str(self._paths.volumes_dir / root.id),
+            disk_bytes=root.image_bytes,
             image=str(image) if image.exists() else "",
             packages=str(self._paths.packages_dir), layers=self._layers, links=self._links, files=contents,
-            first_uid=first_uid, uids=UIDS, cgroup=str(folder.cgroup or ""), outer_cgroup=self._outer_cgroup,
+            first_uid=first_uid, uids=UIDS, cgroup=str(host.cgroup or ""), outer_cgroup=self._outer_cgroup,
             fuse=self._is_machines_root and Path("/dev/fuse").exists(),
             network=files.render_network(
                 own, instance.public_ip, str(ranges.public), str(ranges.gateway.ip), network.MTU
@@ -271,8 +255,8 @@ class Fleet(PhantomFleet):
     def capture(self, snapshot: SandboxSnapshot, /) -> None:
         """Starts to copy the bytes that a snapshot's volume has now. Call it under EC2's lock."""
         attachment = snapshot.volume.attachment
-        slot = self._slots.get(attachment.instance.id) if attachment else None
-        self._copies.capture(snapshot, slot.host if slot and slot.boot.done() and slot.end is None else None)
+        host = self._hosts.get(attachment.instance.id) if attachment else None
+        self._copies.capture(snapshot, host if host and host.boot_task.done() and host.end_task is None else None)
 
     def _finish(self, snapshot_id: str, /) -> bool | None:
         return self._copies.finish(snapshot_id)
@@ -282,88 +266,86 @@ class Fleet(PhantomFleet):
 
     def check(self, instance_id: str, /) -> Checks:
         """Returns the state of the host of a running instance. Call it under EC2's lock."""
-        slot = self._slots.get(instance_id)
-        if slot is None or slot.end is not None or not slot.boot.done():
+        host = self._hosts.get(instance_id)
+        if host is None or host.end_task is not None or not host.boot_task.done():
             return Checks(system="ok", instance="initializing")
-        if slot.lost:
+        if host.lost:
             return Checks(system="impaired", instance="impaired")
-        return Checks(system="ok", instance="impaired" if slot.frozen else "ok")
+        return Checks(system="ok", instance="impaired" if host.frozen else "ok")
 
     def _attach(self, volume: SandboxVolume, attachment: SandboxAttachment, /) -> bool:
         instance = cast("SandboxInstance", attachment.instance)
-        slot = self._slots.get(instance.id)
-        if slot is None or slot.end is not None or slot.host.pid is None:
+        host = self._hosts.get(instance.id)
+        if host is None or host.end_task is not None or host.pid is None:
             return instance.state == "stopped"  # its next host gets the disk
-        return slot.boot.done() and self._give_disk(slot, volume)
+        return host.boot_task.done() and self._give_disk(host, volume)
 
-    def _give_disk(self, slot: HostSlot, volume: SandboxVolume) -> bool:
+    def _give_disk(self, host: Host, volume: SandboxVolume) -> bool:
         """Adds a volume's disk to the host. Returns whether the host has it; if not, the next step tries again."""
         image = self._paths.volumes_dir / volume.id
-        return volume.is_ready and _try_disk(
-            slot, volume.id, lambda: attach_disk(slot.host, volume.id, image, volume.image_bytes)
-        )
+        return volume.is_ready and _try_disk(volume.id, lambda: attach_disk(host, volume.id, image, volume.image_bytes))
 
     def _detach(self, volume: SandboxVolume, attachment: SandboxAttachment, /) -> bool:
-        slot = self._slots.get(attachment.instance.id)
-        return slot is None or _try_disk(slot, volume.id, lambda: detach_disk(slot.host, volume.id))
+        host = self._hosts.get(attachment.instance.id)
+        return host is None or _try_disk(volume.id, lambda: detach_disk(host, volume.id))
 
-    def _give_disks(self, instance: SandboxInstance, slot: HostSlot) -> bool:
+    def _give_disks(self, instance: SandboxInstance, host: Host) -> bool:
         """Adds the disks of all attached volumes to a host that has booted. Returns whether it has all of them."""
         attached = [v for v in instance.ec2_backend.sandbox_volumes() if v.is_attached_to(instance.id)]
-        return all(self._give_disk(slot, volume) for volume in attached)
+        return all(self._give_disk(host, volume) for volume in attached)
 
-    def _watch(self, instance: SandboxInstance, slot: HostSlot) -> None:
-        if not slot.boot.done() or (slot.lost and instance.reboots == slot.reboots):
+    def _watch(self, instance: SandboxInstance, host: Host) -> None:
+        if not host.boot_task.done() or (host.lost and instance.reboots == host.reboots):
             return
-        error = slot.boot.exception()
+        error = host.boot_task.exception()
         if error is not None:
             log.error("%s: %s", instance.id, error, exc_info=None if isinstance(error, BootError) else error)
             instance.fail_to_boot(str(error))
-        elif instance.reboots != slot.reboots:
-            self._begin_end(instance, slot)
-        elif slot.host.exit_code is not None:
-            self._follow_host_end(instance, slot)
+        elif instance.reboots != host.reboots:
+            self._begin_end(instance, host)
+        elif host.exit_code is not None:
+            self._follow_host_end(instance, host)
         elif instance.interruption is not None and instance.interruption.at <= dt.datetime.now(dt.UTC):
             log.info("%s: its spot capacity is taken back", instance.id)
             instance.reclaim()
-        elif not self._give_disks(instance, slot):
+        elif not self._give_disks(instance, host):
             pass  # the next step tries again
         elif instance.state == "pending" and instance.may_arrive:
             log.info("%s: running", instance.id)
             instance.enter_running()
 
-    def _follow_host_end(self, instance: SandboxInstance, slot: HostSlot) -> None:
+    def _follow_host_end(self, instance: SandboxInstance, host: Host) -> None:
         """Updates an instance whose host ended by itself."""
-        log.info("%s: its host ended unasked (%s)", instance.id, slot.host.ending or slot.host.exit_code)
-        match slot.host.ending:
+        log.info("%s: its host ended unasked (%s)", instance.id, host.ending or host.exit_code)
+        match host.ending:
             case "reboot":
-                self._begin_end(instance, slot)
+                self._begin_end(instance, host)
             case "power-off":
                 instance.shut_down_from_inside()
             case None:
                 instance.lose_host()
 
-    def _begin_end(self, instance: SandboxInstance, slot: HostSlot) -> None:
+    def _begin_end(self, instance: SandboxInstance, host: Host) -> None:
         log.info("%s: ending its host", instance.id)
-        if slot.boot.done() and slot.boot.exception() is None and not slot.frozen:
-            slot.end = self._pool.submit(slot.host.shut_down)
+        if host.boot_task.done() and host.boot_task.exception() is None and not host.frozen:
+            host.end_task = self._pool.submit(host.shut_down)
         else:
-            slot.host.kill()
-            slot.end = self._pool.submit(slot.host.end)
-        slot.end.add_done_callback(lambda _: self._wake())
+            host.kill()
+            host.end_task = self._pool.submit(host.end)
+        host.end_task.add_done_callback(lambda _: self._wake())
 
-    def _finish_end(self, instance: SandboxInstance, slot: HostSlot) -> None:
-        assert slot.end is not None  # noqa: S101 -- the caller has checked
-        if not slot.end.done():
+    def _finish_end(self, instance: SandboxInstance, host: Host) -> None:
+        assert host.end_task is not None  # noqa: S101 -- the caller has checked
+        if not host.end_task.done():
             return
-        if error := slot.end.exception():
+        if error := host.end_task.exception():
             log.error("%s: could not end its host: %s", instance.id, error)
-            slot.end = None
+            host.end_task = None
             return
-        for volume_id in tuple(slot.host.disks):
-            if not _try_disk(slot, volume_id, partial(detach_disk, slot.host, volume_id)):
+        for volume_id in tuple(host.disks):
+            if not _try_disk(volume_id, partial(detach_disk, host, volume_id)):
                 return  # the next step tries again
-        del self._slots[instance.id]
+        del self._hosts[instance.id]
         self._settle(instance)
         self._wake()
 
@@ -372,11 +354,11 @@ class Fleet(PhantomFleet):
         if not instance.may_arrive:
             return
         if instance.state == "shutting-down":
-            folder = hosts.Folder(self._paths, instance.id)
-            if folder.path.exists():
+            folder = self._paths.hosts_dir / instance.id
+            if folder.exists():
                 self._last_consoles[instance.id] = self.read_console(instance.id)
                 try:
-                    shutil.rmtree(folder.path)
+                    shutil.rmtree(folder)
                 except OSError as error:  # such as of a mount that is busy; the next step tries again
                     log.error("%s: could not remove its files: %s", instance.id, error)  # noqa: TRY400 -- its message is enough
                     return
@@ -388,23 +370,23 @@ class Fleet(PhantomFleet):
 
     def enforce(self, regions: Regions) -> None:
         """Applies the security groups to the hosts' links. Call it under EC2's lock."""
-        off = [instance_id for instance_id, slot in self._slots.items() if slot.frozen]
-        self.firewall.refresh(regions, {instance_id: slot.number for instance_id, slot in self._slots.items()}, off)
+        off = [instance_id for instance_id, host in self._hosts.items() if host.frozen]
+        self.firewall.refresh(regions, {instance_id: host.number for instance_id, host in self._hosts.items()}, off)
 
     def _pid_of(self, instance_id: str, /) -> int | None:
-        slot = self._slots.get(instance_id)
-        return slot.host.pid if slot else None
+        host = self._hosts.get(instance_id)
+        return host.pid if host else None
 
     def find_host(self, instance_id: str, /) -> int | None:
         """Returns the machine's pid of the process 1 of an instance's host, or None if its programs do not run."""
         with ec2.lock:
-            slot = self._slots.get(instance_id)
-            is_reachable = slot is not None and slot.boot.done() and slot.end is None and not slot.frozen
+            host = self._hosts.get(instance_id)
+            is_reachable = host is not None and host.boot_task.done() and host.end_task is None and not host.frozen
             return self._pid_of(instance_id) if is_reachable else None
 
     def read_console(self, instance_id: str, /) -> str:
         """Returns the last 64 KB of the host's console output."""
-        console = hosts.Folder(self._paths, instance_id).console
+        console = self._paths.console_of(instance_id)
         try:
             with console.open("rb") as stream:
                 stream.seek(-min(CONSOLE_BYTES, console.stat().st_size), 2)
@@ -412,45 +394,42 @@ class Fleet(PhantomFleet):
         except FileNotFoundError:  # not yet booted, or terminated
             return self._last_consoles.get(instance_id, "")
 
-    def find_slot(self, instance_id: str) -> HostSlot | None:
+    def get_host(self, instance_id: str) -> Host | None:
         """Returns an instance's host, or None. Call it under EC2's lock."""
-        return self._slots.get(instance_id)
+        return self._hosts.get(instance_id)
 
     def clear(self) -> None:
         """Ends all hosts, and removes their disks and files. Raises OSError, TimeoutError or CommandError."""
-        for slot in self._slots.values():
-            slot.host.kill()
-        ends = [(slot, slot.end or self._pool.submit(slot.host.end)) for slot in self._slots.values()]
-        for slot, end in ends:
-            end.result()
-            for volume_id in tuple(slot.host.disks):
-                detach_disk(slot.host, volume_id)
+        self._end_hosts()
+        for host in self._hosts.values():
+            for volume_id in tuple(host.disks):
+                detach_disk(host, volume_id)
         self._copies.clear()
         for path in self._paths.hosts_dir.iterdir():
             shutil.rmtree(path)
-        self._slots.clear()
+        self._hosts.clear()
         self._last_consoles.clear()
         self.firewall.parted.clear()
 
     def end_all(self) -> None:
         """Ends all hosts and waits for them."""
-        for slot in self._slots.values():
-            slot.host.kill()
-        for future in [self._pool.submit(slot.host.end) for slot in self._slots.values()]:
-            future.result()
+        self._end_hosts()
         self._pool.shutdown()
 
+    def _end_hosts(self) -> None:
+        for host in self._hosts.values():
+            host.kill()
+        for task in [host.end_task or self._pool.submit(host.end) for host in self._hosts.values()]:
+            task.result()
 
-def _try_disk(slot: HostSlot, volume_id: str, step: Callable[[], None]) -> bool:
+
+def _try_disk(volume_id: str, step: Callable[[], bool]) -> bool:
     """Adds or removes a disk. Returns whether this is done."""
     try:
-        step()
-    except DiskBusyError:
-        return False
+        return step()
     except (OSError, CommandError) as error:
-        log.error("%s: disk of %s: %s", slot.host.folder.path.name, volume_id, error)  # noqa: TRY400 -- as above
+        log.error("disk of %s: %s", volume_id, error)  # noqa: TRY400 -- as above
         return False
-    return True
 
 
 def read_user_data(instance: SandboxInstance) -> bytes:

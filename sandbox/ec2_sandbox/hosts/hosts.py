@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import Future
 from dataclasses import asdict
 from pathlib import Path
 from typing import Literal
@@ -17,8 +18,8 @@ from typing import Literal
 from ec2_sandbox.errors import SandboxError
 from ec2_sandbox.hosts import cgroups
 from ec2_sandbox.hosts.disks import make_image
-from ec2_sandbox.hosts.files import PATH, HostSpec
-from ec2_sandbox.hosts.namespaces import check, libc
+from ec2_sandbox.hosts.files import HostSpec
+from ec2_sandbox.hosts.namespaces import ENVIRONMENT, check, libc
 from ec2_sandbox.hosts.network import CommandError, Network, run_quietly
 from ec2_sandbox.hosts.system import is_machines_root
 from ec2_sandbox.paths import PYTHON, SandboxPaths, wait_for_loop_devices, wait_until
@@ -37,26 +38,24 @@ POLL_S = 0.01
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 
 
-class Folder:
-    """An instance's folder on the machine."""
-
-    def __init__(self, paths: SandboxPaths, instance_id: str) -> None:
-        self.path = paths.hosts_dir / instance_id
-        # pid1.py mounts the root volume, the machine's system and the host's root here, in its own mount namespace.
-        self.mount_points = tuple(self.path / name for name in ("volume", "stage", "root"))
-        self.console = self.path / "console.log"  # the console output since the launch
-        self.cgroup = paths.cgroup / instance_id if paths.cgroup else None
-
-
 class BootError(Exception):
     """A host did not boot. The message becomes the instance's state reason."""
 
 
 class Host:
-    """A host, created by `spawn` in the main thread. `boot` and `end` may be called in any thread."""
+    """A host, created by `spawn` in the main thread. `boot` and `end` may be called in any thread.
 
-    def __init__(self, folder: Folder, starter: subprocess.Popen[bytes], ready_fd: int) -> None:
-        self.folder = folder
+    number: that of its link. cgroup: its control group, or None.
+    """
+
+    def __init__(self, number: int, cgroup: Path | None, starter: subprocess.Popen[bytes], ready_fd: int) -> None:
+        self.number = number
+        self.cgroup = cgroup
+        self.reboots = 0  # the instance's when the host was started
+        self.boot_task: Future[None] = Future()  # these two are of the fleet's threads, which boot and end it
+        self.end_task: Future[None] | None = None
+        self.lost = False  # it was killed without EC2 noticing
+        self.frozen = False  # its processes are stopped
         self._starter = starter
         self._ready_fd = ready_fd
         self._disk: Path | None = None
@@ -80,22 +79,22 @@ class Host:
         """How the host was shut down from inside; None while it runs, or if it ended for another reason."""
         return ENDINGS.get(self.exit_code) if self.exit_code is not None else None
 
-    def boot(self, network: Network, number: int, spec: HostSpec, mac_address: str, addresses: tuple[str, ...]) -> None:
+    def boot(self, network: Network, spec: HostSpec, mac_address: str, addresses: tuple[str, ...]) -> None:
         """Creates the disk, connects the host and waits until its sshd answers. Raises BootError."""
         with self._booting:
             deadline = time.monotonic() + (INSTALL_TIMEOUT_S if any(Path(spec.packages).iterdir()) else BOOT_TIMEOUT_S)
             try:
                 self._disk = Path(spec.disk)
                 make_image(self._disk, spec.disk_bytes, Path(spec.image) if spec.image else None, is_root=True)
-                if self.folder.cgroup:
-                    cgroups.make(self.folder.cgroup, spec.first_uid or 0)
+                if self.cgroup:
+                    cgroups.make(self.cgroup, spec.first_uid or 0)
                 self._send(json.dumps(asdict(spec)))
                 self._wait_for_answer(deadline)
                 pid = int(os.read(self._ready_fd, 32))
                 self._starter.wait(END_TIMEOUT_S)
                 self._first = ProcessOne(pid)  # the daemon's child, from now on
                 self._send("")
-                network.plug_in(number, self._first.pid, mac_address, addresses)
+                network.plug_in(self.number, self._first.pid, mac_address, addresses)
             except (OSError, ValueError, CommandError, subprocess.TimeoutExpired) as error:
                 raise BootError(f"could not start the host: {error}") from error
             self._wait_for_answer(deadline)
@@ -148,8 +147,8 @@ class Host:
             if self._first and not self._first.wait(END_TIMEOUT_S):
                 raise TimeoutError(f"process 1 does not end ({self._first.pid})")
             os.close(self._ready_fd)
-            if self.folder.cgroup and self.folder.cgroup.exists():  # the boot may have failed before
-                cgroups.remove(self.folder.cgroup)
+            if self.cgroup and self.cgroup.exists():  # the boot may have failed before
+                cgroups.remove(self.cgroup)
         if self._disk:
             wait_for_loop_devices(self._disk, END_TIMEOUT_S)
 
@@ -185,24 +184,23 @@ def adopt_hosts() -> None:
     check(libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "prctl")
 
 
-def spawn(paths: SandboxPaths, instance_id: str) -> Host:
+def spawn(paths: SandboxPaths, instance_id: str, number: int) -> Host:
     """Starts the process that creates an instance's namespaces and process 1 when `Host.boot` is called.
 
     Call it in the main thread: the host must end with the daemon, and the kernel sends the signal for that when the
     *thread* that started a process ends.
     """
-    folder = Folder(paths, instance_id)
-    for path in folder.mount_points:
-        path.mkdir(parents=True, exist_ok=True)
+    for name in ("volume", "stage", "root"):  # pid1.py mounts them, in its own mount namespace
+        (paths.hosts_dir / instance_id / name).mkdir(parents=True, exist_ok=True)
     ready_read, ready_write = os.pipe()
-    with folder.console.open("ab") as console:
+    with paths.console_of(instance_id).open("ab") as console:
         starter = subprocess.Popen(
             (PYTHON, "-I", "-S", "-B", str(PID1), f"{paths.mark}:{instance_id}", str(ready_write)),
             stdin=subprocess.PIPE, stdout=console, stderr=console, start_new_session=True, cwd="/",
-            env={"PATH": PATH, "LANG": "C.UTF-8"}, pass_fds=(ready_write,),
+            env=ENVIRONMENT, pass_fds=(ready_write,),
         )  # fmt: skip
     os.close(ready_write)
-    return Host(folder, starter, ready_read)
+    return Host(number, paths.cgroup / instance_id if paths.cgroup else None, starter, ready_read)
 
 
 # --- requirements of the machine

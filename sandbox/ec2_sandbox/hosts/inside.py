@@ -2,7 +2,7 @@
 
 import subprocess
 
-from ec2_sandbox.hosts.files import PATH
+from ec2_sandbox.hosts.namespaces import ENVIRONMENT
 
 TIMEOUT_S = 30
 
@@ -10,7 +10,7 @@ TIMEOUT_S = 30
 def words_inside(pid: int, *words: str, **environment: str) -> tuple[str, ...]:
     """Returns the command that runs `words` in all namespaces of a host. pid: the machine's pid of its process 1."""
     namespaces = ("--user", "--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup")
-    variables = {"PATH": PATH, "HOME": "/root", "LANG": "C.UTF-8", **environment}
+    variables = {**ENVIRONMENT, "HOME": "/root", **environment}
     clean = ("env", "--ignore-environment", *(f"{name}={value}" for name, value in variables.items()))
     return ("nsenter", f"--target={pid}", *namespaces, "--", *clean, *words)
 

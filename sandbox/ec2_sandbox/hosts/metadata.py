@@ -13,13 +13,13 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from http import HTTPStatus
-from typing import Any, NamedTuple
+from typing import Any
 from wsgiref.types import StartResponse, WSGIEnvironment
 
 from moto.core.models import DEFAULT_ACCOUNT_ID
+from moto.core.utils import utcnow
 from moto.iam.models import iam_backends
-from moto.sts.models import sts_backends
+from moto.sts.models import AssumedRole, sts_backends
 from werkzeug.wrappers import Request, Response
 
 from ec2_sandbox.api import ec2
@@ -31,7 +31,7 @@ from ec2_sandbox.hosts.network import METADATA_ADDRESS
 META = "meta-data"
 INSTANCE_TAGS = f"{META}/tags/instance"
 CREDENTIALS_S = 6 * 3600
-RENEW_S = 15 * 60  # how long before they expire credentials are renewed
+RENEW = dt.timedelta(minutes=15)  # how long before they expire credentials are renewed
 PUBLIC_KEYS = f"{META}/public-keys"
 
 Tree = Mapping[str, str]
@@ -50,26 +50,23 @@ class RoleCredentials:
     """The temporary credentials of each instance's role, which S3 and STS accept. Use it under EC2's lock."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, str], tuple[dt.datetime, str]] = {}
+        self._known: dict[tuple[str, str], AssumedRole] = {}
 
     def read(self, instance: SandboxInstance, role_arn: str) -> str:
         """Returns IMDS's document with the credentials, which is the same until their renewal."""
-        now = dt.datetime.now(dt.UTC)
-        ends, document = self._known.get((instance.id, role_arn), (now, ""))
-        if (ends - now).total_seconds() > RENEW_S:
-            return document
-        ends = now + dt.timedelta(seconds=CREDENTIALS_S)
-        role = sts_backends[DEFAULT_ACCOUNT_ID]["aws"].assume_role(
-            region_name=str(instance.region_name), role_session_name=instance.id, role_arn=role_arn, policy="",
-            duration=CREDENTIALS_S, external_id="",
-        )  # fmt: skip
+        role = self._known.get((instance.id, role_arn))
+        if role is None or role.expiration - utcnow() < RENEW:
+            role = self._known[instance.id, role_arn] = sts_backends[DEFAULT_ACCOUNT_ID]["aws"].assume_role(
+                region_name=str(instance.region_name), role_session_name=instance.id, role_arn=role_arn, policy="",
+                duration=CREDENTIALS_S, external_id="",
+            )  # fmt: skip
+        began = role.expiration - dt.timedelta(seconds=CREDENTIALS_S)
         content = {
-            "Code": "Success", "LastUpdated": render_time(now), "Type": "AWS-HMAC", "AccessKeyId": role.access_key_id,
-            "SecretAccessKey": role.secret_access_key, "Token": role.session_token, "Expiration": render_time(ends),
+            "Code": "Success", "LastUpdated": render_time(began), "Type": "AWS-HMAC", "AccessKeyId": role.access_key_id,
+            "SecretAccessKey": role.secret_access_key, "Token": role.session_token,
+            "Expiration": render_time(role.expiration),
         }  # fmt: skip
-        document = json.dumps(content, indent=2)
-        self._known[instance.id, role_arn] = (ends, document)
-        return document
+        return json.dumps(content, indent=2)
 
 
 def render_time(time: dt.datetime) -> str:
@@ -198,15 +195,6 @@ def _role(instance: SandboxInstance, credentials: RoleCredentials) -> dict[str, 
     return tree
 
 
-class HttpResponse(NamedTuple):
-    """A response. `hops`: the IP time to live of its packets."""
-
-    status: HTTPStatus
-    body: bytes = b""
-    headers: tuple[tuple[str, str], ...] = ()
-    hops: int = USUAL_HOPS
-
-
 class Tokens:
     """IMDSv2's session tokens. Each is valid for one instance."""
 
@@ -228,29 +216,35 @@ class Tokens:
 
 
 class MetadataService:
-    """Answers requests. Thread-safe."""
+    """The WSGI application. Thread-safe."""
 
     def __init__(self, regions: ec2.Regions) -> None:
         self._regions = regions
         self._tokens = Tokens()
         self._credentials = RoleCredentials()
 
-    def answer(self, peer: str, method: str, path: str, headers: Any) -> HttpResponse:
-        """Returns the response to a request from the host with the address `peer`."""
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        """Answers a request of the host that has the peer's address."""
+        request, hops = Request(environ), USUAL_HOPS
         with ec2.lock:
-            instance = self._find(peer)
-            if instance is None:
-                return HttpResponse(HTTPStatus.NOT_FOUND)
-            options = instance.metadata_options
-            if options.http_endpoint == "disabled":
-                return HttpResponse(HTTPStatus.FORBIDDEN)
-            if method == "PUT":
-                return self._issue_token(instance, path, headers)
-            if method not in ("GET", "HEAD"):
-                return HttpResponse(HTTPStatus.METHOD_NOT_ALLOWED)
-            if not self._is_admitted(instance, headers.get(TOKEN_HEADER)):
-                return HttpResponse(HTTPStatus.UNAUTHORIZED)
-            return self._look_up(instance, path)
+            instance = self._find(environ["REMOTE_ADDR"])
+            response = Response(status=404) if instance is None else self._answer(instance, request)
+            if instance is not None and TTL_HEADER in response.headers:
+                hops = instance.metadata_options.http_put_response_hop_limit
+        environ["werkzeug.socket"].setsockopt(socket.IPPROTO_IP, socket.IP_TTL, hops)
+        return response(environ, start_response)
+
+    def _answer(self, instance: SandboxInstance, request: Request) -> Response:
+        if instance.metadata_options.http_endpoint == "disabled":
+            return Response(status=403)
+        if request.method == "PUT":
+            return self._issue_token(instance, request)
+        if request.method not in ("GET", "HEAD"):
+            return Response(status=405)
+        if not self._is_admitted(instance, request.headers.get(TOKEN_HEADER)):
+            return Response(status=401)
+        found = self._look_up(instance, request.path)
+        return Response(status=404) if found is None else Response(found)
 
     def _is_admitted(self, instance: SandboxInstance, token: str | None) -> bool:
         """Returns whether the token is valid (IMDSv2), or without a token, whether the instance allows IMDSv1."""
@@ -264,46 +258,37 @@ class MetadataService:
                 return instance
         return None
 
-    def _issue_token(self, instance: SandboxInstance, path: str, headers: Any) -> HttpResponse:
-        if path != TOKEN_PATH:
-            return HttpResponse(HTTPStatus.METHOD_NOT_ALLOWED)
-        if "X-Forwarded-For" in headers:  # from an open proxy in the host
-            return HttpResponse(HTTPStatus.FORBIDDEN)
-        ttl = headers.get(TTL_HEADER, "")
+    def _issue_token(self, instance: SandboxInstance, request: Request) -> Response:
+        if request.path != TOKEN_PATH:
+            return Response(status=405)
+        if "X-Forwarded-For" in request.headers:  # from an open proxy in the host
+            return Response(status=403)
+        ttl = request.headers.get(TTL_HEADER, "")
         if not ttl.isdecimal() or not 1 <= int(ttl) <= MAX_TTL_S:
-            return HttpResponse(HTTPStatus.BAD_REQUEST)
-        token = self._tokens.issue(instance.id, int(ttl)).encode()
-        hops = instance.metadata_options.http_put_response_hop_limit
-        return HttpResponse(HTTPStatus.OK, token, ((TTL_HEADER, ttl),), hops=hops)
+            return Response(status=400)
+        return Response(self._tokens.issue(instance.id, int(ttl)), headers={TTL_HEADER: ttl})
 
-    def _look_up(self, instance: SandboxInstance, path: str) -> HttpResponse:
+    def _look_up(self, instance: SandboxInstance, path: str) -> str | bytes | None:
+        """Returns the text at a path, or the list of a folder; None if there is neither."""
         version, _, below = path.strip("/").partition("/")
         if not version:
-            return HttpResponse(HTTPStatus.OK, b"latest")
+            return "latest"
         if version != "latest" and not version[:4].isdecimal():
-            return HttpResponse(HTTPStatus.NOT_FOUND)
+            return None
         below = below.strip("/")
         if below == "user-data":
-            user_data = read_user_data(instance)
-            return HttpResponse(HTTPStatus.OK if user_data else HTTPStatus.NOT_FOUND, user_data)
+            return read_user_data(instance) or None
         if not below:
-            return HttpResponse(HTTPStatus.OK, "\n".join(ROOTS).encode())
+            return "\n".join(ROOTS)
         tree = read_tree(instance, self._credentials)
-        text = tree[below] if below in tree else list_folder(tree, below, instance.key_name)
-        return HttpResponse(HTTPStatus.NOT_FOUND) if text is None else HttpResponse(HTTPStatus.OK, text.encode())
+        return tree[below] if below in tree else list_folder(tree, below, instance.key_name)
 
 
 class MetadataServer(Server):
     """IMDS's server. Create it in the router's namespace."""
 
     def __init__(self, service: MetadataService) -> None:
-        def app(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-            request = Request(environ)
-            answer = service.answer(environ["REMOTE_ADDR"], request.method, request.path, request.headers)
-            environ["werkzeug.socket"].setsockopt(socket.IPPROTO_IP, socket.IP_TTL, answer.hops)
-            return Response(answer.body, answer.status, dict(answer.headers), "text/plain")(environ, start_response)
-
-        super().__init__(METADATA_ADDRESS, METADATA_PORT, app)
+        super().__init__(METADATA_ADDRESS, METADATA_PORT, service)
         self._server_version = "EC2ws"
 
     def start(self) -> None:

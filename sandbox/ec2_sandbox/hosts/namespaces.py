@@ -274,26 +274,25 @@ def build_root(spec: dict[str, Any]) -> bool:
 
     Its disk is empty, or was made from an image of another instance: then it has no id, or another one.
     """
-    root = ROOT
     os.umask(0o022)
     # Only a mount that was made in this namespace can become the root.
-    mount(str(root), root, "", MS_BIND | MS_REC)
-    first_boot = not (root / ".overlay").exists()
+    mount(str(ROOT), ROOT, "", MS_BIND | MS_REC)
+    first_boot = not (ROOT / ".overlay").exists()
     if first_boot:
-        shutil.rmtree(root / "lost+found", ignore_errors=True)
+        shutil.rmtree(ROOT / "lost+found", ignore_errors=True)
         for name, mode in OWN_DIRECTORIES:
-            (root / name).mkdir()
-            (root / name).chmod(mode)
+            (ROOT / name).mkdir()
+            (ROOT / name).chmod(mode)
     mount_os(spec, first_boot=first_boot)
-    mount_kernel_filesystems(root, spec)
-    instance_id = root / ".overlay/instance-id"
+    mount_kernel_filesystems(ROOT, spec)
+    instance_id = ROOT / ".overlay/instance-id"
     is_new = not instance_id.exists() or instance_id.read_text() != spec["instance_id"]
     if is_new:
-        write_files(root, spec["files"])
+        write_files(ROOT, spec["files"])
         instance_id.write_text(spec["instance_id"])
     else:
-        renew_files(root, [file for file in spec["files"] if file["each_boot"]])
-    enter(root)
+        renew_files(ROOT, [file for file in spec["files"] if file["each_boot"]])
+    enter(ROOT)
     return is_new
 
 
