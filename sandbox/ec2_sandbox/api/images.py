@@ -22,29 +22,24 @@ from ec2_sandbox.api.volumes import SandboxSnapshot
 Devices = Iterable[Mapping[str, Any]]
 """Block devices, in the format of the API."""
 
+USUAL_DISK = {"DeleteOnTermination": True, "VolumeType": "gp3", "Encrypted": False}
 AMAZON = "898082745236"  # the account of the Deep Learning AMIs
 PUBLIC: list[dict[str, Any]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))["image"]
 
 
 class SandboxAmi(Ami):
-    """An image with root volume of the real size, or with the volumes of its own snapshots. moto's have 15 GB.
+    """An image with a root volume of the real size, or with the volumes of its own snapshots. moto's have 15 GB.
 
-    devices: its own block devices; public images have a root volume only. parameter: the name of a public image's
-    parameter in SSM (ssm.py).
+    devices: its block devices. parameter: the name of a public image's parameter in SSM (ssm.py).
     """
 
-    root_gib = 8
     devices: tuple[dict[str, Any], ...] = ()
     parameter = ""
 
     @property
     def block_device_mappings(self) -> list[dict[str, Any]]:
         """The volumes, which are deleted with the instance unless the image or the launch specifies otherwise."""
-        if self.devices:
-            return [{**device, "Ebs": {**device["Ebs"]}} for device in self.devices]
-        [root] = super().block_device_mappings
-        ebs = {"VolumeSize": self.root_gib, "DeleteOnTermination": True, "VolumeType": "gp3", "Encrypted": False}
-        return [{**root, "Ebs": {**root["Ebs"], **ebs}}]
+        return [{**device, "Ebs": {**USUAL_DISK, **device["Ebs"]}} for device in self.devices]
 
     @property
     def snapshots(self) -> list[SandboxSnapshot]:
@@ -117,8 +112,7 @@ def _add(
         if snapshot is not None:
             snapshot.from_ami = snapshot.from_ami or ami.id
         size = {"VolumeSize": snapshot.volume_size} if snapshot is not None else {}
-        usual = {"DeleteOnTermination": True, "VolumeType": "gp3", "Encrypted": False, **size}
-        complete.append({"DeviceName": device["DeviceName"], "Ebs": {**usual, **ebs}})
+        complete.append({"DeviceName": device["DeviceName"], "Ebs": {**size, **ebs}})
         if device["DeviceName"] == ami.root_device_name:
             ami.ebs_snapshot = snapshot
     ami.devices = tuple(complete)
@@ -145,6 +139,8 @@ def publish(backend: EC2Backend) -> None:
             image_location=f"{alias or image['owner_id']}/{name}", region_name=f"{backend.region_name}a",  # a zone
             virtualization_type="hvm", hypervisor="xen", root_device_type="ebs", boot_mode="uefi-preferred",
         )  # fmt: skip
-        ami.root_gib = ami.ebs_snapshot.volume.size = image["root_gib"]
+        ami.ebs_snapshot.volume.size = image["root_gib"]
+        root = {"SnapshotId": ami.ebs_snapshot.id, "VolumeSize": image["root_gib"]}
+        ami.devices = ({"DeviceName": ami.root_device_name, "Ebs": root},)
         ami.parameter = f"/aws/service/{image['parameter']}/ami-id"
         backend.amis[ami.id] = ami

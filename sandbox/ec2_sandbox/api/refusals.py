@@ -85,11 +85,6 @@ class RefusedError(Exception):
         self.refusal = refusal
 
 
-def forbid(message: str) -> Refusal:
-    """Returns the response to a caller who is not authorized. Pure."""
-    return Refusal("UnauthorizedOperation", message, FORBIDDEN, "AccessDenied", "AccessDeniedException", "AccessDenied")
-
-
 def deny(service: str | None, caller: str, action: str) -> Refusal:
     """Returns the response to a caller who lacks a permission, with AWS's message. Pure.
 
@@ -105,7 +100,7 @@ def deny(service: str | None, caller: str, action: str) -> Refusal:
             f"You are not authorized to perform this operation. {message}. "
             f"Encoded authorization failure message: {encoded.decode()}"
         )
-    return forbid(message)
+    return Refusal("UnauthorizedOperation", message, FORBIDDEN, "AccessDenied", "AccessDeniedException", "AccessDenied")
 
 
 def refuse(
