@@ -295,8 +295,7 @@ def warn_uncopied(app: App, job: HeadJob | None, *, yes: bool) -> None:
     yes: require_ending is not called. Raises ClusterError.
     """
     if yes and job is not None and job.why is not None:
-        what = "files that only the nodes have, if there are any"
-        app.message(f"deleted without a copy: {what}: {job.why}", style="yellow")
+        app.message(f"deleted without a copy: files that only the nodes have, if any: {job.why}", style="yellow")
     asks = not yes and _asks(app, job)
     copied = app.files.find_copied()
     uncopied = [record for record in (job.with_files if job is not None else ()) if record.id not in copied]

@@ -1,7 +1,6 @@
 """`cluster ssh`, `forward`, `cp` and `ssh-config`: OpenSSH's programs, with the cluster's key and pinned host keys."""
 
 import os
-import posixpath
 import re
 import shlex
 import shutil
@@ -115,8 +114,7 @@ def cp(app: App, *, sources: tuple[str, ...], target: str) -> None:
         raise explain_missing(line[0])
     if subprocess.call(line):
         what = f"scp could not copy {'to' if to_node else 'from'} {name}:{there[0]} (its message is above)"
-        folder = shlex.quote(posixpath.dirname(there[0]) or ".")
-        raise ClusterError(what, hint=f"to see what is there: cluster ssh {name} ls {folder}")
+        raise ClusterError(what, hint=f"cluster ssh {name} ls {shlex.quote(str(Path(there[0]).parent))}")
 
 
 def read_paths(sources: Sequence[str], target: str) -> tuple[str, tuple[str, ...], bool]:

@@ -141,9 +141,8 @@ def _bring_up(app: App, choices: Choices, *, dry_run: bool) -> bool:
 
 def _check_results(app: App) -> None:
     """Raises ConfigError if the bucket of [data] results does not exist: before nodes cost money."""
-    config = app.config
-    found = find_data(app.clients, config.data.s3_results)
-    for problem in find_results_problems(found, config.data.results, config.train):
+    data = app.config.data
+    for problem in find_results_problems(find_data(app.clients, data.s3_results), data.results, app.config.train):
         raise ConfigError(problem.message, hint=problem.hint)
 
 

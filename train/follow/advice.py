@@ -14,8 +14,7 @@ class Advisor:
         """advise_on_module: returns the advice for a missing module; None: that of mistakes.ini."""
         self._advise_on_module = advise_on_module
         self._given: set[str] = set()
-        self.causes: set[str] = set()
-        """What the head calls the causes of failures on which advice was given."""
+        self.causes: set[str] = set()  # what the head calls the causes of failures on which advice was given
         self._last_line = ""
 
     def take(self, event: Event) -> str | None:

@@ -127,8 +127,7 @@ class HostFaults:
         with ec2.lock:
             instance, _, _ = self._find(parameters["instance"])
             if instance.lifecycle != "spot":
-                why = 'those come from [provision] market = "spot" in cluster.toml, or MarketType="spot"'
-                raise FaultError(f"spot-notice: {instance.id} is not a spot instance: {why}")
+                raise FaultError(f'spot-notice: {instance.id} is not a spot instance ([provision] market = "spot")')
             now = dt.datetime.now(dt.UTC)
             instance.interruption = Interruption(noticed=now, at=now + dt.timedelta(seconds=after_s))
         return f"announced to {instance.id} that it ends in {after_s:g} s"

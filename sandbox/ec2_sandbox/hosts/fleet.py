@@ -41,8 +41,7 @@ log = logging.getLogger("ec2_sandbox.fleet")
 class PhantomFleet:
     """Instances without hosts, for [sandbox] hosts = "none". Each enters its next state immediately."""
 
-    has_disks = True
-    """Whether volumes can be attached; without root, there are no loop devices for them."""
+    has_disks = True  # whether volumes can be attached: without root, there are no loop devices
 
     def reconcile(self, regions: Regions) -> None:
         """Advances each instance, volume, snapshot and image by one step, without waiting."""

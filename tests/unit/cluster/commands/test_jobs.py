@@ -128,7 +128,7 @@ def test_down_names_the_files_that_were_not_copied(
     jobs.warn_uncopied(app, None, yes=False)
     assert capsys.readouterr().err == ""
     jobs.warn_uncopied(app, HeadJob(why="no answer"), yes=True)
-    assert "files that only the nodes have, if there are any: no answer" in capsys.readouterr().err
+    assert "files that only the nodes have, if any: no answer" in capsys.readouterr().err
     jobs.warn_uncopied(app, HeadJob(with_files=tuple(records)), yes=True)  # it is too late to copy them
     messages = capsys.readouterr().err.splitlines()
     assert messages[0] == f"deleted without a copy: 6 new files on node-1, of job {records[0].id} (train_mnist)"
