@@ -60,7 +60,8 @@ def check_order(head: Head, order: Order) -> str | None:
 
     Raises UsageError for a job that cannot run, ConnectError, ClusterError for the head's errors.
     """
-    reply = head.read(head.ask("check", given=order, timeout_s=SUBMIT_TIMEOUT_S), Submitted)
+    line = head.ask("check", given=order, timeout_s=SUBMIT_TIMEOUT_S)  # b"" for {}, which has no key
+    reply = head.read(line or b"{}", Submitted)
     if reply.unrunnable is not None:
         raise UsageError(f"the job cannot run: {reply.unrunnable}")
     return reply.script
