@@ -20,11 +20,14 @@ from typing import Any
 from msgspec import to_builtins
 from msgspec.structs import replace
 
+from bootstrap.ssh.connections import try_on_all
 from bootstrap.transfer.tree import Tree, file_of_bytes, make_tree
+from bootstrap.verify.node_health import check_node
 from cluster.app import App
 from cluster.capsule.archive import CAPSULE, ERRORS, FILES, PROGRAM, Ingredients, encode, read_tree, unpack, write
 from cluster.config import read_table
 from cluster.jobs import JobSources, open_jobs
+from cluster.nodes.source import Nodes
 from cluster.session import collect, source_of
 from cluster.status import describe_status
 from cluster.views.status import status_document
@@ -79,6 +82,7 @@ def write_capsule(app: App, words: str | None, path: Path | None, *, is_report: 
                 ran = Ingredients(spec=record.spec, hosts=record.nodes, program=PROGRAM, data=data)
                 log = _try(missing, "log", lambda: _read_log(record, sources))
                 texts |= {CAPSULE: ran, "record.json": record, "log.txt": log or ""}
+                texts["health.json"] = _try(missing, "health", lambda: _read_health(app, record, sources.nodes))
                 if not is_report and record.spec.project is not None:
                     tree = _try(missing, "files", lambda: find_tree(app, record, sources, Path(folder))) or tree
         except ClusterError as error:
@@ -122,6 +126,17 @@ def _read_log(record: JobRecord, sources: JobSources) -> str:
     with sources.open_log(record, reader.learn) as lines:
         events = filter(None, map(reader.read, lines))
         return cut_middle(filter(None, (render_line(event, head=head) for event in events)))
+
+
+def _read_health(app: App, record: JobRecord, nodes: Nodes | None) -> dict[str, Any]:
+    """What each node of a job now reports of its disks, memory, GPUs and kernel log. Raises ClusterError."""
+    hosts = [nodes.find_host(one.name) for one in record.nodes if one.name in nodes.names] if nodes is not None else []
+    if not hosts:
+        raise ClusterError("its nodes are gone")
+    with source_of(app).open_connections() as connections:
+        found = try_on_all(hosts, lambda host: check_node(connections.get(host)).report)
+    names = [host.name for host in hosts]
+    return {name: str(one) if isinstance(one, ClusterError) else one for name, one in zip(names, found, strict=True)}
 
 
 def _find_head(record: JobRecord) -> str:

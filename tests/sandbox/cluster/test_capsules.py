@@ -71,6 +71,7 @@ def test_a_job_runs_again_and_a_report_has_no_secrets(nodes: Project) -> None:
     assert nodes.run("capsule", "-o", "run.capsule").stdout == "run.capsule\n"
     found = read_all(nodes, "run.capsule")
     assert find_losses(found)[:5] == losses
+    assert '"read_only": []' in found  # the health of its nodes
     assert "hunter2hunter2" not in found.replace(TRAIN, "")
     assert all(secret not in found for secret in (SECRETS[1], SECRETS[2], SECRETS[4]))
     shown = nodes.run("replay", "run.capsule", "--dry-run").stdout
