@@ -19,8 +19,7 @@ from cluster.nodes.ec2 import describe_state, nodes_of
 from cluster.session import describe, unmount_before
 from cluster.views.status import render_usd
 from foundation.errors import ClusterError, NotFoundError, UsageError
-from node.protocol import OUR_JOB_ID, Process
-from node.wire import StopAnswer
+from node.protocol import OUR_JOB_ID, JobResult, Process
 from provision.apply import apply
 from provision.power import describe_disks_gib, plan_stop
 from provision.preflight.prices import find_volume_price
@@ -109,7 +108,7 @@ def stop_job(app: App, words: str | None) -> None:
             # The id of a host of the user's is empty.
             gone = nodes.find_gone(node.instance_id for node in record.nodes if node.instance_id)
         stopped = end_job(app, head, record.id, gone=gone)
-    app.print(render_stopped_job(record, stopped))
+    app.print(render_stopped_job(record, stopped.result, already=stopped.already))
 
 
 def stop_without_head(app: App, words: str | None, error: ClusterError) -> None:
@@ -122,11 +121,11 @@ def stop_without_head(app: App, words: str | None, error: ClusterError) -> None:
     app.print(f"job {words}: no process of the job is left on the running nodes")
 
 
-def render_stopped_job(record: JobRecord, stopped: StopAnswer) -> str:
-    """Describes what was stopped. record: the job's record before the stop. Pure."""
+def render_stopped_job(record: JobRecord, result: JobResult, *, already: bool) -> str:
+    """Describes what was stopped. record: before the stop. already: the job had ended by itself. Pure."""
     hosts = ", ".join(node.name for node in record.nodes)
-    if stopped.already:
-        text = f"job {record.id} ({record.name}) had already ended: {stopped.result.state}"
+    if already:
+        text = f"job {record.id} ({record.name}) had already ended: {result.state}"
         known = {node: named for node, found in record.left.items() if (named := [one for one in found if one[0]])}
         ended = f"\nended now: {render_left(known)}" if known else ""
         return f"{text}{ended}\nno process of the job is left on {hosts}" if record.left else text

@@ -19,7 +19,7 @@ from job_channels import FakeHead, channel, encode
 from job_records import make_document, make_record, make_running, make_state
 from node import wire
 from node.protocol import JobResult
-from node.wire import Remains, StopAnswer
+from node.wire import Remains
 
 
 def test_the_stopped_processes_are_listed() -> None:
@@ -30,11 +30,11 @@ def test_the_stopped_processes_are_listed() -> None:
     ]
     one = make_record(1, state="running", roles=roles, nodes=[{"name": "node-0"}, {"name": "node-1"}])
     result = JobResult(state="stopped", exit_code=130, error=None, left={})
-    assert render_stopped_job(one, StopAnswer(result=result)) == (
+    assert render_stopped_job(one, result, already=False) == (
         "job 20261121-000000-abc (train_mnist) is stopped: scheduler on node-0, worker 0 on node-1\n"
         "no process of the job is left on node-0, node-1"
     )
-    assert render_stopped_job(one, StopAnswer(result=result, already=True)).endswith("had already ended: stopped")
+    assert render_stopped_job(one, result, already=True).endswith("had already ended: stopped")
 
 
 Left = dict[str, list[list[object]]]

@@ -26,7 +26,7 @@ OF_RUNTIME = sorted(
     for path in ([REPOSITORY / name] if (REPOSITORY / name).is_file() else (REPOSITORY / name).rglob("*.py"))
     if path.suffix == ".py" and path not in {*BOOTSTRAP, SHIM}
 )
-OTHER_PACKAGES = ("msgspec", "obstore", "psutil", "pynvml", "mxnet", "numpy", "torch", "dmlc_tracker")
+OTHER_PACKAGES = ("msgspec", "obstore", "psutil", "pynvml", "mxnet", "numpy", "torch", "dmlc_tracker", "isal")
 ENVIRONMENT = {*OTHER_PACKAGES, "networks", "train", "node", "foundation", "sitecustomize"}
 
 
