@@ -53,7 +53,7 @@ def find_tail(read: Read, size: int, wanted: LogWanted, processes: Iterable[Proc
         if not line.endswith(b"\n"):
             start = offset
             continue
-        is_output = _counts(event, wanted, of)
+        is_output = wanted.tail is None or _counts(event, wanted, of)  # with a time alone, all lines since then
         if is_output and count:
             count -= 1
             start = offset

@@ -57,8 +57,8 @@ def tail(log: bytes, **wanted: object) -> bytes:
         ({"tail": 2, "roles": ("launcher",)}, 5),
         ({"tail": 3, "roles": ("launcher",)}, 5),
         ({"tail": 3, "roles": ("launcher", "worker"), "ranks": (0,)}, 5),
-        ({"since": 0.5}, 3),
-        ({"since": 1.5}, 5),
+        ({"since": 0.5}, 0),  # also the states, for --json
+        ({"since": 1.5, "ranks": (1,)}, 5),
         ({"since": 1.5, "tail": 2}, 11),
         ({"since": 1.5, "tail": 99, "ranks": (1,)}, 5),
     ],
