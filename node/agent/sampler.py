@@ -63,6 +63,7 @@ class Sampler:
         self._host = host
         self._disks = frozenset(name for name in _list("/sys/block") if not name.startswith(PARTS))
         self._processes = Processes(job, mark)
+        self._processes.sample(1.0)  # they have run for a while
         self._at, self._before = time.monotonic(), self._read_counters()
 
     def take(self, gpus: tuple[GpuSample, ...]) -> tuple[Sample, float]:

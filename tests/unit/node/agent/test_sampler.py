@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from node.agent.process import MARK
-from node.agent.sampler import Processes, find_rates
+from node.agent.sampler import Processes, Sampler, find_rates
 from node.wire import Sampled
 from node_agent import home, run_agent
 from waits import until
@@ -46,6 +46,17 @@ def test_threads_that_wait_for_a_cpu_are_delayed() -> None:
         for process in crowd:
             process.kill()
             process.wait()
+
+
+def test_the_first_sample_has_no_time_before_it() -> None:
+    busy = [sys.executable, "-Sc", "import os\nwhile sum(os.times()[:2]) < 1: pass\nprint(flush=True); input()"]
+    env = {**os.environ, MARK: "job-1/0"}
+    with subprocess.Popen(busy, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        sample, _ = Sampler("job-1", "node-0", MARK).take(())
+        process.kill()
+    assert [one.cpu for one in sample.processes] == [0.0]
 
 
 def test_the_agent_sends_samples(home: object) -> None:
