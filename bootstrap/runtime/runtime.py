@@ -124,6 +124,7 @@ def _find_packages(version: Version, machine: str, *, report: Report) -> list[Tr
         return _read(own, site)
     words = ["pip", "install", "--quiet", "--only-binary", ":all:", "--python-version", show(version), *PACKAGES]
     words += ["--python-platform", f"{machine}-{OLDEST_LINUX.get(machine, LINUX)}"]
+    words += ["--link-mode", "copy", "--no-require-hashes"]  # whatever uv's settings of the user say
     with (
         step(report, "fetching our own programs' packages"),
         tempfile.TemporaryDirectory(prefix="cluster-runtime-") as folder,
