@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from obstore.store import ClientConfig, S3Credential, S3Store
 
 Result = TypeVar("Result")
-RETRIES = 6  # by obstore; with its pauses, about six seconds
+RETRIES = 6  # by obstore; with its pauses, about eight seconds
 CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S = 10, 120  # a request moves at most 16 MiB or ONE_PUT_BYTES
 # Larger files are sent in parts. Those that a killed program leaves are removed by the rule of `put --create-bucket`.
 ONE_PUT_BYTES = 64 << 20

@@ -7,6 +7,7 @@ import io
 import os
 import re
 from collections.abc import Callable
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import obstore
@@ -17,6 +18,8 @@ from node.staging.integrity import MAX_PARTS, MIB
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, S3Config, S3Credential
 
+FIRST_PAUSE = timedelta(seconds=0.5)
+"""Before obstore's first retry; the others grow from it. After its own 0.1 s, an outage of a second fails a copy."""
 Version = tuple[int, int]
 """The size and mtime_ns of a file."""
 
@@ -119,7 +122,7 @@ def open_store(
         config=config,
         client_options=client,
         credential_provider=find_keys,
-        retry_config={"max_retries": max_retries},
+        retry_config={"max_retries": max_retries, "backoff": {"init_backoff": FIRST_PAUSE}},
     )
 
 

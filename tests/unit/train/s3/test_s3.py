@@ -2,6 +2,7 @@
 
 import os
 import stat
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from folders import read_files, write_files
 from foundation.errors import ClusterError, NotFoundError, UsageError
 from foundation.progress import Event, silent
-from http_server import Faults, cutting_proxy
+from http_server import Asked, Faults, cutting_proxy, judging_proxy
 from s3_server import REGION, S3Server
 from train.s3 import operations as s3
 from train.s3.transfer import PART_BYTES, Progress
@@ -255,6 +256,17 @@ def test_cut_connections(server: S3Server, tmp_path: Path, *, times: int, arrive
                 get(f"s3://{BUCKET}/x.rec", str(tmp_path))
     assert read_files(tmp_path) == ({"x.rec": content} if arrives else {})
     assert cuts.done >= 2
+
+
+def test_a_get_outlives_a_short_outage(server: S3Server, tmp_path: Path) -> None:
+    server.put(BUCKET, {"x.rec": os.urandom(300_000)})
+    ends_at = time.monotonic() + 1.7  # obstore's own pauses between five requests are 1.5 s at most
+
+    def change(_: Asked, body: bytes) -> bytes:
+        return body[:2_000] if time.monotonic() < ends_at else body
+
+    with judging_proxy(server.url, change=change):
+        get(f"s3://{BUCKET}/x.rec", str(tmp_path))
 
 
 def test_access_denied_names_the_missing_action(server: S3Server, tmp_path: Path) -> None:
