@@ -148,7 +148,7 @@ def attend(app: App, head: Head, order: Order, *, plain: bool, submission: NodeP
             shows = {"its curves": display.has_numbers, "its first error": result.culprit is not None}
             named = " and ".join(what for what, is_shown in shows.items() if is_shown)
             app.message(f"cluster report {job} shows {named or 'its nodes and its timeline'}")
-    check_result(job, replace(result, cause=None) if result.cause in display.advisor.causes else result)
+    check_result(job, replace(result, cause=display.advisor.instead.get(result.cause or "", result.cause)))
     return 0
 
 

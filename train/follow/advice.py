@@ -14,7 +14,7 @@ class Advisor:
         """advise_on_module: returns the advice for a missing module; None: that of mistakes.ini."""
         self._advise_on_module = advise_on_module
         self._given: set[str] = set()
-        self.causes: set[str] = set()  # what the head calls the causes of failures on which advice was given
+        self.instead: dict[str, str] = {}  # the advice of this machine, by the cause as the head words it
         self._last_line = ""
 
     def take(self, event: Event) -> str | None:
@@ -27,7 +27,7 @@ class Advisor:
             return None
         mistake, groups = found
         self._given.add(mistake.advice)
-        self.causes.add(mistake.advice.format(**groups))
+        advice = mistake.advice.format(**groups)
         if "module" in groups and self._advise_on_module is not None:
-            return self._advise_on_module(groups["module"])
-        return mistake.advice.format(**groups)
+            self.instead[advice] = self._advise_on_module(groups["module"])
+        return self.instead.get(advice, advice)

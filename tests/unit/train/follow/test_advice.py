@@ -92,6 +92,14 @@ def test_advice_names_what_the_line_names() -> None:
     assert advice.startswith("a {path} b ")
 
 
+def test_a_missing_module_has_one_advice() -> None:
+    """The end of the job names as the cause what was shown, not what the head says of a project it does not know."""
+    text = "ModuleNotFoundError: No module named 'gluoncv'"
+    advisor = Advisor(lambda name: f"add {name}")
+    assert advisor.take(line(text)) == "add gluoncv"
+    assert advisor.instead == {Advisor().take(line(text)): "add gluoncv"}
+
+
 @pytest.mark.parametrize("needle", ["FileNotFoundError:", "can't open file", "LocalFileSystem"])
 def test_a_file_that_gitignore_leaves_out_can_be_sent(needle: str) -> None:
     assert '`[bootstrap] exclude = ["!NAME"]` sends what .gitignore leaves out' in find_entry(needle).advice
