@@ -273,6 +273,8 @@ def plan_node(
         needed += bundle.files
     if needed or facts.newest_env not in ("", bundle.digest):  # or cluster.toml is again as it was before
         steps.append(MakeEnvironment(bundle=bundle))
+    if client is not None and bundle.python is not None:  # for new nodes: another machine's has other bytes
+        needed.append(bundle.python)
     files = [file for file in dict.fromkeys(needed) if file.sha256 not in facts.files]
     check = plan_check(facts, bundle=bundle, setup=setup)
     if check is not None:

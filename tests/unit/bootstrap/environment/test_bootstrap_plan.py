@@ -80,7 +80,13 @@ def test_the_heads_own_command_has_an_environment() -> None:
     found = plan(DONE, client=client)
     assert [step.bundle for step in found.steps] == [client, BUNDLE]
     assert found.files == client.files
-    assert not plan(replace(DONE, envs=DONE.envs | {client.digest}), client=client)
+    done = replace(DONE, envs=DONE.envs | {client.digest}, files=HASHES)
+    assert not plan(done, client=client)
+    # The head gives this machine's Python to new nodes, although its own environment is of another machine's.
+    packed = replace(BUNDLE, files=(PYTHON_FILE, *BUNDLE.files))
+    made = checked(done, packed)
+    found = plan(replace(made, envs=made.envs | {BUNDLE.digest}), bundle=packed, client=BUNDLE)
+    assert (found.files, found.steps) == ((PYTHON_FILE,), ())
 
 
 def test_libraries_are_checked_again_when_the_inputs_change() -> None:
