@@ -64,7 +64,7 @@ def make_job_keys(
     frozen, credentials = read_credentials(session), session.get_credentials()
     if frozen is None or credentials is None:
         raise AwsError(
-            "no AWS credentials were found, and [data] or the job names s3:// URLs",
+            "no AWS credentials were found, and [data], [[volumes]] or the job names s3:// URLs",
             hint="aws configure, or set AWS_PROFILE; a job without s3:// URLs needs no credentials",
         )
     wanted_s = MAX_FEDERATION_S if max_duration_s is None else max(MIN_S, max_duration_s + START_S)

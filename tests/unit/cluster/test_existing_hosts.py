@@ -171,7 +171,7 @@ def test_data_in_s3_needs_credentials_and_says_so(project: Project) -> None:
     project.env |= {"AWS_EC2_METADATA_DISABLED": "true"}
     del project.env["AWS_PROFILE"]
     output = project.run("train", code=1).stderr
-    assert "no AWS credentials were found, and [data] or the job names s3:// URLs" in output
+    assert "no AWS credentials were found, and [data], [[volumes]] or the job names s3:// URLs" in output
     assert not (project.directory / "state").exists()
 
 
