@@ -221,6 +221,7 @@ class ControlServer(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
     """The daemon's end of the socket. It is in a folder that only the sandbox's owner can enter."""
 
     daemon_threads = True
+    request_queue_size = 128  # commands that wait at once; more are refused
 
     def __init__(self, path: Path, requests: Requests) -> None:
         self.requests = requests

@@ -198,9 +198,11 @@ def ask(paths: SandboxPaths, **request: str) -> Any:
 
 
 def find_daemon(paths: SandboxPaths) -> DaemonStatus | None:
-    """Returns the daemon's status, or None if it does not run."""
+    """Returns the daemon's status, or None if it does not run. Raises SandboxError if it runs and does not answer."""
     try:
         return DaemonStatus(**ask(paths, do="status"))
+    except (BlockingIOError, TimeoutError) as error:  # `start` would remove a crashed one, with all that is in it
+        raise SandboxError(f"The sandbox runs, but does not answer: {error}", hint="ec2-sandbox stop --yes") from error
     except OSError:
         return None
 

@@ -1,4 +1,5 @@
 import os
+import socket
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,20 @@ def test_a_daemon_that_ended_by_itself_is_quoted(monkeypatch: pytest.MonkeyPatch
     log.write_text("starting\n" * 20 + "ModuleNotFoundError: No module named 'one'\n")
     with pytest.raises(NotFoundError, match=r"has crashed; its log ends with:\n(starting\n){9}ModuleNotFoundError"):
         control.find_required(tmp_path)
+
+
+def test_a_daemon_that_is_busy_has_not_crashed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """`start` would remove a crashed sandbox, with everything in it."""
+    monkeypatch.setattr("ec2_sandbox.paths.STATE_ROOT", tmp_path / "s")
+    monkeypatch.setattr("ec2_sandbox.paths.CONTROL_TIMEOUT_S", -4.9)
+    path = paths_of(tmp_path).control_socket
+    path.parent.mkdir(parents=True)
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(path))
+        listening.listen(0)
+        for _ in range(2):  # it waits in the queue; then the queue is full
+            with pytest.raises(SandboxError, match="runs, but does not answer"):
+                control.find_running(tmp_path)
 
 
 def test_processes_are_found_by_a_whole_argument(monkeypatch: pytest.MonkeyPatch) -> None:
