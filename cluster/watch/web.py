@@ -3,8 +3,10 @@
 import asyncio
 import html
 import secrets
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 
 from aiohttp import web
 
@@ -34,7 +36,7 @@ async def serve(render: Callable[[], tuple[str, bool]], opened: Callable[[str], 
         async with lock:
             if not is_final and time.monotonic() >= due_at:
                 try:
-                    page, is_final = await asyncio.to_thread(render)
+                    page, is_final = await _call_in_thread(render)
                 except ClusterError as error:
                     page = f"<!doctype html><meta charset=utf-8><title>cluster</title><pre>{html.escape(str(error))}"
                 due_at = time.monotonic() + REFRESH_S
@@ -43,7 +45,7 @@ async def serve(render: Callable[[], tuple[str, bool]], opened: Callable[[str], 
 
     app = web.Application()
     app.router.add_get(path, answer)
-    runner = web.AppRunner(app, access_log=None)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
     await runner.setup()
     try:
         await web.TCPSite(runner, "127.0.0.1", 0).start()
@@ -51,3 +53,18 @@ async def serve(render: Callable[[], tuple[str, bool]], opened: Callable[[str], 
         await asyncio.Event().wait()
     finally:
         await runner.cleanup()
+
+
+async def _call_in_thread(render: Callable[[], tuple[str, bool]]) -> tuple[str, bool]:
+    """Calls it in a daemon thread: Ctrl-C would wait for asyncio's own threads, such as for a head without answer."""
+    done: Future[tuple[str, bool]] = Future()
+    done.set_running_or_notify_cancel()
+
+    def run() -> None:
+        try:
+            done.set_result(render())
+        except BaseException as error:  # noqa: BLE001 - it is raised in the caller
+            done.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return await asyncio.wrap_future(done)

@@ -74,3 +74,21 @@ def test_an_error_is_on_the_page() -> None:
         answer = get(url)
         assert b"node-0 &lt;script&gt;does not answer" in answer.read()
         assert answer.headers["Refresh"] is not None
+
+
+def test_ctrl_c_does_not_wait_for_a_page() -> None:
+    """Such as for one whose head does not answer."""
+    begun, released = threading.Event(), threading.Event()
+
+    def render() -> tuple[str, bool]:
+        begun.set()
+        released.wait()
+        return "", False
+
+    with served(render) as url:
+        parts = urlsplit(url)
+        connection = http.client.HTTPConnection(parts.netloc)
+        connection.request("GET", parts.path)
+        assert begun.wait(60)
+    released.set()
+    connection.close()
