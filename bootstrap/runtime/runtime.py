@@ -108,15 +108,16 @@ class RuntimePlacing:
 
     def _make(self, version: Version, machine: str, is_packed: bool) -> tuple[Tree, BundleFile | None]:  # noqa: FBT001
         report = self._distribution.report
-        tree = make_tree((*read_code().files, *_find_packages(version, machine, report=report)))
+        tree = make_tree((*read_code().files, *_find_packages(version, machine, cache=self._cache, report=report)))
         packed = fetch_python(version, machine=machine, cache=self._cache, report=report) if is_packed else None
         return Tree(files=tree.files, folders=(), digest=runtime_digest()), packed
 
 
-def _find_packages(version: Version, machine: str, *, report: Report) -> list[TreeFile]:
+def _find_packages(version: Version, machine: str, *, cache: Path, report: Report) -> list[TreeFile]:
     """The packages as uv installs them, which builds none. Raises ClusterError with its output.
 
-    On a head that sets up a node, and may reach no index, they are those of its own runtime.
+    They stay in `cache`, for when this machine reaches no index. On a head that sets up a node, they are those of its
+    own runtime.
     """
     site = f"lib/python{show(version)}/site-packages"
     own = Path(runtime_path(str(home_folder())))
@@ -124,7 +125,8 @@ def _find_packages(version: Version, machine: str, *, report: Report) -> list[Tr
         return _read(own, site)
     words = ["pip", "install", "--quiet", "--only-binary", ":all:", "--python-version", show(version), *PACKAGES]
     words += ["--python-platform", f"{machine}-{OLDEST_LINUX.get(machine, LINUX)}"]
-    words += ["--link-mode", "copy", "--no-require-hashes"]  # whatever uv's settings of the user say
+    # Whatever the user's settings of uv say.
+    words += ["--link-mode", "copy", "--no-require-hashes", "--cache-dir", str(cache / "uv")]
     with (
         step(report, "fetching our own programs' packages"),
         tempfile.TemporaryDirectory(prefix="cluster-runtime-") as folder,

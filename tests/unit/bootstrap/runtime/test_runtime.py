@@ -43,5 +43,5 @@ def test_the_users_settings_of_uv_do_not_matter(tmp_path: Path, monkeypatch: pyt
         monkeypatch.setenv(f"PIP_{name}", str(value))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.setattr(runtimes, "PACKAGES", ("thing==1.0",))
-    found = runtimes._find_packages((3, 11), "x86_64", report=silent)
+    found = runtimes._find_packages((3, 11), "x86_64", cache=tmp_path / "cache", report=silent)
     assert "lib/python3.11/site-packages/thing.py" in [file.path for file in found]
