@@ -24,6 +24,7 @@ from moto.ec2.models.elastic_block_store import VolumeAttachment
 from moto.ec2.models.instance_types import INSTANCE_TYPES
 from moto.ec2.models.instances import MetadataOptions, Reservation
 from moto.ec2.models.security_groups import SecurityGroup
+from moto.ec2.models.tags import TagBackend
 from moto.ec2.models.vpcs import VPC
 
 from ec2_sandbox.api import images, limits
@@ -92,6 +93,19 @@ class SandboxEC2Backend(EC2Backend):
         self.placement_groups = PlacementGroups(self)
         self.capacity_reservations = CapacityReservations(self)
         images.publish(self)
+
+    def describe_tags(self, filters: dict[str, list[str]] | None = None) -> list[dict[str, str]]:
+        """As in moto, but reads only the tags of the resources that the filter names.
+
+        moto reads the tags of the whole account for each resource in a list, so its time grows with the square of the
+        number of resources: 3 s instead of 0.3 for a list of 1000 instances.
+        """
+        named = (filters or {}).get("resource-id", [])
+        if not named or any("*" in resource or "?" in resource for resource in named):
+            return super().describe_tags(filters)
+        some = TagBackend()
+        some.tags.update({resource: self.tags[resource] for resource in named if resource in self.tags})
+        return some.describe_tags(filters)
 
     def do_resources_exist(self, resource_ids: list[str]) -> bool:
         """As in moto, but also raises EC2ClientError for an unknown instance."""
