@@ -32,9 +32,9 @@ def main() -> None:
 def write_section(title: str, section: str) -> None:
     """Replaces the section with this title in RESULTS.md, or appends it."""
     text = RESULTS.read_text() if RESULTS.exists() else HEAD
-    parts = re.split(r"(?m)^(?=## )", text)
-    kept = [part.rstrip() for part in parts if not part.startswith(f"{title}\n")]
-    RESULTS.write_text("\n\n".join([*kept, section.rstrip()]) + "\n")
+    parts = {part.partition("\n")[0]: part.rstrip() for part in re.split(r"(?m)^(?=## )", text)}
+    parts[title] = section.rstrip()
+    RESULTS.write_text("\n\n".join(parts.values()) + "\n")
 
 
 if __name__ == "__main__":
