@@ -21,6 +21,7 @@ from provision.aws.iam_policy import S3Scope, render_job_policy
 from provision.aws.s3_access import S3Access, find_s3_access
 from train.follow.head import Head, run_jobs
 from train.job.config import TrainConfig
+from train.job.job_inputs import JobInputs
 from train.job.job_plan import Job, find_used, plan_job
 from train.job.program import read_program
 from train.job.reading import find_scope, render_access
@@ -56,18 +57,17 @@ class Preparation:
         script: str,
         hidden: Mapping[str, tuple[str, ...]] | None = None,
     ) -> Job:
-        """Plans a job. train: its [train]. ready: the nodes. script: its path there. hidden: see plan_job.
+        """Plans a job. train: its [train]. ready: the nodes. script: its path there. hidden: see JobInputs.
 
         Raises ClusterError or a subclass.
         """
         app, config, known, access = self._app, self._app.config, self.hardware.result(), self.access.result()
-        nodes = [replace(node, hardware=known.get(node.host.name)) for node in ready]
+        nodes = tuple(replace(node, hardware=known.get(node.host.name)) for node in ready)
         survey = self._surveyor.result()
         if config.data.url is not None and config.data.s3_url is None:
             survey = replace(survey, data=find_folder_data(nodes, config.data.url))
-        return plan_job(
-            train,
-            nodes,
+        inputs = JobInputs(
+            nodes=nodes,
             job_id=job_id,
             script=script,
             data=config.data,
@@ -80,12 +80,13 @@ class Preparation:
                 train.script, command=self._command, project_dir=app.job_dir, subfolder=train.subfolder
             ),
             survey=survey,
-            hidden=hidden,
+            hidden=hidden or {},
             image=prepare_image(app, find_used(train, nodes, config.bootstrap.framework), self._login),
-            volumes=[volume.mount for volume in config.volumes],
+            volumes=tuple(volume.mount for volume in config.volumes),
             prices=self._prices.result(),
             notify=find_notify(app),
         )
+        return plan_job(train, inputs)
 
 
 class Submission:

@@ -11,6 +11,7 @@ from bootstrap.ssh.host import Host
 from node_facts import FACTS
 from provision.aws.s3_access import S3Access
 from train.job.config import DataConfig, TrainConfig
+from train.job.job_inputs import JobInputs
 from train.job.job_plan import Job, plan_job
 
 CODE_DIR = "/home/ubuntu/.cluster/runtime/cd"
@@ -60,5 +61,5 @@ def with_files(nodes: Sequence[ReadyNode]) -> list[ReadyNode]:
 def plan(config: TrainConfig, nodes: int | Sequence[ReadyNode], **more: Any) -> Job:
     """The job on these nodes, or on a number of nodes without GPUs."""
     settings: dict[str, Any] = {"job_id": "j", "script": SCRIPT, "data": DataConfig(), "access": NO_ACCESS}
-    there = cpus(nodes) if isinstance(nodes, int) else nodes
-    return plan_job(config, there, **{**settings, **more})
+    there = tuple(cpus(nodes) if isinstance(nodes, int) else nodes)
+    return plan_job(config, JobInputs(nodes=there, **{**settings, **more}))

@@ -32,7 +32,7 @@ def prepared(nodes: int, **more: Any) -> PreparedImage:
 
 
 def test_an_image_with_its_own_framework() -> None:
-    image, volumes = prepared(2, launcher="/l"), ["/shared"]
+    image, volumes = prepared(2, launcher="/l"), ("/shared",)
     job = plan(TrainConfig(launcher="ssh"), 2, framework="none", image=image, volumes=volumes)
     assert job.order.spec.command[:2] == ("python3", SCRIPT)
     assert "PATH" not in job.order.env
