@@ -18,7 +18,7 @@ import msgspec
 from msgspec import DecodeError, ValidationError
 from msgspec.json import Decoder
 
-LONGEST_REASON = 200
+LONGEST_REASON = 500  # characters
 MOST_SURROGATES_BYTES = 1 << 20  # Python's own parser needs twenty times as much memory
 T = TypeVar("T")
 _first_use = threading.Lock()
@@ -35,10 +35,10 @@ def decode(data: bytes, kind: type[T]) -> T:
     try:
         found: T = _decoder(cast("Hashable", kind)).decode(data)
     except ValidationError as error:
-        raise ValueError(shorten_reason(str(error))) from None
+        raise ValueError(shorten(str(error))) from None
     except (DecodeError, UnicodeDecodeError) as error:
         if len(data) > MOST_SURROGATES_BYTES or (b"\\ud" not in data and b"\\uD" not in data):
-            raise ValueError(shorten_reason(str(error))) from None
+            raise ValueError(shorten(str(error))) from None
         # Python writes a byte that is not UTF-8, as in a file name, as a lone surrogate; msgspec cannot read those.
         return _decode_surrogates(data, kind)
     except RecursionError:
@@ -52,14 +52,14 @@ def convert(value: object, kind: type[T]) -> T:
     try:
         return msgspec.convert(value, kind)
     except ValidationError as error:
-        raise ValueError(shorten_reason(str(error))) from None
+        raise ValueError(shorten(str(error))) from None
 
 
 def _decode_surrogates(data: bytes, kind: type[T]) -> T:
     try:
         return convert(json.loads(data, parse_constant=_refuse, parse_float=_parse_finite), kind)
     except (ValueError, RecursionError) as error:
-        raise ValueError(shorten_reason(str(error))) from None
+        raise ValueError(shorten(str(error))) from None
 
 
 def _refuse(constant: str) -> NoReturn:
@@ -73,7 +73,7 @@ def _parse_finite(text: str) -> float:
     return number
 
 
-def shorten_reason(reason: str) -> str:
-    """Returns the reason as one line of limited length. Pure."""
-    line = " ".join(reason.split())
+def shorten(text: str) -> str:
+    """Another program's text, in one line of limited length. Pure."""
+    line = "; ".join(part.strip() for part in text[: 4 * LONGEST_REASON].splitlines() if part.strip())
     return line if len(line) <= LONGEST_REASON else f"{line[: LONGEST_REASON - 3]}..."

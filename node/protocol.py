@@ -18,7 +18,6 @@ MAX_LINE_BYTES = 8 << 20
 """The limit for a line from the head; the longest line is the list of all jobs."""
 OUTPUT_ENCODING = "latin-1"  # of a program's output in messages: one character for each byte
 MAX_RECORD_BYTES = 1 << 20
-LONGEST_ERROR = 500  # characters
 STAGED = "CLUSTER_DATA_STAGED"
 """The variable of a job with the URLs, as words of a shell, that its nodes copy to their disks before it starts."""
 SAVED_AT = "CLUSTER_DATA_SAVED"
@@ -494,9 +493,3 @@ def find_first_key(line: bytes) -> str:
 def printable(text: str, most: int) -> str:
     """At most so many characters of a text, without control characters. Pure."""
     return "".join(letter if letter.isprintable() else "?" for letter in text[:most])
-
-
-def shorten(text: str) -> str:
-    """Another program's text, in one line of limited length."""
-    line = "; ".join(part.strip() for part in text[: 4 * LONGEST_ERROR].splitlines() if part.strip())
-    return line if len(line) <= LONGEST_ERROR else f"{line[: LONGEST_ERROR - 3]}..."

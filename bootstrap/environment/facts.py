@@ -11,7 +11,7 @@ from msgspec import Struct, field
 from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.explain import command_error
 from bootstrap.ssh.node_program import read_program
-from foundation.decode import shorten_reason
+from foundation.decode import shorten
 from foundation.errors import ClusterError
 from foundation.remote_command import RemoteCommand
 from node.setup.volumes import volume_probe
@@ -144,7 +144,7 @@ def parse_facts(text: str, *, node: str) -> NodeFacts:
         return _parse_facts(text, node=node)
     except ValueError as error:  # an invalid number, an incomplete line
         raise ClusterError(
-            f"{node}: cannot parse the output of facts.sh: {shorten_reason(str(error))}",
+            f"{node}: cannot parse the output of facts.sh: {shorten(str(error))}",
             hint=f"cluster exec --node {node} -- sh -c 'uname -a; nproc'",
         ) from None
 

@@ -19,11 +19,11 @@ from bootstrap.runtime.code import FOLDER, runtime_digest
 from bootstrap.ssh.connection import NodeConnection, wait_for_exit
 from bootstrap.ssh.explain import command_error
 from bootstrap.ssh.host import Output
-from foundation.decode import convert, decode
+from foundation.decode import convert, decode, shorten
 from foundation.errors import ClusterError, ConnectError
 from foundation.remote_command import Quoted, RemoteCommand
 from node.programs import PYTHON_OPTIONS
-from node.protocol import MAX_LINE_BYTES, find_first_key, shorten
+from node.protocol import MAX_LINE_BYTES, find_first_key
 
 SILENCE_S = 20.0
 """These programs send a message every second or two: after this long a silence, the program or its host is dead."""

@@ -11,8 +11,9 @@ from cluster.lease import NodeLease
 from cluster.views.document import as_document, pick
 from cluster.views.layout import render_table
 from cluster.views.results import render_files
+from foundation.decode import shorten
 from foundation.durations import render_age
-from node.protocol import Unhealthy, shorten
+from node.protocol import Unhealthy
 from provision.cost.bill import ClusterBill
 from provision.lease.lease_plan import describe_lease
 from provision.lease.terms import Lease

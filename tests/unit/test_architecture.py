@@ -26,6 +26,7 @@ RUN_BY_PATH = (
     "node/setup/",
 )  # programs on the nodes, or for MXNet's or PyTorch's Python
 MOST_FILES = 18  # per folder
+MOST_LINES = 500  # per file
 ONLY_IN = {"fabric": "bootstrap/ssh/", "rich": "cluster/"}
 
 
@@ -135,6 +136,11 @@ def test_no_folder_has_too_many_files() -> None:
         folder.relative_to(REPOSITORY).as_posix() for folder in folders if len(list(folder.glob("*.py"))) > MOST_FILES
     }
     assert large == set()
+
+
+def test_no_file_is_too_long() -> None:
+    lines = {name: len(path.read_text().splitlines()) for name, path in FILES.items()}
+    assert {name: count for name, count in lines.items() if count >= MOST_LINES} == {}
 
 
 # -- docs/architecture.md ---------------------------------------------------------------------------------------------

@@ -9,10 +9,10 @@ from msgspec import Struct
 
 from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.node_program import CHECK_EVERY_S, AnswerError, Check, NodeProgram, never, runtime_command
-from foundation.decode import decode
+from foundation.decode import decode, shorten
 from foundation.errors import ClusterError, ConnectError
 from foundation.thread_pool import run_in_thread
-from node.protocol import find_first_key, shorten
+from node.protocol import find_first_key
 
 SILENCE_S = 15.0  # jobs.py sends a line every 2 s
 ANSWER_TIMEOUT_S = 25.0

@@ -15,9 +15,8 @@ from msgspec import Meta, Struct
 from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.connections import on_all
 from bootstrap.ssh.node_program import NodeProgram, runtime_command
-from foundation.decode import decode
+from foundation.decode import decode, shorten
 from foundation.errors import ClusterError
-from node.protocol import shorten
 from train.s3.partial_file import PartialFile, find_file_mode, refuse_links, remove_unfinished
 from train.s3.url import explain_path
 

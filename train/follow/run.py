@@ -8,7 +8,7 @@ from contextlib import closing
 from msgspec import to_builtins
 
 from bootstrap.ssh.node_program import CHECK_EVERY_S, AnswerError, Check, NodeProgram, never
-from foundation.decode import decode
+from foundation.decode import decode, shorten
 from foundation.errors import AwsError, ClusterError, ConnectError, JobError, NotFoundError, UsageError
 from node.protocol import (
     JobHost,
@@ -20,7 +20,6 @@ from node.protocol import (
     Order,
     Process,
     find_first_key,
-    shorten,
 )
 from node.wire import Reply, StopAnswer, Submitted
 from train.follow.events import Event, EventReader
