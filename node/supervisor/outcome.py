@@ -16,7 +16,9 @@ SILENCE_EVERY_S = 1.0
 UNSTARTED_S = 1.0  # for a process to report an error, after launch.py's command for it has failed
 GATHER_S = 0.3  # for others that fail at the same time as the first, and for the end of a program that led to a node
 REAP_GRACE_S = 10.0  # for servers and scheduler, after all workers are done
-ENDED_GRACE_S = 2.0  # for the cause to be reported, after one that only follows from it
+ENDED_GRACE_S = (
+    2.0  # for the cause, after what only follows from it; its agent reports it before any launcher hears of it
+)
 EARLY_GRACE_S = 5.0  # for workers to report, after launch.py, the scheduler or a server has succeeded
 PROBE_S = 4.5  # more than the agents take
 STOPPED, OVERTIME = 130, 124
@@ -207,8 +209,7 @@ class Outcome:
             delay_s = 0.0 if have_ended else ENDED_GRACE_S if is_consequence else GATHER_S
             self._tasks.later(delay_s, self._fail_with_all)
         elif process.was_ended and not is_done:  # launch.py goes on when its mpirun fails
-            error = f"{process.name} was ended by the program that started it"
-            self._tasks.later(ENDED_GRACE_S, lambda: self.fail(error))
+            self._tasks.later(ENDED_GRACE_S, lambda: self._fail_by_launcher(process))
         elif process.role == "launcher" and self._processes.all_ended_on(process.host):
             pass
         elif process.role in ("scheduler", "server", "launcher") and not is_done:
@@ -218,6 +219,12 @@ class Outcome:
                 error = f"{process.short_name} ended before the workers did"
                 self._early = self._tasks.later(EARLY_GRACE_S, lambda: self.fail(error))
         self._check_workers(process, is_done=is_done)
+
+    def _fail_by_launcher(self, process: JobProcess) -> None:
+        """Fails the attempt because its launcher has ended a process: as when another one dies before it starts."""
+        unknown = ", ".join(self._processes.unknown())
+        more = f"; never started: {unknown}" if unknown else ""
+        self.fail(f"{process.name} was ended by the program that started it{more}")
 
     def _check_workers(self, process: JobProcess, *, is_done: bool) -> None:
         """Ends the attempt if this was the last process that counts."""

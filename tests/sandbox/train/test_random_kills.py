@@ -102,8 +102,10 @@ def programs(job: Running) -> dict[str, list[int]]:
             found[kind] += [pid] if kind == "podman" and job.id in " ".join(lines[pid]) else []
         elif above_kind == "agent" and "orted" in " ".join(lines[pid]):
             found["orted"].append(pid)  # the shell of mpirun's command
-        elif is_marked and above_kind in {"agent", "conmon", "orted"}:
+        elif is_marked and above_kind in {"agent", "conmon"}:
             found["rank"].append(pid)
+        elif is_marked and above_kind == "orted":
+            found["waiting shell"].append(pid)  # the shim that becomes one
         if kind == "agent" and above_kind.startswith("sshd"):
             found["sshd"].append(above)
     return found

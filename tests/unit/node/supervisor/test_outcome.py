@@ -1,5 +1,6 @@
 """If several processes end in succession, the original cause is named."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -26,7 +27,8 @@ class Job:
 
     def __init__(self, timers: Timers, **more: Any) -> None:
         self.timers = timers
-        order = make_order(**{"hosts": HOSTS, "workers": 2, "servers": 1, **more})
+        lines = tuple(host.name for host in HOSTS)
+        order = make_order(**{"hosts": HOSTS, "lines": lines, "workers": 2, "servers": 1, **more})
         self.agents = make_agents(order)
         self.processes = Processes(order, self.agents)
         self.outcome = outcome.Outcome(self.processes, self.timers, message=never, warn=never)
@@ -115,19 +117,34 @@ def test_a_worker_that_ended_early_is_named_as_what_came_before(job: Job) -> Non
     assert job.error == message
 
 
-def test_a_process_that_mpirun_has_ended_ends_the_job(job: Job) -> None:
-    """Its mpirun has failed, as without its daemon on a node, and launch.py continues."""
+@pytest.mark.parametrize(
+    ("servers", "more"), [((), "; never started: server on node-0, server on node-1"), (("node-0", "node-1"), "")]
+)
+def test_a_process_that_mpirun_has_ended_ends_the_job(timers: Timers, servers: Sequence[str], more: str) -> None:
+    """Its mpirun has failed, as without its daemon on a node or a shim there, and launch.py continues."""
+    job = Job(timers, servers=2)
+    for host in servers:
+        job._add("server", host, 3)
     job.ends(job.workers[0], 143, 15, ended=True)
     job.wait(outcome.ENDED_GRACE_S / 2)
     assert job.error is None
     job.wait(outcome.ENDED_GRACE_S)
-    assert job.error == "worker on node-0 (process 2) was ended by the program that started it"
+    assert job.error == "worker on node-0 (process 2) was ended by the program that started it" + more
+
+
+def test_a_process_that_mpirun_has_ended_is_not_the_cause(job: Job) -> None:
+    """The one that failed is reported later only by a slower connection: mpirun hears of its end afterwards."""
+    job.ends(job.workers[0], 143, 15, ended=True)
+    job.wait(outcome.ENDED_GRACE_S / 2)
+    job.ends(job.workers[1], 137, 9)
+    job.wait(0.0)
+    assert job.outcome.decided == AttemptEnd(137, "worker on node-1 (process 2) was killed by signal 9", "error")
 
 
 @pytest.mark.parametrize("ends_with", ["all", "rank 0"])
 def test_a_worker_that_was_ended_has_not_succeeded(timers: Timers, ends_with: str) -> None:
     """It may handle SIGTERM, and exit with 0: as when torchrun was killed."""
-    job = Job(timers, ends_with=ends_with)
+    job = Job(timers, ends_with=ends_with, servers=0)
     job.workers[0].rank = 0
     job.exits(1, 0)
     job.exits(0, 0, ended=True)
@@ -225,10 +242,11 @@ def test_a_server_that_ends_early_ends_the_job(job: Job) -> None:
 
 
 def test_processes_that_do_not_start_in_time_are_named(timers: Timers) -> None:
-    job = Job(timers, workers=3)
+    job = Job(timers, workers=5)
     job.outcome.watch_start()
     job.wait(90.0)
-    assert job.error == "the job did not start within 60 s: server on node-0, 2 workers on node-0 did not"
+    missing = "server on node-0, worker on node-0, 2 workers on node-1"
+    assert job.error == f"the job did not start within 60 s: {missing} did not"
 
 
 def test_a_job_ends_after_its_longest_time(timers: Timers) -> None:
