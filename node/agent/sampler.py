@@ -39,17 +39,18 @@ async def watch(job: str, host: str, mark: str, send: Callable[[Sample], None]) 
         while True:
             await asyncio.sleep(pause_s)
             if has_gpus:
-                gpus = gpus if gpus is not None and not gpus.done() else asyncio.ensure_future(_read_gpus())
+                if gpus is None or gpus.done():
+                    gpus = asyncio.ensure_future(asyncio.to_thread(_read_gpus))
                 await asyncio.wait([gpus], timeout=GPUS_TIMEOUT_S)  # a broken driver hangs; the rest goes on
             sample, took_s = await asyncio.to_thread(sampler.take, gpus.result() if gpus and gpus.done() else ())
             send(sample)
             pause_s = max(EVERY_S, took_s / MOST_SHARE)
 
 
-async def _read_gpus() -> tuple[GpuSample, ...]:
+def _read_gpus() -> tuple[GpuSample, ...]:
     from node.agent.gpus import read_gpus  # noqa: PLC0415 - most nodes have none
 
-    return await asyncio.to_thread(read_gpus)
+    return read_gpus()
 
 
 Counters = Mapping[str, float]

@@ -118,13 +118,15 @@ def make_agent_order(job: str, *, train: Mapping[str, Any] | None = None, **more
 
 @contextmanager
 def run_agent(**more: Any) -> Iterator[NodeAgent]:
-    """Runs an agent as the supervisor does, with one socket as stdin and stdout. more: see make_agent_order."""
-    job = more.pop("job", None) or new_job_id()
+    """Runs an agent as the supervisor does, with one socket as stdin and stdout. more: see make_agent_order.
+
+    words: of another program that runs it.
+    """
+    job, words = more.pop("job", None) or new_job_id(), more.pop("words", program_words("agent"))
     order = make_agent_order(job, **more)
     ours, theirs = socket.socketpair()
     ours.settimeout(60)
     env = {**os.environ, process_tree.JOB_VARIABLE: job}
-    words = program_words("agent")
     with subprocess.Popen(words, stdin=theirs.fileno(), stdout=theirs.fileno(), env=env) as process:
         theirs.close()
         running = NodeAgent(job, process, ours)

@@ -1,17 +1,20 @@
 """Samples of GPUs, with the answers of a driver in place of NVML. No test here has seen a real GPU."""
 
-import asyncio
+import sys
 from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pynvml
 import pytest
 
-from node.agent import sampler
 from node.agent.gpus import read_gpus
-from node.samples import GpuSample, Sample
+from node.programs import CODE_DIR
+from node.samples import GpuSample
+from node.wire import Exited, Sampled
+from node_agent import home, run_agent
+
+__all__ = ["home"]
 
 
 def refuse(code: int) -> Callable[..., Any]:
@@ -64,22 +67,31 @@ def test_a_broken_driver_has_no_gpus(driver: Callable[..., None], error: Callabl
     assert read_gpus() == ()
 
 
-def test_a_driver_that_hangs_does_not_stop_the_samples(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, driver: Callable[..., None]
-) -> None:
-    async def hang() -> None:
-        await asyncio.sleep(600)
+BROKEN = f"""
+import sys, time
+sys.path.insert(0, {CODE_DIR!r})
+import pynvml
+from node.agent import agent, sampler
 
-    async def sample() -> list[Sample]:
-        found: asyncio.Queue[Sample] = asyncio.Queue()
-        watching = asyncio.ensure_future(sampler.watch("job-1", "node-0", "CLUSTER_PROCESS", found.put_nowait))
-        taken = [await found.get() for _ in range(3)]
-        watching.cancel()
-        return taken
+def init():
+    {{}}
 
-    monkeypatch.setattr(sampler, "NVIDIA", str(tmp_path))
-    monkeypatch.setattr(sampler, "EVERY_S", 0.01)
-    monkeypatch.setattr(sampler, "MOST_SHARE", 1.0)
-    monkeypatch.setattr(sampler, "GPUS_TIMEOUT_S", 0.01)
-    monkeypatch.setattr(sampler, "_read_gpus", hang)
-    assert [one.gpus for one in asyncio.run(sample())] == [(), (), ()]
+pynvml.nvmlInit = init
+agent.START_S, sampler.EVERY_S, sampler.GPUS_TIMEOUT_S, sampler.NVIDIA = 0.0, 0.1, 0.1, "/"
+agent.main()
+"""
+
+
+@pytest.mark.parametrize("how", ["raise RuntimeError", "time.sleep(600)"])
+def test_a_job_beside_a_dead_driver(home: object, how: str) -> None:
+    """It costs the job nothing: its lines, its other samples, its end and the agent's."""
+    with run_agent(words=[sys.executable, "-c", BROKEN.format(how)]) as agent:
+        agent.start("sh", "-c", "echo begins; sleep 600", p=3)
+        assert agent.read_line(3) == "begins"
+        found = [agent.read_until(Sampled).sample for _ in range(3)]
+        agent.start("sh", "-c", "echo goes on; exit 7")
+        assert agent.read_line() == "goes on"
+        assert agent.read_until(Exited).exit_code == 7
+        closed = agent.end()
+    assert [(one.gpus, [process.p for process in one.processes]) for one in found] == [((), [3])] * 3
+    assert not closed.left
