@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from bootstrap.ssh.host import quote_path
-from command_on_host import PYTHON, may_place_command, own, place_command
 from ec2_sandbox import control
 from foundation.progress import silent
 from job_steps import command_line, namespace_of
@@ -235,38 +234,3 @@ def test_down_stops_the_job_and_leaves_nothing(world: World) -> None:
         assert not (world.home(host) / ".cluster").exists()
     assert not [path for path in (project.directory / "state").rglob("*") if path.is_file()]
     assert "has left nothing on existing hosts" in project.run("down").stdout
-
-
-@pytest.mark.skipif(not may_place_command(), reason=f"hosts have no {PYTHON}, or share this folder")
-def test_inside_an_allocation_the_head_is_this_machine(world: World) -> None:
-    """The command runs on gpu1, which resolves its own name to a loopback address, as on Debian."""
-    home, root, address = world.home("gpu1"), world.root("gpu1"), world.addresses["gpu1"]
-    name = world.ssh.read(address, "hostname")
-    known = (world.project.directory / "home/.ssh/known_hosts").read_text()
-    cluster = place_command(root, home, cache=Path(world.project.env["XDG_CACHE_HOME"]) / "cluster")
-    shutil.copy(world.ssh.key, home / ".ssh" / "id_ed25519")  # as in a home that all hosts share
-    (home / ".ssh" / "known_hosts").write_text(known)
-    own(home, ".ssh")
-    (root / "etc/hosts").write_text(f"127.0.0.1 localhost\n127.0.1.1 {name}\n")
-    (home / "project").mkdir()
-    (home / "project" / "cluster.toml").write_text(
-        'name = "inside"\ncloud = "hosts"\n[bootstrap]\nsetup = ["module load answers"]\n[train]\nscript = "own.py"\n'
-    )
-    (home / "project" / "own.py").write_text(PROGRAM)
-    (home / "nodes").write_text(f"{name}\n{name}\n{world.addresses['gpu2']}\n")
-    own(home, "project")
-    here = f"cd project && env PBS_NODEFILE=$HOME/nodes {cluster}"
-    refused = world.ssh.run(address, f"{here} up -H pbs", check=False)
-    assert refused.returncode == 1
-    assert "this is the machine that the command runs on; it must accept ssh from itself, too" in refused.stderr
-    key = next(line for line in known.splitlines() if line.startswith(f"{address} ")).partition(" ")[2]
-    (home / ".ssh" / "known_hosts").write_text(f"{known}{name} {key}\n")
-    done = world.ssh.run(address, f"{here} train -H pbs").stdout
-    assert sorted(re.findall(r"sum (\d) of (\d) (\S+) 42", done)) == sorted(
-        [("3", "3", name), ("3", "3", name), ("3", "3", world.addresses["gpu2"])]
-    )
-    nodes = json.loads(world.ssh.run(address, f"{here} status --json").stdout)["nodes"]
-    assert [(node["name"], node["role"]) for node in nodes] == [(name, "head"), (world.addresses["gpu2"], "worker")]
-    world.ssh.run(address, f"{here} down --yes")
-    assert not (home / ".cluster").exists()
-    assert "cluster-internal" not in world.authorized_keys("gpu1") + world.authorized_keys("gpu2")

@@ -1,4 +1,4 @@
-"""The pages' commands, typed as they are printed. The tutorial and the examples have tests of their own."""
+"""The commands of the pages and the examples, typed as they are printed. The tutorial has a test of its own."""
 
 import json
 import os
@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import textwrap
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ from waits import until
 pytestmark = pytest.mark.sandbox
 
 DOCS = REPOSITORY / "docs"
+EXAMPLES = sorted(REPOSITORY.glob("examples/*/README.md"))
 SHELL = re.compile(r"(cluster|aws|eval|mkdir|ssh|uv|make|export|salloc|python) \S|# 1\. ")
 PAGE_TIMEOUT_S = 600
 ELSEWHERE = {  # pages that are typed by other tests, or that only show forms of commands
@@ -210,6 +212,10 @@ def have_nodes_with_podman(project: Project) -> None:
     project.run("exec", "--node", "node-0", "--", "podman", "load", "--input", "train.tar")
 
 
+def have_an_example(folder: Path, project: Project) -> None:
+    shutil.copytree(folder, project.directory, dirs_exist_ok=True)
+
+
 PAGES: dict[str, Callable[[Project], None]] = {
     "../README.md": have_the_shipped_file,
     "data.md": have_data,
@@ -227,7 +233,15 @@ PAGES: dict[str, Callable[[Project], None]] = {
     "how-to/several-people.md": have_a_script,
     "how-to/survive-interruptions.md": have_a_running_job,
     "how-to/volumes.md": have_a_volume,
+    **{f"../examples/{page.parent.name}/README.md": partial(have_an_example, page.parent) for page in EXAMPLES},
 }
+
+
+def find_promises(page: Path) -> list[str]:
+    """A pattern for each line of an example's workers; nodes and accuracies differ from run to run."""
+    lines = map(re.escape, re.findall(r"^    (\[worker .+)$", page.read_text(), re.MULTILINE))
+    patterns = (re.sub(r"node\\-\d", r"node-\\d", line) for line in lines)
+    return [re.sub(r"(accuracy\\ )0\\\.\d+", r"\1(?:0\\.9\\d|1\\.00)", pattern) for pattern in patterns]
 
 
 @pytest.fixture(scope="module")
@@ -250,6 +264,7 @@ def test_a_pages_commands_work_as_printed(shared: Project, page: str) -> None:
     PAGES[page](shared)
     env = shared.environment()
     env["PATH"] = f"{Path(CLUSTER).parent}{os.pathsep}{env['PATH']}"
+    printed = ""
     for block in find_blocks(DOCS / page):
         # A terminal would be asked.
         typed = re.sub(r"^(cluster (?:sandbox (?:stop|reset)|down))\b", r"\1 --yes", block, flags=re.MULTILINE)
@@ -260,6 +275,9 @@ def test_a_pages_commands_work_as_printed(shared: Project, page: str) -> None:
         )  # fmt: skip
         assert done.returncode == 0, f"{block}\n{done.stdout}{done.stderr}"
         assert not re.search(r"^(error|Traceback|warning):?", done.stderr, re.MULTILINE), f"{block}\n{done.stderr}"
+        printed += done.stdout
+    promises = find_promises(DOCS / page) if "examples" in page else []
+    assert [promise for promise in promises if not re.search(f"^{promise}$", printed, re.MULTILINE)] == [], printed
 
 
 def test_every_page_is_typed() -> None:

@@ -9,7 +9,6 @@ import os
 import pwd
 import shlex
 import shutil
-import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -22,11 +21,9 @@ import pytest
 from foundation.user_folders import cache_folder
 from ordinary_user import install
 from terminal import Terminal
-from waits import until
 
 pytestmark = pytest.mark.sandbox
 
-STATE = Path(".local/state/cluster")
 CACHE = Path(".cache/cluster")
 
 
@@ -69,10 +66,10 @@ class User:
         )  # fmt: skip
         return checked(done, code)
 
-    def sudo(self, *words: str, keeps_home: bool = True, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    def sudo(self, *words: str, keeps_home: bool = True) -> subprocess.CompletedProcess[str]:
         """Runs a command as the user would with sudo."""
         done = subprocess.run(
-            self.command(*words), cwd=cwd or self.project, env=self.sudo_environment(keeps_home=keeps_home),
+            self.command(*words), cwd=self.project, env=self.sudo_environment(keeps_home=keeps_home),
             stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=180, check=False,
         )  # fmt: skip
         return checked(done, 0)
@@ -116,42 +113,21 @@ HIDDEN = shutil.ignore_patterns(".*")
 @pytest.mark.slow
 def test_what_is_written_under_sudo_is_the_callers(user: User) -> None:
     user.sudo("init", "--name", "demo")
-    assert user.root_owned() == []
     description = user.project / "cluster.toml"
     description.write_text(description.read_text().replace("nodes = 2", "nodes = 1"))
-    bucket = "s3://cluster-demo/"
     cache_folder().mkdir(parents=True, exist_ok=True)
     shutil.copytree(cache_folder(), user.home / CACHE, symlinks=True, dirs_exist_ok=True, ignore=HIDDEN)
     subprocess.run(["chown", "-R", f"{user.uid}:{user.gid}", str(user.home / ".cache")], check=True)
-    sandbox = user.home / STATE / f"sandbox-{json.loads(user.sudo('sandbox', 'status', '--json').stdout)['id']}"
-    assert user.root_owned() == []
-
-    with subprocess.Popen(
-        user.command("up"), cwd=user.project, env=user.sudo_environment(), stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
-    ) as killed:  # fmt: skip
-        until((sandbox / "demo" / "id_ed25519").exists)
-        os.killpg(killed.pid, signal.SIGKILL)
-    assert user.root_owned() == []
-
     user.compile_code()
     user.sudo("up")
     user.sudo("data", "demo", "demo-data")
-    user.sudo("data", "put", "--create-bucket", "demo-data/", f"{bucket}digits/")
-    user.sudo("data", "get", f"{bucket}digits/train/", "got/")
-    assert (user.project / "got" / "part-00000.rec").exists()
     assert user.root_owned() == []
 
     # Without sudo, and with the other kind of sudo, it is the same cluster.
     nodes = json.loads(user.run("status", "--json").stdout)["nodes"]
     assert len(nodes) == 1
     assert json.loads(user.sudo("status", "--json", keeps_home=False).stdout)["nodes"] == nodes
-    user.run("up")
-    user.run("list")
-    user.run("data", "ls", f"{bucket}digits/")
     user.run("train", "--", "true")
-
-    user.run("exec", "--", "true")
 
     user.sudo("down", "--yes")
     user.sudo("sandbox", "stop", "--yes")

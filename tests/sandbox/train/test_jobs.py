@@ -4,16 +4,11 @@ import json
 import re
 import shutil
 import signal
-import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
-from job_steps import ONE_WORKER, STRANGER, Tell, check, gone, hosts_of, job_of, python, records, running
-from project import CLUSTER, Project
-from terminal import Terminal
+from job_steps import ONE_WORKER, STRANGER, Tell, check, gone, hosts_of, python, records, running
+from project import Project
 from waits import until
 
 pytestmark = pytest.mark.sandbox
@@ -28,24 +23,6 @@ while not os.path.exists(os.path.expanduser("~/.cluster/jobs/" + os.environ["CLU
 print(os.environ["CLUSTER_OUTPUT_URL"])
 """
 WAIT = "import time; print('here', flush=True); time.sleep(600)"
-
-
-def sessions(job: str) -> set[int]:
-    """The pids, on this machine, of the sshd processes whose users follow a job on its head."""
-    found = set()
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                words = (entry / "cmdline").read_bytes().split(b"\0")
-                if b"follow" in words and job.encode() in words and b"--no-wait" not in words:
-                    parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-                    # After sshd has been killed, its child has another parent for a moment.
-                    title = Path(f"/proc/{parent}/cmdline").read_bytes()
-                    if title.startswith((b"sshd: ubuntu", b"sshd-session: ubuntu")):  # the latter since OpenSSH 9.8
-                        found.add(parent)
-            except OSError:
-                continue
-    return found
 
 
 def counted(output: str) -> list[int]:
@@ -80,50 +57,6 @@ def test_without_a_terminal_a_job_is_left_running_and_it_is_said_how_to_stop_it(
     assert "no process of the job is left on node-0" in stopped
     gone(job)
     assert nodes.run("logs", "-f", job, code=130).stdout.startswith("[worker 0 node-0] here\n")
-
-
-@contextmanager
-def at_terminal(project: Project, *words: str) -> Iterator[tuple[Terminal, subprocess.Popen[bytes]]]:
-    """Runs `cluster WORDS...` in a terminal until the block ends."""
-    terminal = Terminal()
-    process = subprocess.Popen(
-        ["setsid", "--ctty", CLUSTER, *words],  # makes it the controlling terminal, for Ctrl-C
-        cwd=project.directory,
-        env={**project.environment(), "TERM": "xterm"},
-        stdin=terminal.theirs,
-        stdout=terminal.theirs,
-        stderr=terminal.theirs,
-    )
-    try:
-        yield terminal, process
-    finally:
-        process.kill()
-        process.wait()
-        terminal.close()
-
-
-def press_ctrl_c(terminal: Terminal, answer: str, *, times: int = 1) -> None:
-    """Presses Ctrl-C, and answers the question. times: how often the question has been shown in all."""
-    terminal.type("\x03")
-    terminal.wait_for(lambda: terminal.raw.count(QUESTION) == times, TIMEOUT_S)
-    terminal.type(answer)
-
-
-QUESTION = "[s: stop; l: leave"
-
-
-def test_ctrl_c_asks_and_each_answer_does_what_it_says(nodes: Project) -> None:
-    with at_terminal(nodes, "train", *ONE_WORKER, *python(WAIT)) as (terminal, process):
-        terminal.wait_for(lambda: "] here" in terminal.raw, TIMEOUT_S)
-        press_ctrl_c(terminal, "continue\n")
-        (job,) = re.findall(r"job (\S+): 1 worker", terminal.raw)
-        until(lambda: sessions(job), "it does not go on")
-        assert process.poll() is None
-        press_ctrl_c(terminal, "stop\n", times=2)
-        assert process.wait(TIMEOUT_S) == 130
-        assert f"job {job} was stopped" in terminal.settle()
-    assert job_of(nodes, job)["state"] == "stopped"
-    gone(job)
 
 
 def test_jobs_outlive_their_head_in_s3(nodes: Project) -> None:

@@ -33,14 +33,6 @@ def test_a_curve_keeps_its_mean_and_its_extremes() -> None:
     assert curve.points[-1].at == count - 1
 
 
-def test_the_mean_of_values_that_become_rare() -> None:
-    """As of a long log, of which the first part is read whole."""
-    curve = Curve()
-    for at in (*range(20_000), *range(20_000, 200_000, 500)):
-        curve.add(at, at)
-    assert curve.mean == pytest.approx(100_000, rel=0.01)
-
-
 @pytest.mark.parametrize(
     ("times", "filled"),
     [

@@ -192,11 +192,6 @@ def test_machines_and_samples_of_nodes() -> None:
     assert {"200 GB", "550.54", "torch==2.13.0 numpy==2.3"} <= set(page.text["dd"])
 
 
-def test_a_clock_that_was_set_back() -> None:
-    job = make_job(*begin(2), *(speed(100 - at, at % 2, 100.0) for at in range(50)))
-    assert "samples/s, all ranks" in Page(render_report([job])).text["figcaption"]
-
-
 def test_the_numbers_of_all_ranks_are_those_of_each() -> None:
     """Of which there are far more than the points that are drawn; the first and the last are what the ranks printed."""
     lines = [speed(n / 9, rank, 100 + n / 9, f"  accuracy={(n + rank) / 2000}") for n in range(900) for rank in (0, 1)]
@@ -228,15 +223,6 @@ def test_who_can_read_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     finally:
         os.umask(before)
     assert (tmp_path / "a.html").stat().st_mode & 0o777 == 0o600
-
-
-def test_a_page_that_is_not_made_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As after Ctrl-C, or on a full disk."""
-    (tmp_path / "a.html").write_text("old")
-    monkeypatch.setattr("cluster.report.render_report", lambda _: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        write_report(tmp_path / "a.html", [])
-    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("a.html", "old")]
 
 
 def test_the_numbers_as_json() -> None:

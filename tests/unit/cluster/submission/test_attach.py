@@ -1,4 +1,4 @@
-"""`cluster train` while it is attached to a job: Ctrl-C, SIGTERM, and a lost head."""
+"""`cluster train` submits a job and is attached to it: Ctrl-C, SIGTERM, and a lost head."""
 
 import io
 import os
@@ -7,16 +7,20 @@ import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 
 from cluster.app import App
 from cluster.submission import attach
 from cluster.submission.attach import Interrupts, ask, attend
+from cluster.submission.preparation import Submission
 from foundation.errors import JobError
 from job_channels import BROKEN, LOG, Channel, FakeHead, channel, encode, make_order
+from job_world import node
 from train.follow.head import HeadGoneError
+from train.follow.run import submit
 
 ORDER = make_order()
 STARTED = b'{"job":"j1","state":"starting"}\n'
@@ -96,13 +100,6 @@ def interrupted_head(first: bytes) -> FakeHead:
     return FakeHead(lambda words: Interrupted(deque(pieces)) if words[0] == "submit" else after(words))
 
 
-def test_without_a_terminal_a_job_is_left_running(app: App, capsys: pytest.CaptureFixture[str]) -> None:
-    fake = interrupted_head(STARTED + LOG[:300])
-    assert attend(app, fake.make(), ORDER, plain=False) == 130
-    assert [words[0] for words in fake.asked] == ["submit"]
-    assert "job j1 continues: cluster logs -f j1 follows it, " in capsys.readouterr().err
-
-
 def test_an_interrupt_takes_a_job_out_of_the_queue(app: App) -> None:
     fake = interrupted_head(b'{"job":"j1","state":"queued"}\n' + encode([{"t": 1.0, "state": "queued"}]))
     with pytest.raises(JobError, match="was stopped") as caught:
@@ -177,3 +174,19 @@ def test_the_end_of_a_job_names_its_report(
         assert attend(app, fake.make(), ORDER, plain=True) == 0
     said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("cluster report")]
     assert said == ([] if shows is None else [f"cluster report j1 shows {shows}"])
+
+
+@pytest.mark.parametrize(
+    ("is_same", "is_new", "asked"), [(True, False, 1), (True, True, 2), (False, False, 2)], ids=str
+)
+def test_a_submission_begins_before_its_order(*, is_same: bool, is_new: bool, asked: int) -> None:
+    """Not on another node than the head, nor on a head where set-up commands have run since; then it ends."""
+    fake, other = FakeHead(lambda _: channel(STARTED)), FakeHead(lambda _: channel(STARTED))
+    submission = Submission(follow=True)
+    submission.begin(cast("Any", fake if is_same else other))
+    head = replace(node(0), connection=cast("Any", fake), is_new=is_new)
+    program = submission.take(fake.make(), head)
+    assert submit(fake.make(), ORDER, follow=True, program=program) == ("starting", program)
+    assert [*fake.asked, *other.asked] == [["submit", "--follow"]] * asked
+    early = (fake if is_same else other).channels[0]
+    assert early.closed == (asked == 2)

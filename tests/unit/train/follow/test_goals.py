@@ -4,7 +4,7 @@ import pytest
 
 from job_events import line, worker
 from train.follow.events import Event
-from train.follow.goals import Goal, describe_goal, find_epochs, parse_epochs
+from train.follow.goals import Goal, find_epochs, parse_epochs
 from train.follow.progress import Progress
 
 
@@ -38,23 +38,6 @@ def test_epochs_of_a_command_line(words: str, epochs: int | None) -> None:
 )
 def test_epochs_of_a_line(text: str, epochs: int | None) -> None:
     assert parse_epochs(text) == epochs
-
-
-@pytest.mark.parametrize(
-    ("epoch", "first", "epoch_s", "elapsed_s", "goal"),
-    [
-        (0, 0, None, 5.0, Goal(0.0, None)),
-        (5, 1, None, 5.0, Goal(0.4, None)),
-        (5, 0, 60.0, 30.0, Goal(0.55, 270.0)),
-        (5, 0, 60.0, 600.0, Goal(0.6, 240.0)),
-        (10, 1, 60.0, 30.0, Goal(0.95, 30.0)),
-        (12, 0, 60.0, 30.0, Goal(1.0, 0.0)),
-    ],
-)
-def test_the_share_and_the_time_left(
-    epoch: int, first: int, epoch_s: float | None, elapsed_s: float, goal: Goal
-) -> None:
-    assert describe_goal(10, epoch, first=first, epoch_s=epoch_s, elapsed_s=elapsed_s) == goal
 
 
 def test_a_rank_measures_its_epochs() -> None:

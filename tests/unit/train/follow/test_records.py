@@ -197,16 +197,6 @@ def test_samples_of_the_head_in_the_order_of_their_times() -> None:
     assert [(one.t, one.host) for one in found] == [(10, "node-0"), (10, "node-1"), (15, "node-0")]
 
 
-def test_samples_that_the_head_refuses() -> None:
-    head = FakeHead(lambda _: channel(b'{"error": "there is no job x"}\n')).make()
-    with pytest.raises(ClusterError, match="node-0: there is no job x"):
-        read_samples(read_record(record("j1"), source="head"), head, results=None, region="us-east-1")
-
-
-def test_samples_without_the_head_and_s3() -> None:
-    assert read_samples(read_record(record("j1"), source="head"), None, results=None, region="us-east-1") == []
-
-
 def test_a_log_is_read_completely_or_from_an_offset(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(records_module, "LOG_PIECE_BYTES", 101)
     server.put("results", {"jobs/j1/events": LOG, "jobs/j0/events": b""})

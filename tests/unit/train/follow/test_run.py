@@ -15,7 +15,6 @@ from node.protocol import JobResult, LogWanted, Order, Process
 from node.wire import Submitted
 from train.follow import run
 from train.follow.events import Event, EventReader
-from train.follow.head import HeadGoneError
 from train.follow.run import LogStream, check_result, pass_on, submit
 
 ORDER = make_order(secrets={"K": "v"})
@@ -111,15 +110,6 @@ def test_a_head_that_does_not_come_back_in_time_is_given_up(monkeypatch: pytest.
     with pytest.raises(ConnectError, match="job j1 may still run") as caught:
         follow(LogStream(fake.make(), "j1", message=lambda _: None))
     assert caught.value.hint == "cluster logs -f j1"
-
-
-def test_a_head_that_no_longer_runs_is_not_waited_for() -> None:
-    fake = FakeHead(lambda _: channel(exit_code=BROKEN))
-    head = fake.make()
-    head.open("warm")
-    fake.refuse = [HeadGoneError("node-0 is terminated")]
-    with pytest.raises(HeadGoneError):
-        follow(LogStream(head, "j1", message=lambda _: None))
 
 
 def in_pieces(words: Sequence[str]) -> Channel:

@@ -140,7 +140,7 @@ def test_mistakes_in_a_job_file(given: Given, job: str, message: str) -> None:
         (["--env", "MY-TOKEN:hush"], "--env: must be NAME=VALUE or NAME", None),
         (["--env", "NOT_SET"], '--env "NOT_SET": this variable is not set here', "export NOT_SET first; or --env NOT_"),
         (["--env-worker", "A:hush"], '--env-worker "A:..."', "--env-worker A=... (launch.py's NAME:VALUE"),
-        (["--gpus", "0-3"], '--gpus "0-3": must be numbers', "cluster train --gpus 0,1"),
+        (["--gpus", "all"], '--gpus "all": must be numbers', "cluster train --gpus 0,1"),
         (["-H", "nowhere"], "--hostfile nowhere: cannot be read: No such file", "correct the path after -H"),
         (["-H", "job.toml"], "--hostfile job.toml: names no host", "one host a line"),
     ],

@@ -13,7 +13,6 @@ from provision.aws.s3_access import S3Access
 from train.job.config import DataConfig, TrainConfig
 from train.job.job_plan import name_prefix
 from train.job.reading import (
-    find_python_reader,
     find_scope,
     plan_reading,
     plan_saved,
@@ -42,19 +41,6 @@ def test_how_workers_read(mode: Any, library: str, program: str, chosen: str, wh
     reading = plan_reading(DataConfig(mode=mode), NO_ACCESS, library=library, program=program)
     assert (reading.mode, reading.why) == (chosen, why)
     assert reading_warnings(reading, TrainConfig(), NO_ACCESS) == []
-
-
-READERS = {  # open() cannot read s3://
-    "ImageRecordDataset": "mx.gluon.data.vision.ImageRecordDataset(url + 'one.rec')[0]",
-    "RecordFileDataset": "mx.gluon.data.RecordFileDataset(url + 'one.rec')[0]",
-    "MXIndexedRecordIO": "mx.recordio.MXIndexedRecordIO(url + 'one.idx', url + 'one.rec', 'r').read_idx(0)",
-    "ImageIter": "next(mx.image.ImageIter(1, (3, 4, 4), path_imgrec=url + 'one.rec', path_imgidx=url + 'one.idx'))",
-}
-
-
-@pytest.mark.parametrize(("name", "program"), READERS.items())
-def test_readers_that_use_pythons_open_are_found(name: str, program: str) -> None:
-    assert find_python_reader(f"import mxnet as mx\ndata = {program}\n") == name
 
 
 D = "s3://bkt/d/"

@@ -13,7 +13,7 @@ from node.staging.s3_store import find_part_bytes
 from train.s3.sources import find_files
 from train.s3.transfer import PART_BYTES
 from train.s3.transfer_plan import FoundObject, plan_get, plan_put
-from train.s3.url import S3Url, compile_glob, parse_url
+from train.s3.url import S3Url, parse_url
 
 TREE = ("a.rec", "b.rec", "sub/c.rec", "sub/deep/d.rec", "sub2/a.rec")
 
@@ -32,21 +32,6 @@ TREE = ("a.rec", "b.rec", "sub/c.rec", "sub/deep/d.rec", "sub2/a.rec")
 def test_invalid_urls(text: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         parse_url(text)
-
-
-@pytest.mark.parametrize(
-    ("pattern", "matches", "others"),
-    [
-        ("a/*.rec", ["a/x.rec", "a/.rec"], ["a/b/x.rec", "a/x.rec.idx", "b/x.rec"]),
-        ("a?c", ["abc"], ["ac", "a/c", "abbc"]),
-        ("**/x", ["x", "a/x", "a/b/x"], ["ax", "a/bx"]),
-        ("a/**", ["a/b", "a/b/c"], ["b/a"]),
-        ("a.b+(c)$", ["a.b+(c)$"], ["axb+(c)$"]),
-    ],
-)
-def test_globs(pattern: str, matches: list[str], others: list[str]) -> None:
-    compiled = compile_glob(pattern)
-    assert [key for key in matches + others if compiled.fullmatch(key)] == matches
 
 
 def make_tree(folder: Path, names: tuple[str, ...] = TREE) -> None:

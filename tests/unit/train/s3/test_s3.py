@@ -12,7 +12,7 @@ import pytest
 from folders import read_files, write_files
 from foundation.errors import ClusterError, NotFoundError, UsageError
 from foundation.progress import Event, silent
-from http_server import Asked, Faults, cutting_proxy, judging_proxy
+from http_server import Asked, Faults, Refusal, cutting_proxy, judging_proxy
 from s3_server import REGION, S3Server
 from train.s3 import operations as s3
 from train.s3.transfer import PART_BYTES, Progress
@@ -283,3 +283,55 @@ def test_access_denied_names_the_missing_action(server: S3Server, tmp_path: Path
             s3.rm([f"s3://{BUCKET}/a"], region=REGION)
     assert server.read(BUCKET) == {"a": b"a", "b": b"b"}
     assert set(read_files(tmp_path)) == {"new"}
+
+
+def test_an_empty_marker_of_a_folder_is_not_an_object(server: S3Server, tmp_path: Path) -> None:
+    server.put(BUCKET, {"in/": b"", "in/a": b"a", "in/sub/": b"", "in/sub/b": b"b", "alone/": b""})
+    get(f"s3://{BUCKET}/in/", str(tmp_path / "out"))
+    assert read_files(tmp_path / "out") == {"a": b"a", "sub/b": b"b"}
+    with pytest.raises(NotFoundError, match=f"s3://{BUCKET}/alone/: no such object or folder"):
+        get(f"s3://{BUCKET}/alone/", str(tmp_path / "out"))
+
+
+@pytest.mark.parametrize("source", ["in/", "in"])
+def test_a_marker_with_content_is_named(server: S3Server, tmp_path: Path, source: str) -> None:
+    server.put(BUCKET, {"in/": b"text", "in/a": b"a"})
+    with pytest.raises(ClusterError, match="1 of 2 files failed") as caught:
+        get(f"s3://{BUCKET}/{source}", str(tmp_path / "out"))
+    assert f"\n  s3://{BUCKET}/in/: a file's name cannot end with a slash" in caught.value.message
+    assert read_files(tmp_path / "out") == {"a": b"a"}
+    first = s3.ls(f"s3://{BUCKET}/{source}", region=REGION)[0]
+    assert (str(first.url), first.size_bytes) == (f"s3://{BUCKET}/in/", 4)
+
+
+def test_a_bucket_is_created_only_on_request(server: S3Server, tmp_path: Path) -> None:
+    write_files(tmp_path / "in", {"a": b"a"})
+    words, events = ([str(tmp_path / "in")], f"s3://{BUCKET}/in/"), list[Event]()
+    with pytest.raises(NotFoundError, match="bucket datasets does not exist") as caught:
+        s3.put(*words, region=REGION, report=silent)
+    assert "--create-bucket" in str(caught.value.hint)
+    for _ in range(2):
+        s3.put(*words, region=REGION, create_bucket=True, report=events.append)
+    assert [(event.kind, event.where, event.what) for event in events] == [
+        ("done", f"s3://{BUCKET}", "created the bucket, private to this account")
+    ]
+    [rule] = server.client.get_bucket_lifecycle_configuration(Bucket=BUCKET)["Rules"]
+    assert rule["AbortIncompleteMultipartUpload"] == {"DaysAfterInitiation": 7}
+    assert server.client.get_bucket_location(Bucket=BUCKET)["LocationConstraint"] == REGION
+
+
+def test_put_needs_only_write_permission(server: S3Server, tmp_path: Path) -> None:
+    """Neither to list nor to look at objects, nor to create buckets."""
+    server.put(BUCKET, {})
+    write_files(tmp_path / "in", {"a": b"a", "b": b"b"})
+    events: list[Event] = []
+
+    def judge(asked: Asked) -> Refusal | None:
+        makes_bucket = asked.method == "PUT" and asked.path == f"/{BUCKET}" and not asked.query
+        is_refused = asked.method == "HEAD" or "list-type=2" in asked.query or makes_bucket
+        return Refusal(status=403, code="AccessDenied", message="no") if is_refused else None
+
+    with judging_proxy(server.url, judge):
+        s3.put([str(tmp_path / "in")], f"s3://{BUCKET}/in/", region=REGION, create_bucket=True, report=events.append)
+    assert [event.kind for event in events] == ["warn"]
+    assert set(server.read(BUCKET)) == {"in/a", "in/b"}

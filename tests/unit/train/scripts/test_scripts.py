@@ -143,7 +143,6 @@ def test_defaults_of_images(options: ModuleType) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--network", "vgg"), "--network vgg needs images of at least 32 by 32 pixels"),
         (("--num-layers", "51"), "--num-layers 51: --network resnet for images of 28 pixels has 8, 14, 20, 26"),
         (("--rgb-mean", "1,2"), "invalid colours value: '1,2'"),
     ],
