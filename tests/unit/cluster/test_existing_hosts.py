@@ -59,16 +59,6 @@ def list_hosts(project: Project, *names: str) -> None:
     project.write(f'name = "plain"\ncloud = "hosts"\n[hosts]\nnames = {json.dumps(names)}\n')
 
 
-def test_a_repeated_host_runs_more_processes(hosts_app: App) -> None:
-    """The first host is the head."""
-    nodes = HostSource(hosts_app).describe()
-    assert nodes.names == ("gpu1", "gpu2:2222")
-    assert nodes.job_hosts == ("me@gpu1", "gpu2:2222", "me@gpu1")
-    first, second = nodes.find_hosts()
-    assert (first.user, first.private_ip, first.is_head) == ("me", "192.0.2.1", True)
-    assert (second.user, second.port, second.private_ip, second.is_head) == ("bob", 2222, "192.0.2.2", False)
-
-
 @pytest.mark.parametrize(("word", "name"), [("gpu1", "gpu1"), ("me@gpu1", "gpu1"), ("gpu2", "gpu2:2222")])
 def test_a_node_is_named_by_its_host(hosts_app: App, word: str, name: str) -> None:
     assert describe(hosts_app).choose([word]) == (name,)

@@ -9,7 +9,7 @@ from bootstrap.transfer.sync import SyncFiles
 from cluster.session import render_ignored
 from foundation.file_lock import locked
 from foundation.files import one_at_a_time
-from foundation.progress import Event, silent
+from foundation.progress import Event
 
 
 def test_a_second_set_up_waits_for_the_first_and_reports_it(tmp_path: Path) -> None:
@@ -32,12 +32,6 @@ def test_a_second_set_up_waits_for_the_first_and_reports_it(tmp_path: Path) -> N
     second.join(timeout=10)
     assert entered.is_set()
     assert [event.what for event in messages] == ["waiting for another command that is setting up the nodes"]
-
-
-def test_a_set_up_beside_down_leaves_a_folder(tmp_path: Path) -> None:
-    """`down` may remove the cluster's folder before the set-up locks it; a file there would stop every later `up`."""
-    with one_at_a_time(tmp_path / "demo", does="is setting up the nodes", report=silent):
-        assert (tmp_path / "demo").is_dir()
 
 
 @pytest.mark.parametrize(

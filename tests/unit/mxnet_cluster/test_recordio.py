@@ -21,22 +21,6 @@ def part(flag: int, body: bytes) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("payload", "encoded"),
-    [
-        (b"", part(0, b"")),
-        (b"abc", part(0, b"abc") + b"\0"),
-        (MAGIC, part(1, b"") + part(3, b"")),
-        (b"abcd" + MAGIC + b"e", part(1, b"abcd") + part(3, b"e") + b"\0\0\0"),
-        (MAGIC + MAGIC + b"abcd", part(1, b"") + part(2, b"") + part(3, b"abcd")),
-        (b"a" + MAGIC, part(0, b"a" + MAGIC) + b"\0\0\0"),
-    ],
-)
-def test_bytes_are_those_of_dmlc_core(payload: bytes, encoded: bytes) -> None:
-    """The expected bytes were compared with mxnet.recordio.MXRecordIO of MXNet 1.7."""
-    assert encode_record(payload) == encoded
-
-
-@pytest.mark.parametrize(
     ("content", "at", "what"),
     [
         (b"abc", 0, "header"),

@@ -5,7 +5,7 @@ from statistics import fmean
 
 import pytest
 
-from cluster.report.curves import MOST_POINTS, Curve, Point, combine
+from cluster.report.curves import Curve, Point, combine
 from cluster.report.history import ERROR_LINES, History
 from node.job.scalars import SPEED
 from report_logs import START, begin, entry, read, speed
@@ -19,18 +19,6 @@ def test_the_ranks_of_several_attempts_have_one_curve() -> None:
     history = read(*begin(2), speed(1, 0, 10), speed(2, 1, 20), *begin(2, first=5), speed(9, 5, 30), speed(9, 6, 40))
     assert list(history.ranks) == ["rank 0", "rank 1"]
     assert [value for _, value in points(history, 0, SPEED)] == [10, 30]
-
-
-def test_a_curve_keeps_its_mean_and_its_extremes() -> None:
-    curve, count = Curve(), 10 * MOST_POINTS
-    for at in range(count):
-        curve.add(at, at % 10)
-    assert len(curve.points) <= 2 * MOST_POINTS
-    assert curve.points[-1].value == (count - 1) % 10
-    assert curve.mean == pytest.approx(4.5, rel=0.01)
-    assert max(point.high for point in curve.points) == 9
-    assert min(point.low for point in curve.points) == 0
-    assert curve.points[-1].at == count - 1
 
 
 @pytest.mark.parametrize(
@@ -138,8 +126,3 @@ def test_of_a_long_log_a_part_is_read(monkeypatch: pytest.MonkeyPatch, tested: s
         assert sum(point.count for point in curves[name].points) == each // 1000
     assert history.first_error.lines[-1] == "RuntimeError: CUDA out of memory"
     assert history.result.exit_code == 1
-
-
-def test_a_rank_of_two_processes_ends_nothing() -> None:
-    history = read(*begin(2), *(entry(1, p=number, rank=rank) for number, rank in ((0, 7), (1, 7), (0, 8), (1, 9))))
-    assert list(history.ranks) == ["rank 8", "rank 9"]

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from cluster.app import LONG_S, App
-from cluster.views.messages import StepDisplay, track
+from cluster.views.messages import StepDisplay
 from foundation.progress import Event
 
 
@@ -15,23 +15,6 @@ def begin(what: str, where: str | None = None) -> Event:
 
 def done(what: str, where: str | None = None) -> Event:
     return Event(kind="done", what=what, where=where, duration_s=1.25)
-
-
-@pytest.mark.parametrize(
-    ("events", "left"),
-    [
-        ([begin("a")], ("a",)),
-        ([begin("a"), done("a")], ()),
-        ([begin("a", "node-0"), begin("b", "node-1"), done("ready", "node-0")], ("node-1: b",)),
-        ([begin("a"), begin("b"), done("a")], ("b",)),
-        ([begin("a"), begin("b"), done("ready")], ("a",)),
-    ],
-)
-def test_steps_run_from_their_beginning_to_their_end(events: list[Event], left: tuple[str, ...]) -> None:
-    running: dict[str, str] = {}
-    for event in events:
-        track(running, event)
-    assert tuple(running.values()) == left
 
 
 def test_without_a_terminal_finished_steps_are_plain_lines(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,7 @@ from textual.widgets import Label, Static
 from cluster.app import App
 from cluster.jobs import JobSources
 from cluster.watch.model import LONGEST_LINE, WatchedJob
-from cluster.watch.screen import Question, WatchScreen, render_nodes
+from cluster.watch.screen import Question, WatchScreen
 from foundation.errors import ConnectError
 from job_events import line, speed, state, warnings, worker
 from job_records import make_running
@@ -231,23 +231,3 @@ def test_leaving_ends_the_thread_that_follows(job: Make) -> None:
     watched = job(*running())
     watched.to_do = fail
     assert str(drive(watched, wait).return_value) == "gave up"
-
-
-def test_table_of_nodes() -> None:
-    gpus = tuple(
-        GpuSample(index=at, use=use, memory=2 << 30, memory_total=16 << 30, throttled="thermal" * (at == 1))
-        for at, use in enumerate((93.0, None))
-    )
-    samples = [
-        Sample(
-            t=1.0, host=host, over_s=5.0, cpu=45.4, memory=12 << 30, memory_total=64 << 30, received=1.2e7, gpus=found
-        )
-        for host, found in (("node-10", ()), ("node-2", gpus))
-    ]
-    assert [row.text for row in render_nodes(samples, most=120)] == [
-        "node      cpu          memory     gpu     gpu memory   received      sent",
-        "node-2   45 %  12.0 of 64 GiB  93 % ?  4.0 of 32 GiB  12.0 MB/s  0.0 MB/s  gpu 1 throttled: thermal",
-        "node-10  45 %  12.0 of 64 GiB                         12.0 MB/s  0.0 MB/s",
-    ]
-    assert [row.text.split()[-1] for row in render_nodes(samples, most=16)] == ["cpu", "%", "%"]
-    assert render_nodes([], most=80) == ()

@@ -85,21 +85,9 @@ def test_another_process_gets_no_second_advice_for_the_same_line() -> None:
     assert advisor.take(line(f"[rank1]: {error}")) is None
 
 
-def test_advice_names_what_the_line_names() -> None:
-    advice = Advisor().take(line("ModuleNotFoundError: No module named 'gluoncv'"))
-    assert advice.startswith("Python does not find gluoncv: ")
-    advice = Advisor().take(line("FileNotFoundError: [Errno 2] No such file or directory: 'a {path} b'"))
-    assert advice.startswith("a {path} b ")
-
-
 def test_a_missing_module_has_one_advice() -> None:
     """The end of the job names as the cause what was shown, not what the head says of a project it does not know."""
     text = "ModuleNotFoundError: No module named 'gluoncv'"
     advisor = Advisor(lambda name: f"add {name}")
     assert advisor.take(line(text)) == "add gluoncv"
     assert advisor.instead == {Advisor().take(line(text)): "add gluoncv"}
-
-
-@pytest.mark.parametrize("needle", ["FileNotFoundError:", "can't open file", "LocalFileSystem"])
-def test_a_file_that_gitignore_leaves_out_can_be_sent(needle: str) -> None:
-    assert '`[bootstrap] exclude = ["!NAME"]` sends what .gitignore leaves out' in find_entry(needle).advice

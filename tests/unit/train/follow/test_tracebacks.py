@@ -51,14 +51,6 @@ def test_addresses_and_ranks_make_no_difference() -> None:
     assert len(show(*ranked(0), *ranked(1))) == len(WHOLE)
 
 
-def test_an_error_that_begins_with_a_traceback_is_named_by_its_words() -> None:
-    tracebacks = Tracebacks()
-    words = (BEGIN, *FRAMES, f"mxnet.base.MXNetError: {BEGIN}", '  File "io.cc", line 86', "MXNetError: no such file")
-    show(*of(0, *words), *of(1, *words), tracebacks=tracebacks)
-    (message,) = tracebacks.render()
-    assert message == "the same traceback on 2 processes (worker 0 node-0, worker 1 node-1): MXNetError: no such file"
-
-
 def test_a_traceback_without_an_end_is_shown() -> None:
     ended = Event(kind="process", at=102.0, process=worker(0, exit_code=1))
     assert show(*of(0, BEGIN, FRAMES[0]), ended) == [(0, BEGIN), (0, FRAMES[0])]

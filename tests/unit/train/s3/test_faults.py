@@ -47,10 +47,13 @@ def copy(server: S3Server, folder: Path, verb: str, faults: Faults) -> None:
 def prepare(server: S3Server, folder: Path, verb: str, size: str) -> bytes:
     content = random.Random(1).randbytes(SIZES[size])
     server.put(BUCKET, {})
-    if verb == "put":
+    if verb != "get":
         (folder / "x").write_bytes(content)
-    else:
+    if verb == "get":
         server.client.put_object(Bucket=BUCKET, Key="x", Body=content)
+    if verb == "get what was put":  # its digests are of its parts
+        s3.put([str(folder / "x")], f"s3://{BUCKET}/x", region=REGION, report=silent)
+        (folder / "x").unlink()
     return content
 
 
@@ -66,7 +69,7 @@ def test_a_busy_s3_is_asked_again(server: S3Server, tmp_path: Path, verb: str, s
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("verb", ["put", "get"])
+@pytest.mark.parametrize("verb", ["put", "get", "get what was put"])
 def test_damage_is_an_error(server: S3Server, tmp_path: Path, verb: str, size: str) -> None:
     content = prepare(server, tmp_path, verb, size)
     with pytest.raises(ClusterError):
