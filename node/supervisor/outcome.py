@@ -16,9 +16,7 @@ SILENCE_EVERY_S = 1.0
 UNSTARTED_S = 1.0  # for a process to report an error, after launch.py's command for it has failed
 GATHER_S = 0.3  # for others that fail at the same time as the first, and for the end of a program that led to a node
 REAP_GRACE_S = 10.0  # for servers and scheduler, after all workers are done
-ENDED_GRACE_S = (
-    2.0  # for the cause, after what only follows from it; its agent reports it before any launcher hears of it
-)
+ENDED_GRACE_S = 2.0  # for the cause, after what follows from it; its agent reports it before a launcher hears of it
 EARLY_GRACE_S = 5.0  # for workers to report, after launch.py, the scheduler or a server has succeeded
 PROBE_S = 4.5  # more than the agents take
 STOPPED, OVERTIME = 130, 124
