@@ -1,5 +1,6 @@
 """Reads the user's own program: what runs it, the modules that it imports, and its option for kv_store."""
 
+import io
 import os
 import re
 import shlex
@@ -7,8 +8,10 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from importlib.machinery import PathFinder
 from modulefinder import ModuleFinder
 from pathlib import Path
+from typing import Any
 
 from foundation.errors import UsageError
 from foundation.files import read_bounded
@@ -25,6 +28,7 @@ _JOINS = re.compile(
 )
 
 DATA_URL = "CLUSTER_DATA_URL"
+_SOURCE, _FOLDER = 1, 5  # the kinds of modules that ModuleFinder knows
 _SHELLS = {".sh": "sh", ".bash": "bash"}
 
 
@@ -118,12 +122,27 @@ def read_program(script: str, *, command: Sequence[str], project_dir: Path, subf
     return "\n".join(_read_modules(path, folder=path.parent))
 
 
+class _Finder(ModuleFinder):
+    """As Python's own, which raises AttributeError at a package without __init__.py (a namespace package)."""
+
+    def find_module(self, name: str, path: Any, parent: Any = None) -> Any:
+        spec = PathFinder.find_spec(name, path if path is not None else self.path)
+        if spec is not None and spec.loader is None:
+            return None, next(iter(spec.submodule_search_locations or ())), ("", "", _FOLDER)
+        try:
+            return super().find_module(name, path, parent)
+        except ImportError:
+            if name == "__init__":
+                return io.StringIO(), "", ("", "", _SOURCE)
+            raise
+
+
 def find_modules(path: Path, *, folder: Path) -> ModuleFinder:
     """A program's modules, and the names that are none of them. folder: the program's, where Python looks for them.
 
     Nothing is found if the program is for another version of Python.
     """
-    finder = ModuleFinder([str(folder)])
+    finder = _Finder([str(folder)])
     with warnings.catch_warnings(), suppress(SyntaxError, ValueError, OSError):
         warnings.simplefilter("ignore")
         finder.run_script(str(path))

@@ -34,20 +34,23 @@ def test_the_text_of_a_program(tmp_path: Path, script: str, command: tuple[str, 
 
 def test_a_programs_text_includes_its_own_modules(tmp_path: Path) -> None:
     files = {
-        "own.py": "import os, common.fit as fit\nfrom helpers import (\n    a)\nfrom package import below\nimport own",
+        "own.py": "import common.fit as fit\nfrom helpers import (\n    a)\nfrom package import below\nimport own, space.inside",
         "common/__init__.py": "",
         "common/fit.py": "FIT\nfrom . import data\nfrom .. import helpers\nfrom .missing import x",
         "common/data.py": "DATA",
         "helpers.py": "HELPERS",
         "package/__init__.py": "PACKAGE",
         "package/below.py": "BELOW",
+        "space/inside.py": "INSIDE\nfrom space.deep import more",  # a namespace package
+        "space/deep/more.py": "MORE",
         "other.py": "OTHER",
     }
     for name, text in files.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
         (tmp_path / name).write_text(text)
     found = read_program("own.py", command=(), project_dir=tmp_path)
-    assert [word for word in ("FIT", "DATA", "HELPERS", "PACKAGE", "BELOW") if word not in found] == []
+    words = ("FIT", "DATA", "HELPERS", "PACKAGE", "BELOW", "INSIDE", "MORE")
+    assert [word for word in words if word not in found] == []
     assert "OTHER" not in found
     assert found.count("HELPERS") == 1
 
