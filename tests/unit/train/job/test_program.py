@@ -34,7 +34,8 @@ def test_the_text_of_a_program(tmp_path: Path, script: str, command: tuple[str, 
 
 def test_a_programs_text_includes_its_own_modules(tmp_path: Path) -> None:
     files = {
-        "own.py": "import common.fit as fit\nfrom helpers import (\n    a)\nfrom package import below\nimport own, space.inside",
+        "own.py": "import os, common.fit as fit\nfrom helpers import (\n    a)\nfrom package import below\n"
+        "import own, space.inside",
         "common/__init__.py": "",
         "common/fit.py": "FIT\nfrom . import data\nfrom .. import helpers\nfrom .missing import x",
         "common/data.py": "DATA",
