@@ -24,6 +24,9 @@ install-dev: .venv/.installed-dev
 	$(PYTHON) -m venv .venv
 	@touch $@
 
+# As pip: the authorities of the system, with that of a company's proxy.
+export UV_SYSTEM_CERTS ?= 1
+
 # uv takes two seconds for what takes pip a minute and a half. pip, with its own settings, installs where uv cannot.
 define INSTALL
 $(BIN)/uv pip install --quiet --python $(1)/bin/python $(2) || { \

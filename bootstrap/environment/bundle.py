@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import re
 import tarfile
 import tempfile
@@ -21,7 +22,7 @@ from bootstrap.environment.file_cache import (
 from bootstrap.environment.framework import Torch, is_torch
 from bootstrap.environment.lock import NoSourceError, NoWheelError, lock_wheels
 from bootstrap.environment.target import MANAGED_PYTHONS, WheelTarget, is_wheel_file
-from bootstrap.environment.uv import UvError, run_uv
+from bootstrap.environment.uv import UvError, find_settings, run_uv
 from bootstrap.runtime.code import modules_digest
 from foundation.errors import ClusterError
 from foundation.progress import Event, Report, silent
@@ -245,7 +246,8 @@ def _install(key: str, directory: Path) -> Path:
     words = ["python", "install", "--no-progress", "--no-bin", "--install-dir", str(directory), key]
     message = ""
     try:
-        run_uv(words, folder=Path("/"))  # where it finds the user's uv.toml, but not one of a project
+        environment, _ = find_settings(os.environ)
+        run_uv(words, folder=Path("/"), environment=environment)  # where it finds the user's uv.toml, but not one of a project
     except UvError as error:
         message = str(error)
     found = [path for path in directory.glob("cpython-*") if path.is_dir() and not path.is_symlink()]

@@ -63,7 +63,8 @@ def run_for_nodes(words: Sequence[str], *, folder: Path, links: Sequence[Path] =
 def find_settings(environ: Mapping[str, str]) -> tuple[dict[str, str], bool]:
     """The environment for uv, with pip's settings where uv has none of its own; and whether pip uses no index.
 
-    pip takes the best version of all indexes, uv by default that of the first index that has the package.
+    pip takes the best version of all indexes, uv by default that of the first index that has the package. pip trusts
+    the authorities of this system, uv by default only its own: not that of a company's proxy.
     """
     pip = _read_pip_settings(environ)
     found = {uv: " ".join(pip[name].split()) for name, uv in PIP_SETTINGS.items() if pip.get(name)}
@@ -72,7 +73,10 @@ def find_settings(environ: Mapping[str, str]) -> tuple[dict[str, str], bool]:
     if "UV_INDEX_URL" in environ:  # the older name of the default index
         found.pop("UV_DEFAULT_INDEX", None)
     no_index = pip.get("no-index", "").lower() in ("1", "true", "yes", "on")
-    return {"UV_INDEX_STRATEGY": "unsafe-best-match", **found, **environ}, no_index
+    own = {"UV_INDEX_STRATEGY": "unsafe-best-match"}
+    if ssl.create_default_context().cert_store_stats()["x509_ca"]:
+        own["UV_SYSTEM_CERTS"] = "1"
+    return {**own, **found, **environ}, no_index
 
 
 def _read_pip_settings(environ: Mapping[str, str]) -> dict[str, str]:

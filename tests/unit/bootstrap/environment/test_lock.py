@@ -8,6 +8,7 @@ import tarfile
 from http.server import BaseHTTPRequestHandler
 from importlib.metadata import version
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from msgspec.structs import replace
@@ -112,6 +113,16 @@ def test_pips_settings_are_uvs(tmp_path: Path) -> None:
     assert (found["UV_FIND_LINKS"], found["UV_INSECURE_HOST"], no_index) == ("/x,/y", "b", False)
     found, no_index = find_settings({**environ, "PIP_NO_INDEX": "1", "UV_DEFAULT_INDEX": "https://d"})
     assert (found["UV_DEFAULT_INDEX"], no_index) == ("https://d", True)
+
+
+@pytest.mark.parametrize(("authorities", "wanted"), [(2, "1"), (0, None)])
+def test_uv_trusts_the_authorities_of_the_system(
+    monkeypatch: pytest.MonkeyPatch, authorities: int, wanted: str | None
+) -> None:
+    context = SimpleNamespace(cert_store_stats=lambda: {"x509_ca": authorities})
+    monkeypatch.setattr("ssl.create_default_context", lambda: context)
+    assert find_settings({})[0].get("UV_SYSTEM_CERTS") == wanted
+    assert find_settings({"UV_SYSTEM_CERTS": "0"})[0]["UV_SYSTEM_CERTS"] == "0"
 
 
 def test_an_index_with_a_password(tmp_path: Path, index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
