@@ -246,8 +246,8 @@ def _install(key: str, directory: Path) -> Path:
     words = ["python", "install", "--no-progress", "--no-bin", "--install-dir", str(directory), key]
     message = ""
     try:
-        environment, _ = find_settings(os.environ)
-        run_uv(words, folder=Path("/"), environment=environment)  # where it finds the user's uv.toml, but not one of a project
+        # In the root folder, uv finds the user's uv.toml, but not one of a project.
+        run_uv(words, folder=Path("/"), environment=find_settings(os.environ)[0])
     except UvError as error:
         message = str(error)
     found = [path for path in directory.glob("cpython-*") if path.is_dir() and not path.is_symlink()]
