@@ -171,9 +171,9 @@ def is_of_framework(requirement: str, framework: Framework) -> bool:
 def explain_ignored(line: str, config: BootstrapConfig) -> str | None:
     """The message for a requirement for the framework, whose version [bootstrap] chooses instead. Pure.
 
-    None for other packages, and if both name the same version.
+    None for other packages, if any version fits, and if both name the same version.
     """
-    if not is_of_framework(line, config.framework):
+    if not is_of_framework(line, config.framework) or line.strip() == find_name(line):
         return None
     if config.packages == "here":
         line = line.partition("+")[0]  # "+cpu": this machine has no GPU

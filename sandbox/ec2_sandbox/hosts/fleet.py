@@ -4,8 +4,9 @@ import base64
 import datetime as dt
 import logging
 import shutil
+import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from ipaddress import IPv4Interface
@@ -33,6 +34,7 @@ MAX_THREADS = 16
 # Each host has its own range of the machine's user ids, with room for containers (subuid(5)). The ranges are in the
 # part that systemd leaves to containers (systemd.io/UIDS-GIDS).
 FIRST_UID, UIDS, HOSTS_WITH_IDS = 1 << 29, 1 << 18, 4096
+GONE = ".gone"  # the end of the name of a terminated host's folder
 CONSOLE_BYTES = 64 * 1024  # GetConsoleOutput returns the last 64 KB
 
 log = logging.getLogger("ec2_sandbox.fleet")
@@ -162,6 +164,7 @@ class Fleet(PhantomFleet):
         self._pool = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="fleet")
         self._hosts: dict[str, Host] = {}
         self._copies = Copies(paths, self._pool, wake)
+        self._sweeper: threading.Thread | None = None
         self._launched = 0
         # As on EC2, the output of terminated instances is kept, because it shows why a boot failed.
         self._last_consoles: dict[str, str] = {}
@@ -246,8 +249,9 @@ class Fleet(PhantomFleet):
         )  # fmt: skip
 
     def reconcile(self, regions: Regions) -> None:
-        """As without hosts, and removes the disks of deleted volumes and snapshots."""
+        """As without hosts, and removes the disks of deleted volumes and snapshots, and terminated hosts' files."""
         super().reconcile(regions)
+        self._sweep()
         with ec2.lock:
             self._copies.remove_deleted(regions)
 
@@ -356,16 +360,19 @@ class Fleet(PhantomFleet):
             folder = self._paths.hosts_dir / instance.id
             if folder.exists():
                 self._last_consoles[instance.id] = self.read_console(instance.id)
-                try:
-                    shutil.rmtree(folder)
-                except OSError as error:  # such as of a mount that is busy; the next step tries again
-                    log.error("%s: could not remove its files: %s", instance.id, error)  # noqa: TRY400 -- its message is enough
-                    return
+                folder.rename(folder.with_name(instance.id + GONE))
             instance.finish_termination()
             log.info("%s: terminated", instance.id)
         elif instance.state == "stopping":
             instance.finish_stop()
             log.info("%s: stopped", instance.id)
+
+    def _sweep(self) -> None:
+        """Removes the files of terminated hosts. Without root, those of a PyTorch take a minute on a busy disk."""
+        gone = list(self._paths.hosts_dir.glob(f"*{GONE}"))
+        if gone and (self._sweeper is None or not self._sweeper.is_alive()):
+            self._sweeper = threading.Thread(target=_remove, args=(gone,), name="sweeper", daemon=True)
+            self._sweeper.start()
 
     def enforce(self, regions: Regions) -> None:
         """Applies the security groups to the hosts' links. Call it under EC2's lock."""
@@ -404,6 +411,8 @@ class Fleet(PhantomFleet):
             for volume_id in tuple(host.disks):
                 detach_disk(host, volume_id)
         self._copies.clear()
+        if self._sweeper is not None:
+            self._sweeper.join()
         for path in self._paths.hosts_dir.iterdir():
             shutil.rmtree(path)
         self._hosts.clear()
@@ -420,6 +429,14 @@ class Fleet(PhantomFleet):
             host.kill()
         for task in [host.end_task or self._pool.submit(host.end) for host in self._hosts.values()]:
             task.result()
+
+
+def _remove(folders: Iterable[Path]) -> None:
+    for folder in folders:
+        try:
+            shutil.rmtree(folder)
+        except OSError as error:  # such as of a mount that is busy; the next step tries again
+            log.error("could not remove %s: %s", folder, error)  # noqa: TRY400 -- its message is enough
 
 
 def _try_disk(volume_id: str, step: Callable[[], bool]) -> bool:

@@ -190,6 +190,7 @@ def test_warnings_about_gpus() -> None:
 @pytest.mark.parametrize(
     ("requirement", "config", "remedy"),
     [
+        ("torch", PYTORCH, None),
         ("torch>=2", PYTORCH, "chooses the version"),
         ("torch==2.1.0", BootstrapConfig(framework="pytorch", torch="torch==2.1.0+cu118"), None),
         ("torch==2.1.0", PYTORCH, 'to install it: torch = "torch==2.1.0"'),
