@@ -41,7 +41,7 @@ settings.load_profile("tests")
 # All tests of a file run in one process, so the files that take longest start first.
 LONGEST = (
     "replaced_nodes", "volume_crashes", "random_kills", "any_order", "leases", "jobs_in_containers", "torch_jobs",
-    "end_to_end", "supervise", "jobs", "volumes", "train", "attempts", "scheduled_jobs", "crashes", "installation",
+    "end_to_end", "supervise", "jobs", "volumes", "attempts", "scheduled_jobs", "crashes", "installation",
     "scripts_on_nodes", "under_sudo", "node_faults", "down", "costs_and_events", "existing_hosts", "interruptions",
     "networks", "baked_images",
 )  # fmt: skip

@@ -1,14 +1,17 @@
-"""Jobs by the real command: they outlive their clients, are followed without a gap, and are stopped."""
+"""Jobs by the real command: what they get, how they are followed and stopped, how they end, and what they leave."""
 
 import json
 import re
 import shutil
 import signal
+import time
 
 import pytest
 
 from job_steps import ONE_WORKER, STRANGER, Tell, check, gone, hosts_of, python, records, running
-from project import Project
+from mxnet_cluster.recordio import encode_record
+from odd_words import CHECK, VALUE, WORDS
+from project import Project, processes_of
 from waits import until
 
 pytestmark = pytest.mark.sandbox
@@ -21,6 +24,18 @@ print("Epoch[0] Train-accuracy=0.5")
 while not os.path.exists(os.path.expanduser("~/.cluster/jobs/" + os.environ["CLUSTER_JOB_ID"] + "/samples")):
     time.sleep(0.1)
 print(os.environ["CLUSTER_OUTPUT_URL"])
+"""
+# Two workers with different numbers of batches.
+UNEVEN = """
+import mxnet as mx
+kv = mx.kv.create("dist_sync")
+kv.init("a", mx.nd.zeros((5, 5)))
+out = mx.nd.zeros((5, 5))
+print("waits for nobody as rank", kv.rank, flush=True)
+for step in range(3 + 3 * kv.rank):
+    kv.push("a", mx.nd.ones((5, 5)))
+    kv.pull("a", out=out)
+    out.wait_to_read()
 """
 WAIT = "import time; print('here', flush=True); time.sleep(600)"
 
@@ -98,3 +113,67 @@ def test_a_worker_is_killed_below_one_agent_on_each_node(nodes: Project, record_
         job.kill(job.process_on("node-1", program="sleep"))
         output = r"failed: worker on node-1 \(process \d+\) was killed by signal 9"
         check("worker killed", job, (137, output), record_property)
+
+
+def test_a_worker_with_fewer_batches_is_named(nodes: Project, record_property: Tell) -> None:
+    """It has ended its script, and waits for the other at the end of the program; stall_timeout ends the job."""
+    stall_s = 6
+    (nodes.directory / "stall.toml").write_text(f'stall_timeout = "{stall_s}s"\n')
+    with running(nodes, "--job", "stall.toml", "-s", "1", command=python(UNEVEN), waiting=2) as job:
+        job.struck_at = time.monotonic()
+        ended = r"worker 0 on node-\d is at the end of the program \(KVStore.__del__\)"
+        waits = r"worker 1 on node-\d waits at <string>:10 \(NDArray.wait_to_read\)"
+        words = rf"no worker made progress for 6 s \(stall_timeout\): {ended}; {waits}; the kv-store waits for what "
+        words += r"worker 0 on node-\d pushes"
+        # Two looks, a try of all ports, and a busy machine.
+        check("different numbers of batches", job, (124, words), record_property, silence_s=2 * stall_s + 20)
+
+
+PROGRAM = f"""
+{CHECK}
+import subprocess
+import bootstrap, data, foundation, records, train
+from mxnet_cluster.records import iterate_records
+print(train.own, data.own, records.own, *iterate_records("common/a.rec"), flush=True)
+subprocess.Popen(["setsid", "sleep", "600"])
+"""
+
+
+def test_a_program_gets_its_words_and_its_own_modules_and_leaves_nothing(two_nodes: Project) -> None:
+    """The arguments, the path of the script, and the job's variables, as they are. Modules may have our names."""
+    folder = two_nodes.directory / "common" / "it's %41"
+    folder.mkdir(parents=True)
+    for name in ("train", "data", "records", "bootstrap", "foundation"):
+        (folder / f"{name}.py").write_text(f"own = 'my {name}'\n")
+    (folder.parent / "a.rec").write_bytes(encode_record(b"payload"))
+    (folder / "-x ä.py").write_text(PROGRAM)
+    done = two_nodes.run("train", "--env", f"ODD={VALUE}", "--", "python", "common/it's %41/-x ä.py", *WORDS)
+    assert done.stdout.count("] words arrived\n") == 5, done.stdout  # of 2 workers, 2 servers and the scheduler
+    assert done.stdout.count("my train my data my records b'payload'") == 5
+    (job,) = re.findall(r"^job (\S+): done", done.stderr, re.MULTILINE)
+    assert not processes_of(job)
+
+
+# Each step needs both workers' values. Without _cluster_compat.py it hangs for ever: a failing worker waits for the
+# others in a destructor.
+STEPS = """
+import mxnet as mx
+
+kv = mx.kv.create("dist_sync")
+value = mx.nd.ones((300000,))
+kv.init(0, value)
+for step in range(30):
+    kv.push(0, value)
+    kv.pull(0, out=value)
+    value.wait_to_read()
+    if step == 5 and kv.rank == 1:
+        raise ValueError("on purpose")
+print("end of", kv.rank, flush=True)
+"""
+
+
+def test_a_worker_that_fails_ends_the_job(two_nodes: Project) -> None:
+    done = two_nodes.run("train", "-s", "1", "--", "python", "-c", STEPS, code=1, timeout_s=60)
+    assert "ValueError: on purpose" in done.stdout
+    assert "end of 0" not in done.stdout
+    assert "ended with exit code 1" in done.stderr

@@ -12,7 +12,6 @@ from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.connections import Connections
 from bootstrap.ssh.host import Host, render_scp_command, render_ssh_command
 from cluster.app import App
-from cluster.commands import notebook
 from cluster.nodes.hosts import HostSource, leave_out_silent, parse_own_address
 from cluster.nodes.other_hosts import memory_of
 from cluster.session import describe
@@ -90,17 +89,6 @@ def test_hosts_of_an_earlier_allocation_are_refused(
         memory_of(hosts_app).keep_nodes(["gpu1", "gpu2"])
     with pytest.raises(UsageError, match=r"not those of job 12\.head"):
         source.open_for_set_up(source.describe, wait_s=0).__enter__()
-
-
-def test_a_notebook_on_one_host_keeps_the_others(
-    hosts_app: App, project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    list_hosts(project)
-    memory_of(hosts_app).keep_nodes(["gpu2", "me@gpu1"])
-    monkeypatch.setattr(notebook, "submit", lambda *_words, **_options: 0)
-    notebook.start(hosts_app, describe(hosts_app), "gpu1")
-    assert hosts_app.config.train.hosts == ("gpu1",)
-    assert describe(hosts_app).job_hosts == ("gpu2", "me@gpu1")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -100,3 +101,24 @@ def test_a_stream_that_takes_no_output(words: str, code: int, message: str, tmp_
     command = f"exec {CLUSTER} {words}"
     done = subprocess.run(["sh", "-c", command], cwd=tmp_path, check=False, capture_output=True)
     assert (done.returncode, done.stderr.decode()) == (code, message)
+
+
+INTERRUPTED_WHILE_IT_IMPORTS = """
+import sys
+import mxnet_cluster
+
+class Interrupting:
+    def find_spec(self, name, *_):
+        if name == "cluster.main":
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Interrupting())
+mxnet_cluster.main()
+"""
+
+
+def test_an_interrupt_during_the_imports_is_one_line() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED_WHILE_IT_IMPORTS], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "error: interrupted\n")

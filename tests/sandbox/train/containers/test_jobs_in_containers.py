@@ -1,6 +1,6 @@
 """Jobs in containers on real hosts, with rootless podman and images from a registry with TLS and a password.
 
-test_images.py has an image's way from node to node, test_random_kills.py kills each program of such jobs.
+test_random_kills.py kills each program of such jobs.
 """
 
 import base64
@@ -189,3 +189,26 @@ def all_files_with(root: Path, secrets: Sequence[str]) -> list[str]:
                 except FileNotFoundError:
                     continue
     return found
+
+
+TRAIN = ("train", "-v", "--launcher", "env", "--", "python3", "-c", "print('runs')")
+
+
+@pytest.mark.slow
+def test_three_nodes_take_one_image_from_the_registry(tmp_path: Path) -> None:
+    image = mxnet_image()
+    (tmp_path / "images").mkdir()
+    with container_nodes(tmp_path / "images", nodes=3, framework="none") as nodes:
+        with nodes.configured(nodes.push(image, "chain:latest")):
+            done = nodes.project.run(*TRAIN, timeout_s=600)
+            again = nodes.project.run(*TRAIN)
+        assert done.stdout.count("] runs\n") == again.stdout.count("] runs\n") == 3
+        assert done.stderr.count("has the image from another node") == 2, done.stderr
+        assert "another node" not in again.stderr
+        pulled = nodes.registry.pulls("chain")
+        assert [pulled.count(f"/v2/chain/blobs/sha256:{layer.sha256}") for layer in image.layers] == [1, 1]
+        listed = nodes.project.run("exec", "--", "podman", "images", "--no-trunc", "--format", "{{.ID}}").stdout
+        assert [line.partition(" sha256:")[2] for line in listed.splitlines()] == [image.id] * 3
+        for host in nodes.hosts.values():
+            assert not list((host.root / "home/ubuntu/.cluster/images").glob("*"))
+            assert not list((host.root / "home/ubuntu/.cluster/files").glob("*/image-*"))

@@ -10,7 +10,7 @@ from click.shell_completion import BashComplete
 from click.testing import CliRunner
 
 from cluster.commands import COMMANDS
-from cluster.completion import PROGRAM, VARIABLE, describe_shape, load_command, make_shape
+from cluster.completion import VARIABLE, describe_shape, load_command, make_shape
 from cluster.main import cli
 
 FILE = """
@@ -59,11 +59,6 @@ def complete(*words: str) -> list[str]:
 @pytest.mark.usefixtures("folder")
 def test_words(words: tuple[str, ...], found: list[str]) -> None:
     assert complete(*words) == found
-
-
-def test_a_change_of_any_commands_module_is_noticed() -> None:
-    modules = (place.partition(":")[0].split(".") for place, _ in COMMANDS.values())
-    assert {PROGRAM[0].parent.joinpath(*names).parent for names in modules} <= set(PROGRAM)
 
 
 @pytest.mark.parametrize(

@@ -1,37 +1,15 @@
 """`cluster results`: a job's files on this machine."""
 
-from contextlib import ExitStack, nullcontext
-from pathlib import Path
-from types import SimpleNamespace
+from contextlib import ExitStack
 
 import pytest
 
-from bootstrap.transfer.sync import find_below
 from cluster.app import App
 from cluster.nodes import results
 from cluster.nodes.ec2 import nodes_of
-from cluster.nodes.results import JobResults, copy_job, find_copies
+from cluster.nodes.results import JobResults, find_copies
 from foundation.errors import ClusterError
 from job_records import make_record, make_state
-
-
-def test_results_that_arrive_are_sent_with_no_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither with one that starts meanwhile nor after an interrupt."""
-    monkeypatch.chdir(tmp_path)
-    found = JobResults(s3_url="s3://bucket/job/", s3_names=("model.params",))
-    sources = SimpleNamespace(find_job=lambda _: make_record(1), nodes=None)
-
-    def copy(_app: App, _record: object, _found: object, folder: Path) -> None:
-        folder.mkdir(parents=True)
-        (folder / "model.params").write_text("a gigabyte")
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(results, "open_jobs", lambda _: nullcontext(sources))
-    monkeypatch.setattr(results, "open_results", lambda *_: nullcontext(found))
-    monkeypatch.setattr(results, "copy_results", copy)
-    with pytest.raises(KeyboardInterrupt):
-        copy_job(App(config_path=tmp_path / "cluster.toml"), None)
-    assert find_below(["."], named=[], project_dir=tmp_path, exclude=()).files == {}
 
 
 def test_what_nodes_have_does_not_come_from_s3_too() -> None:

@@ -1,11 +1,10 @@
 """What a report knows of a job, from the lines of its log."""
 
-from collections.abc import Iterator, Sequence
-from statistics import fmean
+from collections.abc import Iterator
 
 import pytest
 
-from cluster.report.curves import Curve, Point, combine
+from cluster.report.curves import Curve, Point
 from cluster.report.history import ERROR_LINES, History
 from node.job.scalars import SPEED
 from report_logs import START, begin, entry, read, speed
@@ -35,15 +34,6 @@ def test_the_time_that_reports_are_about(times: list[float], filled: range) -> N
     found = curve.resample(0, 100)
     assert [number for number, value in enumerate(found) if value is not None] == list(filled)
     assert {value for value in found if value is not None} == set(times)
-
-
-@pytest.mark.parametrize(
-    ("several", "times"), [(((10, 50), (10, 60), (50, 60)), [10, 50, 60]), (((0, 2), (6, 8)), [4])]
-)
-def test_a_mean_has_points_where_its_curves_have(several: Sequence[Sequence[float]], times: list[float]) -> None:
-    """If they were never reported together, it is that of the time between."""
-    curves = [Curve(Point(at, at, at, at) for at in one) for one in several]
-    assert [round(point.at) for point in combine(curves, 0, 120, fmean)] == times
 
 
 def test_the_first_error_has_its_own_process_last_lines() -> None:

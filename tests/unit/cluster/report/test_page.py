@@ -3,19 +3,15 @@
 import os
 import re
 from collections.abc import Iterator
-from contextlib import nullcontext
 from html.parser import HTMLParser
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from cluster.app import App
-from cluster.report import JobData, load_jobs, render_report, report_document, write_report
+from cluster.report import JobData, render_report, report_document, write_report
 from cluster.report.analysis import find_metrics, find_slowest
-from foundation.errors import NotFoundError
 from job_records import make_record
 from node.job.scalars import SPEED
 from node.protocol import Attempt, JobHost, Machine
@@ -237,12 +233,3 @@ def test_the_numbers_as_json() -> None:
 def test_a_job_without_any_line() -> None:
     page = check_inert(render_report([make_job(started_at=None, ended_at=None, state="queued")]))
     assert any("reported no numbers" in text for text in page.text["p"])
-
-
-@pytest.mark.parametrize("jobs", [0, 1])
-def test_a_comparison_needs_two_jobs(app: App, monkeypatch: pytest.MonkeyPatch, jobs: int) -> None:
-    sources = SimpleNamespace(find_records=lambda: tuple(map(make_record, range(jobs))))
-    monkeypatch.setattr("cluster.report.open_jobs", lambda _: nullcontext(sources))
-    monkeypatch.setattr("cluster.report.read_job", lambda *_: make_job())
-    with pytest.raises(NotFoundError, match="two jobs"):
-        load_jobs(app, newest=2)

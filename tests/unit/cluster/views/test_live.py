@@ -13,10 +13,9 @@ from typing import TextIO
 import pytest
 
 from cluster.app import App
-from cluster.views.live import DRAW_EVERY_S, JobDisplay, advise_on_module
+from cluster.views.live import DRAW_EVERY_S, JobDisplay
 from job_events import bar, line, result, speed, state, warnings
 from node.protocol import JobSpec, LogWanted
-from node.train_settings import TrainSettings
 from project import REPOSITORY
 from terminal import Terminal
 from train.follow.events import ALL, Event
@@ -257,14 +256,3 @@ def test_equal_tracebacks_are_shown_once(capsys: pytest.CaptureFixture[str], *, 
     captured = capsys.readouterr()
     assert captured.out.count("ValueError: x") == (5 if plain else 1)
     assert ("the same traceback on 5 processes" in captured.err) is not plain
-
-
-def test_hints_are_about_the_folder_in_which_the_job_runs(app: App) -> None:
-    """Wherever `cluster logs` is typed."""
-    app.config_path.write_text('name = "demo"\n')
-    folder = app.project_dir / "sub"
-    folder.mkdir()
-    (folder / "own.py").touch()
-    (folder / "helpers.py").touch()
-    spec = JobSpec(id="1", name="own", workers=1, servers=0, train=TrainSettings(cwd="sub", script="sub/own.py"))
-    assert "helpers is next to your program" in advise_on_module(app, spec, "helpers")

@@ -3,7 +3,6 @@
 import errno
 import hashlib
 import random
-import threading
 from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
@@ -124,18 +123,6 @@ def test_a_second_fetch_downloads_nothing(mirrors: Mirrors, tmp_path: Path) -> N
     assert read_files(tmp_path / "out") == expected
     assert mirrors.asked == [A]
     assert not (tmp_path / "out" / ".cluster-fetch").exists()
-
-
-def test_two_fetches_take_turns(mirrors: Mirrors, tmp_path: Path) -> None:
-    done: list[Written] = []
-    made = fetched(DATASET, tmp_path / "out", shards=2, cache=tmp_path / "cache", report=silent, advance=print)
-    with made as (work, _):
-        other = threading.Thread(target=lambda: done.append(run(DATASET, tmp_path, shards=4)))
-        other.start()
-        other.join(0.3)
-        assert read_files(work) == {"train/a": CONTENT, "b": CONTENT}
-    other.join()
-    assert [written.train_images for written in done] == [4]
 
 
 def test_a_failed_fetch_leaves_nothing(mirrors: Mirrors, tmp_path: Path) -> None:

@@ -6,8 +6,6 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from foundation.errors import ClusterError
 from foundation.progress import silent
@@ -16,7 +14,7 @@ from mxnet_cluster.sources import Shard, Sources
 from photos import Run
 from record_files import image_record, write_uneven
 from train.data.info import describe_shards
-from train.data.shards import Destination, open_destination, split_shards
+from train.data.shards import Destination, open_destination
 
 
 def joined(folder: Path) -> bytes:
@@ -66,21 +64,6 @@ def test_files_globs_and_their_order(run_here: Run, tmp_path: Path) -> None:
     (tmp_path / "data" / "notes.txt").write_text("not records")
     run_here("split", str(paths[2]), "data/*0.rec", "out", "--shards", "2")
     assert joined(tmp_path / "out") == paths[2].read_bytes() + paths[0].read_bytes()
-
-
-PIECES = st.lists(st.sampled_from([MAGIC, MAGIC[:3], b"", b"a", b"defg" * 5]), max_size=5).map(b"".join)
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=50)
-@given(st.lists(PIECES, min_size=1, max_size=20), st.integers(1, 400))
-def test_any_record_at_any_size(tmp_path: Path, payloads: list[bytes], most: int) -> None:
-    (tmp_path / "a.rec").write_bytes(b"".join(map(encode_record, payloads)))
-    sources = Sources()
-    found = sources.find([str(tmp_path / "a.rec")])
-    with opened(str(tmp_path / "out"), replace=True) as place:
-        written = split_shards(sources, found, place, shards=None, shard_bytes=most, watch=nothing)
-    assert joined(tmp_path / "out") == (tmp_path / "a.rec").read_bytes()
-    assert all(shard.size_bytes <= most or shard.records == 1 for shard in written)
 
 
 @pytest.mark.parametrize(

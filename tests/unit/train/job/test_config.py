@@ -1,5 +1,6 @@
 """The command line overrides a job file, which overrides cluster.toml."""
 
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,8 @@ from cluster.config import ClusterConfig, load_config, parse_config
 from cluster.submission.request import TrainRequest, as_command, find_hidden, read
 from foundation.durations import parse_duration
 from foundation.errors import ClusterError, ConfigError, UsageError
-from foundation.settings import describe_settings
-from train.job.config import JobFile, TrainConfig
+from foundation.settings import check, describe_settings
+from train.job.config import JobFile, QueueConfig, TrainConfig
 
 NAMED = 'name = "demo"\n'
 Given = Callable[..., tuple[ClusterConfig, tuple[str, ...]]]
@@ -231,3 +232,41 @@ def test_paths_on_volumes(data: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError) as raised:
         parse_config({**good, "data": data}, source="cluster.toml")
     assert message in raised.value.message
+
+
+# --- [queue]: a request to a batch scheduler
+
+
+@pytest.mark.parametrize(
+    ("walltime", "max_duration_s", "walltime_s"),
+    [("auto", None, None), ("auto", 45, 60), ("auto", 3601, 3660), (90, 60, 90), ("2h", 7200, 7200)],
+)
+def test_the_walltime(walltime: str | int, max_duration_s: int | None, walltime_s: int | None) -> None:
+    queue = check(QueueConfig, {"walltime": walltime}, source="cluster.toml")
+    assert queue.find_walltime_s(max_duration_s) == walltime_s
+    assert queue.find_conflict(max_duration_s) is None
+
+
+def test_a_job_that_may_run_longer_than_its_walltime_is_refused() -> None:
+    text = 'name = "x"\n[train]\nmax_duration = "2h"\n[queue]\nwalltime = "90m"\n'
+    with pytest.raises(ConfigError) as raised:
+        parse_config(tomllib.loads(text), source="cluster.toml")
+    assert raised.value.message == (
+        "cluster.toml: [train] max_duration is 2h, but [queue] walltime is 90m: the scheduler would end the job first"
+    )
+    parse_config(tomllib.loads(text), source="cluster.toml", overrides={"train.max_duration": "90m"})
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("name", "x\n#SBATCH --uid=0"),
+        ("account", "$(id)"),
+        ("walltime", "none"),
+        ("options", ["--a\nrm -rf /"]),
+        ("partition", "gpu"),
+    ],
+)
+def test_wrong_values_are_refused(key: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=key):
+        check(QueueConfig, {key: value}, source="cluster.toml")

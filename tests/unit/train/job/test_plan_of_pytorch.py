@@ -42,14 +42,6 @@ def test_processes_per_node(config: TrainConfig, nodes: Any, workers: dict[str, 
     assert encode(decode(encode(order), Order)) == encode(order)  # the head accepts it
 
 
-def test_the_script_gets_no_option_of_mxnets_and_sees_all_gpus() -> None:
-    job = plan_torch(TrainConfig(args=("--epochs", "1"), kv_store="dist_sync"), gpus(2, 2))
-    assert job.order.spec.command[-2:] == ("--epochs", "1")
-    assert (job.order.train.kv_store, job.order.gpus_per_worker, job.gpus) == ("none", (), None)
-    assert not {"CLUSTER_KV_STORE", "CUDA_VISIBLE_DEVICES"} & set(job.order.env)
-    assert render_settings(job)[0].startswith("job j: 4 processes on 2 nodes, launcher torchrun: ")
-
-
 @pytest.mark.parametrize(("chosen", "visible"), [((1, 3), "1,3"), ("none", ""), ("auto", None)])
 @pytest.mark.parametrize("launcher", ["auto", "mpi"])
 def test_chosen_gpus_are_the_only_visible_ones(launcher: str, chosen: Any, visible: str | None) -> None:

@@ -3,15 +3,10 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from folders import write_files
 from foundation.errors import ClusterError, UsageError
-from node.staging.integrity import MAX_PARTS
-from node.staging.s3_store import find_part_bytes
 from train.s3.sources import find_files
-from train.s3.transfer import PART_BYTES
 from train.s3.transfer_plan import FoundObject, plan_get, plan_put
 from train.s3.url import S3Url, parse_url
 
@@ -155,10 +150,3 @@ def test_objects_that_cannot_be_files(tmp_path: Path) -> None:
     assert [text.partition(": ")[0] for text in refused] == [
         "s3://b/in/../x", "s3://b/in//x", "s3://b/in/",
     ]  # fmt: skip
-
-
-@given(st.integers(0, 5 * 2**40))
-def test_parts_are_few_enough_and_no_larger_than_needed(size_bytes: int) -> None:
-    step = find_part_bytes(size_bytes, least=PART_BYTES)
-    assert -(-size_bytes // step) <= MAX_PARTS
-    assert step == PART_BYTES or -(-size_bytes // (step - 2**20)) > MAX_PARTS

@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
-from training_scripts import SCRIPTS
+from project import REPOSITORY
+from real_torch import real_torch
+from training_scripts import SCRIPTS, find_port
 
 SHIPPED = sorted(path.name for path in SCRIPTS.glob("train_*.py") if "torch" not in path.name)
 FIELD = (
@@ -26,6 +28,12 @@ FIELD_OF_IMAGES = (
     "max-random-shear-ratio", "max-random-scale", "min-random-scale", "max-random-area", "min-random-area",
     "brightness", "contrast", "saturation", "pca-noise", "random-resized-crop",
 )  # fmt: skip
+FIELD_OF_TORCH = (
+    "network", "data-dir", "batch-size", "num-epochs", "mom", "wd", "seed", "lr", "lr-factor",
+    "lr-step-epochs", "warmup-epochs", "warmup-strategy", "disp-batches", "model-prefix", "save-period",
+    "keep-checkpoints", "resume", "load-epoch", "checkpoint-batches", "dist-backend", "dist-timeout",
+)  # fmt: skip
+OTHERS = ("DMLC_", "RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "CLUSTER_", "TORCHELASTIC", "GLOO_", "NCCL_")
 LAUNCHED = {
     "DMLC_ROLE": "worker",
     "DMLC_PS_ROOT_URI": "10.0.0.1",
@@ -35,12 +43,13 @@ LAUNCHED = {
 }
 
 
-def run_script(*words: str, script: str = "train_mnist.py", **environment: str) -> subprocess.CompletedProcess[str]:
-    env = {key: value for key, value in os.environ.items() if not key.startswith(("DMLC_", "CLUSTER_"))}
+def run_script(
+    *words: str, script: str = "train_mnist.py", python: str = sys.executable, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    env = {key: value for key, value in os.environ.items() if not key.startswith(OTHERS)}
     return subprocess.run(
-        [sys.executable, SCRIPTS / script, *words],
-        env=env | environment, check=False, capture_output=True, text=True,
-    )  # fmt: skip
+        [python, SCRIPTS / script, *words], env=env | environment, check=False, capture_output=True, text=True
+    )
 
 
 @pytest.mark.parametrize("path", sorted(SCRIPTS.rglob("*.py")), ids=lambda path: path.name)
@@ -230,3 +239,28 @@ ONE = {"CUDA_VISIBLE_DEVICES": "3"}
 )
 def test_a_rank_uses_its_own_gpu(script: ModuleType, environment: dict[str, str], found: int, gpu: int | None) -> None:
     assert script.find_gpu(environment, found) == gpu
+
+
+def run_torch(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return run_script(*words, script="train_mnist_torch.py", PYTHONPATH=str(REPOSITORY), **environment)
+
+
+def test_options_of_the_script_for_pytorch_need_no_torch() -> None:
+    done = run_torch("--help")
+    assert done.returncode == 0
+    assert [option for option in FIELD_OF_TORCH if f"--{option} " not in done.stdout.replace("\n", " \n")] == []
+    done = run_torch("--data-dir", "d", "--kv-store", "dist_sync")
+    assert done.returncode == 2
+    assert "unrecognized arguments" in done.stderr.splitlines()[-1]
+    done = run_torch()
+    assert done.stderr.endswith("no data: set [data] url in cluster.toml, or add --data-dir (MNIST's files)\n")
+
+
+def test_a_rank_that_does_not_join_is_an_error() -> None:
+    port = str(find_port())
+    where = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    done = run_torch("--data-dir", "d", "--dist-timeout", "1", python=real_torch(), **where)
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("train_mnist_torch.py: error: the process group did not form: Timed out after")
+    assert "1/2 clients joined" in last
