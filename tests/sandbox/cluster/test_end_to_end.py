@@ -3,7 +3,6 @@
 test_verify_nodes.py has `cluster verify`.
 """
 
-import dataclasses
 import json
 import os
 import re
@@ -58,13 +57,10 @@ def test_a_clusters_life(project: Project) -> None:
 
 
 def check_dry_run(project: Project) -> None:
-    """A dry run shows the plan and does nothing; an `up` whose nodes could not be set up does nothing either."""
+    """A dry run shows the plan and does nothing."""
     shown = project.run("up", "--dry-run").stdout
     for words in ("launch 2 nodes", "c5.xlarge", "ssh from", "encrypted", "cluster-demo"):
         assert words in shown
-    without_cache = dataclasses.replace(project, env={"XDG_CACHE_HOME": os.devnull})
-    failed = without_cache.run("up", code=1).stderr
-    assert "/dev/null/cluster: Not a directory" in failed
     assert json.loads(project.run("status", "--json").stdout)["nodes"] == []
     assert not running_instances(project)
 

@@ -130,6 +130,8 @@ def test_a_silent_host_is_left_out_if_the_job_can_run_without_it(
         (("gpu1", "same"), ("up",), '"same" and gpu1 are the same host (192.0.2.1)', "name a host in one way"),
         (("gpu1",), ("up", "--nodes", "2"), "--nodes is for instances", "edit [hosts] names"),
         (("gpu1",), ("resize", "3"), "nothing to launch", "edit [hosts] names in cluster.toml, then run cluster up"),
+        *((("gpu1",), (word,), "nothing to launch", "") for word in ("start", "list", "adopt", "allow", "ssh-config")),
+        (("gpu1",), ("stop", "--nodes"), "nothing to launch", ""),
     ],
 )
 def test_wrong_input_is_refused_before_anything_starts(

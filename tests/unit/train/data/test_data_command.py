@@ -4,17 +4,14 @@ import json
 import random
 import re
 import subprocess
-import time
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from cluster.views.data import TransferProgress
 from folders import read_files, write_files
-from project import CLUSTER, Project
+from project import Project
 from s3_server import S3Server
-from terminal import Terminal
 from train.s3.transfer_plan import Upload
 from train.s3.url import S3Url
 
@@ -90,27 +87,6 @@ def test_dry_run(project: Project, server: S3Server) -> None:
     done = project.run(*words, "--dry-run", code=1)
     assert done.stdout == "refuse  in/link: a link to nothing\n"
     assert "0 to copy, 1 that cannot be copied, 2 unchanged, 0 to delete (dry run)" in done.stderr
-
-
-def test_a_question_stays_on_the_screen(project: Project, server: S3Server) -> None:
-    server.put("bucket", {"old": b""})
-    write_files(project.directory, {"in/new": b"n"})
-    words, env = [CLUSTER, "data", "put", "--delete", "in", "s3://bucket/"], project.environment() | {"TERM": "xterm"}
-    with closing(Terminal()) as terminal:
-        theirs = terminal.theirs
-        process = subprocess.Popen(words, cwd=project.directory, env=env, stdin=theirs, stdout=theirs, stderr=theirs)
-        try:
-            terminal.wait_for(lambda: "[y: yes" in terminal.raw)
-            time.sleep(0.5)  # long enough for a bar to overwrite the question
-            asked = terminal.settle()
-            terminal.type("y\n")
-            assert process.wait(20) == 0, terminal.settle()
-        finally:
-            process.kill()
-            process.wait()
-        assert "Delete 1 file in s3://bucket/ that the source does not have?" in asked
-        assert "put 1 file" in terminal.settle()
-    assert server.read("bucket") == {"new": b"n"}
 
 
 def test_secrets_are_neither_shown_nor_stored(project: Project, server: S3Server) -> None:
