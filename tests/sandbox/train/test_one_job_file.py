@@ -7,7 +7,6 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -63,33 +62,18 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
         yield project
 
 
-@dataclass(frozen=True)
-class Ended:
-    """A job that has ended. words, output: the last two lines of rank 1. code: its exit code."""
-
-    record: dict[str, Any]
-    output: str
-    words: str
-    code: int
-
-    def same(self) -> dict[str, Any]:
-        """The fields of the record that are the same for every launcher."""
-        cwd = self.record["cwd"].replace(self.record["id"], "ID")
-        return {name: self.record[name] for name in SAME} | {"cwd": cwd}
-
-
-def run(project: Project, launcher: str, code: int) -> Ended:
-    """Runs the job file, in which rank 1 ends with an exit code."""
+def run(project: Project, launcher: str, code: int) -> tuple[dict[str, Any], list[str]]:
+    """Runs the job file, in which rank 1 ends with an exit code; returns its record, and that rank's last two lines."""
     (project.directory / "one.toml").write_text(JOB_FILE.replace("@CODE@", str(code)))
     project.run("train", "--launcher", launcher, "--job", "one.toml", code=code)
     record = json.loads(project.run("jobs", "--json").stdout)[0]
-    words, last = project.run("logs", record["id"], "--rank", "1").stdout.splitlines()[-2:]
-    return Ended(
-        record=record,
-        output=last.partition("] ")[2] or last,
-        words=words.partition("] ")[2] or words,
-        code=next(one["exit_code"] for one in record["processes"] if (one["role"], one["rank"]) == ("worker", 1)),
-    )
+    lines = project.run("logs", record["id"], "--rank", "1").stdout.splitlines()[-2:]
+    return record, [line.partition("] ")[2] or line for line in lines]
+
+
+def same(record: dict[str, Any]) -> dict[str, Any]:
+    """The fields that are the same for every launcher."""
+    return {name: record[name] for name in SAME} | {"cwd": record["cwd"].replace(record["id"], "ID")}
 
 
 @contextmanager
@@ -101,26 +85,24 @@ def set_up(project: Project, launcher: str) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def by_ssh(project: Project) -> dict[int, Ended]:
-    """The jobs of launcher "ssh" by exit code. The jobs of the other launchers are compared with them."""
-    return {code: run(project, "ssh", code) for code in CODES}
+def by_ssh(project: Project) -> dict[int, dict[str, Any]]:
+    """The records of launcher "ssh" by exit code, with which those of the others are compared."""
+    return {code: run(project, "ssh", code)[0] for code in CODES}
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_the_same_job_with_every_launcher(project: Project, by_ssh: dict[int, Ended], launcher: str) -> None:
+def test_the_same_job_with_every_launcher(project: Project, by_ssh: dict[int, dict[str, Any]], launcher: str) -> None:
     with set_up(project, launcher):
         for code in CODES:
-            job = run(project, launcher, code) if launcher != "ssh" else by_ssh[code]
-            assert sorted(job.record) == sorted(by_ssh[code].record)
-            assert job.same() == by_ssh[code].same()
-            assert (job.record["exit_code"], job.code) == (code, code)
-            assert job.words == "words arrived"
-            assert job.output == by_ssh[code].output == "rank 1 of 2"
-            assert job.record["launcher"] == launcher
+            record, lines = run(project, launcher, code)
+            assert sorted(record) == sorted(by_ssh[code])
+            assert same(record) == same(by_ssh[code])
+            assert (record["exit_code"], record["launcher"]) == (code, launcher)
+            ended = [one["exit_code"] for one in record["processes"] if (one["role"], one["rank"]) == ("worker", 1)]
+            assert ended == [code]
+            assert lines == ["words arrived", "rank 1 of 2"]
             if code:
-                assert re.search(
-                    rf"worker 1 on node-\d \(process \d+\) ended with exit code {code}", job.record["error"]
-                )
+                assert re.search(rf"worker 1 on node-\d \(process \d+\) ended with exit code {code}", record["error"])
 
 
 def test_mpi4py_with_two_ranks_on_each_node(project: Project) -> None:
