@@ -17,6 +17,7 @@ from cluster.submission.run import (
     ask_budget,
     find_hours,
     find_launch,
+    render_estimate,
     render_question,
     run_job,
 )
@@ -40,6 +41,17 @@ from train.job.survey import Data
 )
 def test_the_hours_of_the_estimate(tables: dict[str, Any], found: float) -> None:
     assert find_hours(parse_config({"name": "demo", **tables}, source="test")) == found
+
+
+@pytest.mark.parametrize(
+    ("usd_per_hour", "note", "text"),
+    [
+        (0.25, "simulated", "estimate: 2 h at $0.25 per hour: $0.50 (simulated)"),
+        (None, "", "estimate: the price per hour is unknown"),
+    ],
+)
+def test_the_estimate(usd_per_hour: float | None, note: str, text: str) -> None:
+    assert render_estimate(usd_per_hour, 2.0, note=note) == text
 
 
 def test_the_question_and_the_price_come_from_the_plan(world: World) -> None:

@@ -85,6 +85,11 @@ def test_another_process_gets_no_second_advice_for_the_same_line() -> None:
     assert advisor.take(line(f"[rank1]: {error}")) is None
 
 
+def test_braces_in_a_line_are_no_places_of_ours() -> None:
+    advice = Advisor().take(line("FileNotFoundError: [Errno 2] No such file or directory: 'a {path} b'"))
+    assert advice.startswith("a {path} b ")
+
+
 def test_a_missing_module_has_one_advice() -> None:
     """The end of the job names as the cause what was shown, not what the head says of a project it does not know."""
     text = "ModuleNotFoundError: No module named 'gluoncv'"
