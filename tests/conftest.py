@@ -42,7 +42,7 @@ settings.load_profile("tests")
 LONGEST = (
     "replaced_nodes", "volume_crashes", "random_kills", "any_order", "leases", "jobs_in_containers", "torch_jobs",
     "end_to_end", "supervise", "jobs", "volumes", "attempts", "scheduled_jobs", "crashes", "installation",
-    "scripts_on_nodes", "under_sudo", "node_faults", "down", "costs_and_events", "existing_hosts", "interruptions",
+    "scripts_on_nodes", "node_faults", "down", "costs_and_events", "existing_hosts", "interruptions",
     "networks", "baked_images",
 )  # fmt: skip
 

@@ -1,10 +1,8 @@
 """Commands under sudo: their files belong to the user who called sudo, who can continue without it.
 
-The user is a real one. Most tests do not run sudo: root runs the command with the environment that sudo creates. Where
-sudo itself runs, sudoers is another file in a mount namespace of the test's own.
+The user is a real one, and so is sudo; sudoers is another file in a mount namespace of the test's own.
 """
 
-import json
 import os
 import pwd
 import shlex
@@ -18,13 +16,10 @@ from typing import Any
 
 import pytest
 
-from foundation.user_folders import cache_folder
 from ordinary_user import install
 from terminal import Terminal
 
 pytestmark = pytest.mark.sandbox
-
-CACHE = Path(".cache/cluster")
 
 
 @dataclass
@@ -38,6 +33,7 @@ class User:
         self.uid, self.gid, self.home = account.pw_uid, account.pw_gid, Path(account.pw_dir)
         self.project, self.code = self.home / "project", self.home / "code"
         self.project.mkdir()
+        (self.project / "cluster.toml").write_text('name = "demo"\n')
         install(self.code)
         subprocess.run(["chown", "-Rh", f"{self.uid}:{self.gid}", str(self.home)], check=True)
 
@@ -46,49 +42,13 @@ class User:
         kept = {key: value for key, value in os.environ.items() if not key.startswith(hidden)}
         return {**kept, "HOME": str(self.home), "USER": self.name, "LOGNAME": self.name}
 
-    def sudo_environment(self, *, keeps_home: bool = True) -> dict[str, str]:
-        """Returns the environment of `sudo -E`; without keeps_home, that of plain sudo.
-
-        Nothing is compiled: pip has compiled the module of an installed command, which lets no other be compiled.
-        """
-        made = {**self.environment(), "SUDO_UID": str(self.uid), "SUDO_GID": str(self.gid), "SUDO_USER": self.name}
-        made["PYTHONDONTWRITEBYTECODE"] = "1"
-        return made if keeps_home else {**made, "HOME": "/root", "USER": "root", "LOGNAME": "root"}
-
     def command(self, *words: str) -> list[str]:
         return [str(self.code / ".venv/bin/cluster"), *words]
-
-    def run(self, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-        """Runs a command as the user, without sudo."""
-        done = subprocess.run(
-            self.command(*words), cwd=self.project, env=self.environment(), stdin=subprocess.DEVNULL,
-            user=self.uid, group=self.gid, extra_groups=[], capture_output=True, text=True, timeout=180, check=False,
-        )  # fmt: skip
-        return checked(done, code)
-
-    def sudo(self, *words: str, keeps_home: bool = True) -> subprocess.CompletedProcess[str]:
-        """Runs a command as the user would with sudo."""
-        done = subprocess.run(
-            self.command(*words), cwd=self.project, env=self.sudo_environment(keeps_home=keeps_home),
-            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=180, check=False,
-        )  # fmt: skip
-        return checked(done, 0)
-
-    def compile_code(self) -> None:
-        """Compiles the code, as the user's first command would; commands under sudo do not."""
-        words = [str(self.code / ".venv/bin/python"), "-m", "compileall", "-q", "-x", r"/\.venv/", str(self.code)]
-        subprocess.run(words, user=self.uid, group=self.gid, extra_groups=[], check=True)
 
     def root_owned(self) -> list[str]:
         """Returns the files below the user's home that do not belong to the user."""
         paths = (path for path in self.home.rglob("*") if path.lstat().st_uid != self.uid)
         return sorted(str(path.relative_to(self.home)) for path in paths)
-
-
-def checked(done: subprocess.CompletedProcess[str], code: int) -> subprocess.CompletedProcess[str]:
-    assert done.returncode == code, f"{done.args}: {done.returncode}\n{done.stdout}{done.stderr}"
-    assert "Traceback" not in done.stderr, done.stderr
-    return done
 
 
 @pytest.fixture
@@ -105,33 +65,6 @@ def user() -> Iterator[User]:
     finally:
         subprocess.run(["userdel", name], check=True)
         shutil.rmtree(home)
-
-
-HIDDEN = shutil.ignore_patterns(".*")
-
-
-@pytest.mark.slow
-def test_what_is_written_under_sudo_is_the_callers(user: User) -> None:
-    user.sudo("init", "--name", "demo")
-    description = user.project / "cluster.toml"
-    description.write_text(description.read_text().replace("nodes = 2", "nodes = 1"))
-    cache_folder().mkdir(parents=True, exist_ok=True)
-    shutil.copytree(cache_folder(), user.home / CACHE, symlinks=True, dirs_exist_ok=True, ignore=HIDDEN)
-    subprocess.run(["chown", "-R", f"{user.uid}:{user.gid}", str(user.home / ".cache")], check=True)
-    user.compile_code()
-    user.sudo("up")
-    user.sudo("data", "demo", "demo-data")
-    assert user.root_owned() == []
-
-    # Without sudo, and with the other kind of sudo, it is the same cluster.
-    nodes = json.loads(user.run("status", "--json").stdout)["nodes"]
-    assert len(nodes) == 1
-    assert json.loads(user.sudo("status", "--json", keeps_home=False).stdout)["nodes"] == nodes
-    user.run("train", "--", "true")
-
-    user.sudo("down", "--yes")
-    user.sudo("sandbox", "stop", "--yes")
-    assert user.root_owned() == []
 
 
 # A machine on which this user may use sudo, with a password, and cannot run the sandbox without root.
@@ -151,7 +84,6 @@ def test_a_command_asks_for_sudo_by_itself_and_once(user: User) -> None:
     subprocess.run(["chpasswd"], input=f"{user.name}:correct horse\n", text=True, check=True)
     setup = SUDOERS.format(name=user.name, uid=user.uid, gid=user.gid)
     program = ("unshare", "--mount", "--", "/bin/sh", "-euc", setup, "sh")
-    user.run("init", "--name", "demo")
     refused = subprocess.run(
         (*program, *user.command("sandbox", "start")), cwd=user.project, env=user.environment(), text=True,
         stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=False,
@@ -164,7 +96,11 @@ def test_a_command_asks_for_sudo_by_itself_and_once(user: User) -> None:
     try:
         streams: Any = dict.fromkeys(("stdin", "stdout", "stderr"), terminal.theirs)
         script = " && ".join(
-            shlex.join(user.command(*words)) for words in (["sandbox", "start"], ["status"], ["sandbox", "stop"])
+            [
+                *(shlex.join(user.command(*words)) for words in (["sandbox", "start"], ["status"])),
+                shlex.join(("sudo", *user.command("data", "demo", "digits"))),
+                shlex.join(user.command("sandbox", "stop")),
+            ]
         )
         with subprocess.Popen(
             [*program, "setsid", "--ctty", "--wait", "sh", "-c", script],
@@ -182,4 +118,5 @@ def test_a_command_asks_for_sudo_by_itself_and_once(user: User) -> None:
     assert "to run the sandbox without root: sudo " in before
     assert screen.count("password for") == 1, screen
     assert "removed the sandbox" in screen
+    assert (user.project / "digits" / "train").exists()
     assert user.root_owned() == []
