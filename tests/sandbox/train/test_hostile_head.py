@@ -5,11 +5,8 @@ what a hostile or damaged head would.
 """
 
 import os
-import pty
 import re
-import threading
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +15,7 @@ import pytest
 from job_steps import hosts_of
 from preloaded import preloaded
 from project import CLUSTER, Project
+from terminal import Terminal
 
 pytestmark = pytest.mark.sandbox
 
@@ -144,35 +142,24 @@ def replace(place: Path, program: bytes) -> None:
     place.chmod(owner.st_mode)
 
 
-def read_all(descriptor: int, into: bytearray) -> None:
-    """Reads the output of a terminal until no process has it open."""
-    with suppress(OSError):
-        while piece := os.read(descriptor, 1 << 16):
-            into += piece
-
-
 @pytest.mark.parametrize("answer", ANSWERS.values(), ids=[*ANSWERS])
 def test_an_answer_of_a_hostile_head(answer: Script, two_nodes: Project, jobs_py: list[Path]) -> None:
     for place in jobs_py:
         hostile = f"import sys\nif sys.argv[1] == 'jobs':\n    exec({answer.source!r})\n    sys.exit()\n"
         replace(place, hostile.encode() + place.read_bytes())
-    output = bytearray()
-    ours, theirs = pty.openpty()
-    reader = threading.Thread(target=read_all, args=(ours, output))
-    reader.start()
+    terminal = Terminal()
     try:
         done = preloaded().run(
             [CLUSTER, *answer.command],
             cwd=two_nodes.directory,
             env=two_nodes.environment() | {"TERM": "xterm-256color"},
             timeout_s=LIMIT_S,
-            terminal=theirs,
+            terminal=terminal.theirs,
         )
+        terminal.settle()
     finally:
-        os.close(theirs)
-        reader.join()
-        os.close(ours)
-    shown = output.decode("utf-8", "surrogateescape").replace("\r\n", "\n")
+        terminal.close()
+    shown = terminal.raw.replace("\r\n", "\n")
     tail = shown[-2000:]
     assert " ".join(answer.says.split()) in " ".join(shown.split()), tail  # lines are wrapped
     assert done.returncode == answer.code, tail
