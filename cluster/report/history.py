@@ -2,7 +2,8 @@
 
 import re
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 
 from msgspec import Struct, field
 
@@ -15,6 +16,8 @@ from train.follow.advice import Advisor
 EXACT_LINES = 20_000  # each takes up to 0.1 ms; of later ones, one of each rank whenever the log has grown by a part
 MOST_PARTS = 1000  # divided by the number of ranks
 LEAST_PARTS = 40
+BATCH = 512  # lines
+BURST = 100  # lines that a program prints at once: so long, the others are waited for
 MOST_CURVES = 16  # of each rank
 LARGEST = 1e100  # number that is drawn: pygal computes with squares
 MOST_MARKS = 200
@@ -67,19 +70,33 @@ class History:
         self._recent: deque[bytes] = deque(maxlen=RECENT)
 
     def read(self, lines: Iterable[bytes]) -> None:
-        """Reads lines of the log, up to the job's result. There may be millions, of which each takes 0.5 us."""
-        for line in lines:
-            if self.result is not None:
-                return
-            self._recent.append(line)
-            end = line.find(_OUTPUT, 0, OUTPUT_WITHIN)
-            if end < 0:
-                self._take(line)
-                continue
+        """Reads lines of the log, up to the job's result. There may be millions: most of them are only counted."""
+        rows = iter(lines)
+        while self.result is None and (batch := list(islice(rows, BATCH))):
+            self._recent.extend(batch)
+            if self._is_examined(batch):
+                for line in batch:
+                    self._read_line(line)
+            else:
+                self.lines += len(batch)
+
+    def _is_examined(self, batch: Sequence[bytes]) -> bool:
+        """Whether there may be more in these lines than output, of which none is due or the result of a validation."""
+        awaited = [due for due in self._due.values() if due > self.lines - BURST * len(self._ranks)]
+        if self.lines <= EXACT_LINES or not awaited or min(awaited) < self.lines + len(batch):
+            return True
+        text = b"".join(batch)
+        return text.count(_OUTPUT) != len(batch) or b"al" in text or b"est set" in text
+
+    def _read_line(self, line: bytes) -> None:
+        end = line.find(_OUTPUT, 0, OUTPUT_WITHIN)
+        if end < 0:
+            self._take(line)
+        elif self.result is None:
             self.lines += 1
             process = line[line.find(b",", 0, end) : end]
             is_due = self.lines > self._due.get(process, EXACT_LINES)
-            if self.lines <= EXACT_LINES or is_due or b"al" in line or b"est" in line:
+            if self.lines <= EXACT_LINES or is_due or b"al" in line or b"est set" in line:
                 self._read_output(line, process, is_due=is_due)
 
     def _read_output(self, line: bytes, process: bytes, *, is_due: bool) -> None:
