@@ -61,12 +61,13 @@ ON_HOST = r" on {host}( \(process \d+\))?"
 # known by its pid, and an engine's program may fail instead of being killed.
 RANK = r"(worker|server|scheduler)( \d)?" + ON_HOST
 ENDED = RANK.replace("{host}", r"node-\d") + " was (ended by the program that started it|killed by signal 9)"
+NO_START = r"the job cannot start: launch\.py failed to start (worker|server) on node-\d"  # as without mpirun's ssh
 EXPECTED = {
     "rank": ({137}, RANK + " was killed by signal 9"),
     "launch": ({137}, r"launch\.py" + ON_HOST + " was killed by signal 9"),
     "torchrun": ({137}, "torchrun" + ON_HOST + " was killed by signal 9"),
-    "orted": ({1, 137}, ENDED + "|orted.*" + ON_HOST + " (was killed by signal 9|ended with exit code 137)"),
-    "waiting shell": ({1, 137}, f"{ENDED}|torchrun" + ON_HOST),
+    "orted": ({1, 137}, f"{ENDED}|{NO_START}|orted.*" + ON_HOST + " (was killed by signal 9|ended with exit code 137)"),
+    "waiting shell": ({1, 137}, f"{ENDED}|{NO_START}|torchrun" + ON_HOST),
     "supervise": ({1}, "the supervisor on node-0 was killed|node-0 did not accept .* the supervisor did not start"),
     "agent": ({1}, "{host}.* was lost: "),
     "ssh": ({1}, "node-1.* was lost: ssh to it failed: "),
