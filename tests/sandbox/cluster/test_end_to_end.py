@@ -29,9 +29,10 @@ def accuracies(output: str) -> dict[str, float]:
 
 def test_a_clusters_life(project: Project) -> None:
     """Planned, killed while it is made, completed and deleted: nothing is left."""
-    project.write(shipped(framework="none"))
+    project.write(shipped(framework="none", results=f"s3://{RESULTS}/"))
     check_dry_run(project)
     kill_up(project)
+    project.run("data", "put", "--create-bucket", "cluster.toml", f"s3://{RESULTS}/cluster.toml")
     project.run("up")
     nodes = json.loads(project.run("status", "--json").stdout)["nodes"]
     assert [(node["name"], node["role"], node["state"]) for node in nodes] == [
@@ -47,11 +48,12 @@ def test_a_clusters_life(project: Project) -> None:
     receipt = run_to_the_end(project)
     assert "2 x instance" in receipt
     assert re.search(r"left +nothing", receipt)
+    check_report(project)
     second = project.run("down")
     assert second.stdout == "cluster demo: nothing to delete\n"
     assert "no nodes" in project.run("status").stdout
     assert "no nodes" in project.run("train", code=1).stderr
-    project.run("sandbox", "stop")
+    project.run("sandbox", "stop", "--yes")
     assert not find_leftovers(paths_of(project.directory))
     assert not list((project.directory / "state").rglob("id_ed25519"))
 
@@ -74,6 +76,7 @@ def kill_up(project: Project) -> None:
     assert "Traceback" not in project.messages.read_text()
 
 
+RESULTS = "cluster-life"
 ENV = ("--down", "--launcher", "env", "--kv-store", "none", "--")
 
 
@@ -94,12 +97,25 @@ def leave_run(project: Project) -> None:
 
 def run_to_the_end(project: Project) -> str:
     """`cluster run --down` with a failing job copies its files, deletes the cluster, and has the job's exit code."""
-    script = "[ $CLUSTER_HOST = node-1 ] || exec sleep 600; echo saved > own.txt; exit 3"
+    script = (
+        "[ $CLUSTER_HOST = node-1 ] || exec sleep 600; echo saved > own.txt; echo Epoch[0] Train-accuracy=0.5; exit 3"
+    )
     done = project.run("run", *ENV, "sh", "-c", script, code=3)
     assert "estimate: 1 h at $" in done.stderr
     assert done.stderr.splitlines()[-1].startswith("error: job ")
     assert [path.read_text() for path in project.directory.glob("results/*/own.txt")] == ["saved\n"]
     return done.stdout
+
+
+def check_report(project: Project) -> None:
+    """The last job is shown by its copy in S3: its cluster is gone."""
+    done = project.run("report", "--json")
+    (found,) = json.loads(done.stdout)
+    assert (found["state"], found["first_error"]["node"]) == ("failed", "node-1")
+    assert found["curves"]["accuracy"]["together"]["mean"] == 0.5
+    assert f"no nodes (cluster up); showing the jobs in s3://{RESULTS}/" in done.stderr
+    page = project.directory / project.run("report").stdout.strip()
+    assert "exit code 3" in page.read_text()
 
 
 def running_instances(project: Project) -> list[str]:
