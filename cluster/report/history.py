@@ -17,7 +17,7 @@ EXACT_LINES = 20_000  # each takes up to 0.1 ms; of later ones, one of each rank
 MOST_PARTS = 1000  # divided by the number of ranks
 LEAST_PARTS = 40
 BATCH = 512  # lines
-BURST = 100  # lines that a program prints at once: so long, the others are waited for
+MOST_COUNTED = 8  # workers whose lines in a batch are counted, which takes longer for more than to examine the lines
 MOST_CURVES = 16  # of each rank
 LARGEST = 1e100  # number that is drawn: pygal computes with squares
 MOST_MARKS = 200
@@ -64,7 +64,7 @@ class History:
         self.result: JobResult | None = None
         self.began_at = self.now = 0.0
         self.lines = self.examined = 0
-        self._due: dict[bytes, int] = {}  # of a long log: at how many lines the next one of a process is examined
+        self._due: dict[bytes, int] = {}  # by the process, as lines have it: at how many lines the next is examined
         self._advisor = advisor or Advisor()
         self._numbers = ScalarReader()
         self._recent: deque[bytes] = deque(maxlen=RECENT)
@@ -81,12 +81,14 @@ class History:
                 self.lines += len(batch)
 
     def _is_examined(self, batch: Sequence[bytes]) -> bool:
-        """Whether there may be more in these lines than output, of which none is due or the result of a validation."""
-        awaited = [due for due in self._due.values() if due > self.lines - BURST * len(self._ranks)]
-        if self.lines <= EXACT_LINES or not awaited or min(awaited) < self.lines + len(batch):
+        """Whether there may be more in these lines than output of workers of which none is due, without validation."""
+        later = [process for process, due in self._due.items() if due >= self.lines + len(batch)]
+        are_all = len(later) == len(self._due)
+        if self.lines <= EXACT_LINES or not later or (len(later) > MOST_COUNTED and not are_all):
             return True
         text = b"".join(batch)
-        return text.count(_OUTPUT) != len(batch) or b"al" in text or b"est set" in text
+        outputs = [_OUTPUT] if are_all else [process + _OUTPUT for process in later]
+        return sum(map(text.count, outputs)) < len(batch) or b"al" in text or b"est set" in text
 
     def _read_line(self, line: bytes) -> None:
         end = line.find(_OUTPUT, 0, OUTPUT_WITHIN)
@@ -164,6 +166,11 @@ class History:
     def _note_process(self, process: Process, at: float) -> None:
         if process.role == "worker":
             self._rank(process)
+            number = b', "p": %d' % process.number
+            if process.exit_code is None:
+                self._due.setdefault(number, EXACT_LINES)
+            else:
+                self._due.pop(number, None)
         if (process.exit_code or process.signal is not None) and self.events.state != "ending":
             how = f"exit code {process.exit_code}" if process.signal is None else f"signal {process.signal}"
             self._mark(at, "exit", f"{process.tag}: {how}")

@@ -80,6 +80,14 @@ def test_all_ranks_are_read_that_print_in_bursts(monkeypatch: pytest.MonkeyPatch
         assert len(seen) > 30, rank
 
 
+def test_a_rank_that_seldom_reports_is_read_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside one whose lines are passed over."""
+    monkeypatch.setattr("cluster.report.history.EXACT_LINES", 1000)
+    history = read(*begin(2), *(speed(n, int(n % 1000 == 999), 100) for n in range(60_000)))
+    assert len(points(history, 1, SPEED)) == 60
+    assert history.examined < 10_000
+
+
 def long_log(each: int, tested: str) -> Iterator[bytes]:
     """Two ranks; one line in a thousand has the result of a validation: tested."""
     yield from begin(2)
