@@ -20,8 +20,6 @@ from train.job.lost_nodes import (
     restore_config,
 )
 
-ENV = f"/home/ubuntu/.cluster/env/{'e' * 64}/bin/python"
-TREE, PROJECT = "a" * 64, "b" * 64
 HOSTS = (
     JobHost(name="node-0", ip="10.0.0.10", workers=1, servers=1, instance_id="i-0"),
     JobHost(name="node-1", ip="10.0.0.11", workers=1, servers=1, instance_id="i-1"),
@@ -36,12 +34,7 @@ def make_record(**values: Any) -> Record:
         "workers": 2,
         "servers": 2,
         "submitted_at": 100.0,
-        "started_at": 110.0,
         "nodes": HOSTS,
-        "python": ENV,
-        "code": TREE,
-        "project": PROJECT,
-        "script_source": "shipped",
         "on_node_loss": "requeue",
         "attempts": (Attempt(number=1, nodes=("node-0", "node-1"), started_at=110.0),),
     }
@@ -57,7 +50,7 @@ def test_what_is_no_instance_cannot_be_replaced(hosts: tuple[JobHost, ...], name
         find_lost(make_record(nodes=hosts), [name])
 
 
-QUEUED: dict[str, Any] = {"state": "queued", "attempts": (), "started_at": None}
+QUEUED: dict[str, Any] = {"state": "queued", "attempts": ()}
 
 
 @pytest.mark.parametrize(
