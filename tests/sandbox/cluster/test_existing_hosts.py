@@ -17,7 +17,7 @@ import pytest
 from bootstrap.ssh.host import quote_path
 from ec2_sandbox import control
 from foundation.progress import silent
-from job_steps import command_line, namespace_of
+from job_steps import all_pids, command_line, namespace_of
 from odd_words import VALUE, WORDS
 from own_hosts import OwnHosts, make_own_hosts
 from sandbox_steps import enter, sandbox_in
@@ -81,11 +81,7 @@ class World(OwnHosts):
     def processes(self) -> list[str]:
         """Returns the command lines of all processes of jobs on the hosts."""
         namespaces = {namespace_of(pid) for pid in self.pids.values()}
-        lines = [
-            " ".join(command_line(int(entry.name)))
-            for entry in Path("/proc").iterdir()
-            if entry.name.isdigit() and namespace_of(int(entry.name)) in namespaces
-        ]
+        lines = [" ".join(command_line(pid)) for pid in all_pids() if namespace_of(pid) in namespaces]
         return [line for line in lines if "/.cluster/" in line or "own.py" in line]
 
 
