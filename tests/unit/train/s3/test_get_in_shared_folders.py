@@ -3,17 +3,18 @@
 import random
 import signal
 import stat
-import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from folders import read_files
 from http_server import Asked, judging_proxy
-from project import CLUSTER, Project
+from preloaded import Started
+from project import Project
 from s3_server import S3Server
 from waits import until
 
@@ -24,42 +25,34 @@ FIRST_HELD = 8 * MIB
 
 
 @contextmanager
-def held_get(
-    project: Project, folder: Path, *words: str
-) -> Iterator[tuple["subprocess.Popen[bytes]", set[Path], Callable[[], None]]]:
-    """Yields a `cluster data get` that waits for the rest of an object, its temporary files, and a release function."""
-    before = set(folder.iterdir()) if folder.is_dir() else set()
-    release = threading.Event()
+def held_get(project: Project) -> Iterator[tuple[Started, set[Path], Callable[[], None]]]:
+    """Yields a get to out/ that waits for the rest of an object, its temporary files, and a release function."""
+    release, folder = threading.Event(), project.directory / "out"
 
     def hold(asked: Asked) -> None:
         if (asked.from_byte or 0) >= FIRST_HELD:
             release.wait()
 
     with judging_proxy(project.env["AWS_ENDPOINT_URL"], hold) as proxy:
-        env = project.environment() | {"AWS_ENDPOINT_URL": proxy.url}
-        command = [CLUSTER, "data", "get", *words]
-        process = subprocess.Popen(command, cwd=project.directory, env=env, stderr=subprocess.PIPE)
-        try:
-            until(lambda: process.poll() is not None or has_bytes(folder, before))
-            assert process.poll() is None, process.stderr and process.stderr.read()
-            yield process, set(folder.iterdir()) - before, release.set
-        finally:
-            process.kill()
-            release.set()
-            process.wait()
-            if process.stderr is not None:
-                process.stderr.close()
+        held = replace(project, env=project.env | {"AWS_ENDPOINT_URL": proxy.url})
+        with held.following("data", "get", "s3://bucket/large", "out/") as process:
+            try:
+                until(lambda: process.poll() is not None or has_bytes(folder))
+                assert process.poll() is None, held.messages.read_text()
+                yield process, set(folder.iterdir()), release.set
+            finally:
+                release.set()
 
 
-def has_bytes(folder: Path, before: set[Path]) -> bool:
-    new = set(folder.iterdir()) - before if folder.is_dir() else ()
-    return any(path.is_file() and path.read_bytes()[:MIB] == LARGE[:MIB] for path in new)
+def has_bytes(folder: Path) -> bool:
+    paths = folder.iterdir() if folder.is_dir() else ()
+    return any(path.is_file() and path.read_bytes()[:MIB] == LARGE[:MIB] for path in paths)
 
 
 def test_only_the_owner_can_read_a_temporary_file(project: Project, server: S3Server) -> None:
     """And another get into the folder, at the same time, does not delete it."""
     server.put("bucket", {"large": LARGE, "small": b"s"})
-    with held_get(project, project.directory / "out", "s3://bucket/large", "out/") as (process, temporary, go_on):
+    with held_get(project) as (process, temporary, go_on):
         modes = [stat.S_IMODE(path.stat().st_mode) for path in temporary]
         project.run("data", "get", "s3://bucket/small", "out/")
         go_on()
@@ -99,8 +92,8 @@ def test_the_destination_may_be_a_link(project: Project, server: S3Server) -> No
 
 def test_ctrl_c_while_s3_does_not_answer(project: Project, server: S3Server) -> None:
     server.put("bucket", {"large": LARGE})
-    with held_get(project, project.directory / "out", "s3://bucket/large", "out/") as (process, _, _):
+    with held_get(project) as (process, _, _):
         process.send_signal(signal.SIGINT)
-        _, output = process.communicate(timeout=60)
+        assert process.wait(60) == 130
     hint = "to copy what is missing, run again: cluster data get s3://bucket/large out/"
-    assert (process.returncode, output.decode()) == (130, f"\nerror: interrupted\n  try: {hint}\n")
+    assert project.messages.read_text() == f"\nerror: interrupted\n  try: {hint}\n"
