@@ -7,9 +7,6 @@ from click.testing import CliRunner
 
 from cluster.main import cli
 from foundation.errors import ClusterError, ConfigError, UsageError
-from s3_server import server, shared_server
-
-__all__ = ["server", "shared_server"]
 
 
 @pytest.fixture

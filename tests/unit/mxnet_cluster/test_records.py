@@ -16,9 +16,7 @@ from mxnet_cluster.recordio import MAGIC, decode_image, encode_record
 from mxnet_cluster.records import iterate_records
 from real_mxnet import run_mxnet
 from record_files import write_uneven
-from s3_server import S3Server, server, shared_server
-
-__all__ = ["server", "shared_server"]
+from s3_server import S3Server
 
 # Prints, for each number of parts, the labels in each part, in the order in which ImageRecordIter gives them.
 LABELS_BY_PART = """

@@ -1,6 +1,6 @@
 """Fixtures of these tests; each is defined in the module that it belongs to."""
 
 from photos import run_here
-from s3_server import project, server, shared_server
+from s3_server import project
 
-__all__ = ["project", "run_here", "server", "shared_server"]
+__all__ = ["project", "run_here"]

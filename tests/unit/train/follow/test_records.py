@@ -11,7 +11,7 @@ from foundation.errors import ClusterError, NotFoundError
 from job_channels import LOG, FakeHead, channel
 from job_forms import nest_record
 from node.protocol import MAX_RECORD_BYTES
-from s3_server import REGION, S3Server, server, shared_server
+from s3_server import REGION, S3Server
 from train.follow import records as records_module
 from train.follow.records import (
     MAX_JOBS,
@@ -26,8 +26,6 @@ from train.follow.records import (
     read_s3_records,
 )
 from train.follow.samples import read_samples
-
-__all__ = ["server", "shared_server"]
 
 GOOD: dict[str, Any] = {
     "id": "20261121-000000-abcdef",

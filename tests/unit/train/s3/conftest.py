@@ -1,5 +1,5 @@
 """Fixtures of these tests; each is defined in the module that it belongs to."""
 
-from s3_server import project, server, shared_server
+from s3_server import project
 
-__all__ = ["project", "server", "shared_server"]
+__all__ = ["project"]
