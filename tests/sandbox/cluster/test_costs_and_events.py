@@ -3,9 +3,8 @@
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -21,22 +20,21 @@ pytestmark = pytest.mark.sandbox
 SECRET = "canaryOfAWebhook0123456789"
 
 
-@dataclass
-class Lived:
-    """A cluster with a history: its project, and all output of the commands. asked: (path, event) of its webhook."""
+class Lived(NamedTuple):
+    """A cluster with a history, and what its commands have shown. asked: (path, event) of its webhook."""
 
     project: Project
     asked: list[tuple[str, Any]]
     watch: Watch
-    messages: list[str] = field(default_factory=list)
-
-    def run(self, *words: str) -> str:
-        done = self.project.run(*words)
-        self.messages += [done.stdout, done.stderr]
-        return done.stdout
+    shown: str
 
     def find_event(self, name: str) -> dict[str, Any] | None:
         return next((event for _, event in self.asked if event["event"] == name), None)
+
+
+def show(project: Project, *words: str) -> str:
+    done = project.run(*words)
+    return done.stdout + done.stderr
 
 
 @pytest.fixture(scope="module")
@@ -53,11 +51,9 @@ def lived(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lived]:
             results = "s3://cluster-lived/results/"
             command = "cat >>~/events"
             project.write(configure(text, webhook=url, command=command, results=results))
-            made = Lived(project, asked, watch)
-            made.run("data", "put", "--create-bucket", "mine", "s3://cluster-lived/mine/")
-            made.run("up")
-            made.run("train", "--", "sh", "-c", "echo trained; sleep 1")
-            yield made
+            project.run("data", "put", "--create-bucket", "mine", "s3://cluster-lived/mine/")
+            shown = show(project, "up") + show(project, "train", "--", "sh", "-c", "echo trained; sleep 1")
+            yield Lived(project, asked, watch, shown)
 
 
 def test_events_reach_webhook_and_command(lived: Lived) -> None:
@@ -65,7 +61,7 @@ def test_events_reach_webhook_and_command(lived: Lived) -> None:
     until(lambda: lived.find_event("job-ended"), "the event")
     event = lived.find_event("job-ended")
     assert event is not None
-    (record,) = json.loads(lived.run("jobs", "--json"))
+    (record,) = json.loads(lived.project.run("jobs", "--json").stdout)
     assert (event["cluster"], event["job"]["id"], event["job"]["state"]) == ("demo", record["id"], "done")
     assert lived.asked[0][0] == f"/services/{SECRET}"
     ran_s = event["job"]["ended_at"] - event["job"]["started_at"]
@@ -76,7 +72,7 @@ def test_events_reach_webhook_and_command(lived: Lived) -> None:
     assert json.loads(written.read_text().splitlines()[0])["job"]["id"] == record["id"]
     text = json.dumps({"event": "lease-ending", "at": 5, "text": "ends in ten minutes"})
     script = f"cd /run/cluster/events && echo '{text}' >new && mv new lease-ending.json"
-    lived.run("ssh", "node-0", "--", "sudo", "sh", "-c", script)
+    lived.project.run("ssh", "node-0", "--", "sudo", "sh", "-c", script)
     until(lambda: len(written.read_text().splitlines()) == 2, "the command")
     assert lived.find_event("lease-ending") == {
         "event": "lease-ending",
@@ -91,8 +87,7 @@ def test_events_reach_webhook_and_command(lived: Lived) -> None:
 def test_the_url_of_the_webhook_is_nowhere(lived: Lived, tmp_path: Path) -> None:
     """It is in no process list, environment, file of a host or of this machine, object in S3 or output."""
     watch, project = lived.watch, lived.project
-    lived.run("cost")
-    lived.run("logs")
+    shown = lived.shown + show(project, "cost") + show(project, "logs")
     assert len(watch.command_lines) > 20
     assert watch.lines_with(SECRET) == []
     assert watch.holders_of(SECRET) == set()
@@ -101,8 +96,8 @@ def test_the_url_of_the_webhook_is_nowhere(lived: Lived, tmp_path: Path) -> None
     for host in hosts.values():
         assert files_with(host.root, [SECRET]) == []
         assert files_with(host.root, ["of the user"])  # an event that was sent is found
-    assert [text for text in lived.messages if SECRET in text] == []
-    assert any("cluster.toml is not sent: its [notify] webhook is a secret" in text for text in lived.messages)
+    assert SECRET not in shown
+    assert "cluster.toml is not sent: its [notify] webhook is a secret" in shown
     state = [path for path in (project.directory / "state").rglob("*") if path.is_file()]
     state += [path for path in paths_of(project.directory).state_dir.glob("*") if path.is_file()]
     assert any(path.name == "demo.costs.json" for path in state)
