@@ -19,6 +19,7 @@ from cluster.submission.preparation import Submission
 from foundation.errors import JobError
 from job_channels import BROKEN, LOG, Channel, FakeHead, channel, encode, make_order
 from job_world import node
+from train.follow.events import EventReader, render_line
 from train.follow.head import HeadGoneError
 from train.follow.run import submit
 
@@ -131,7 +132,8 @@ def test_at_a_terminal_the_user_chooses(
     with pytest.raises(JobError, match="was stopped") if stopped else nullcontext():
         assert attend(app, fake.make(), ORDER, plain=False) == 130
     assert [words[0] for words in fake.asked] == asked
-    assert ("[worker 1 node-0] ünïcode" in capsys.readouterr().out) is stopped
+    lines = [render_line(event) for event in map(EventReader().read, LOG.splitlines()) if event is not None]
+    assert (capsys.readouterr().out.splitlines() == [line for line in lines if line is not None]) is stopped  # once
 
 
 def test_a_job_whose_head_is_lost_ends_with_it(app: App, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -112,28 +112,6 @@ def test_a_head_that_does_not_come_back_in_time_is_given_up(monkeypatch: pytest.
     assert caught.value.hint == "cluster logs -f j1"
 
 
-def in_pieces(words: Sequence[str]) -> Channel:
-    rest = LOG[int(words[2]) :]
-    return channel(*[rest[begin : begin + 100] for begin in range(0, len(rest), 100)])
-
-
-def test_an_interrupted_follower_continues() -> None:
-    fake = FakeHead(in_pieces)
-    events: list[Event] = []
-    looks = iter([False, False, True, False, True])
-
-    def check() -> None:
-        if next(looks, False):
-            raise KeyboardInterrupt
-
-    stream, reader = LogStream(fake.make(), "j1", message=pytest.fail, check=check), EventReader()
-    for _ in range(2):
-        with pytest.raises(KeyboardInterrupt):
-            pass_on(stream.lines(), reader, events.append)
-    pass_on(stream.lines(), reader, events.append)
-    assert events == everything()
-
-
 def test_a_wanted_part_of_a_log_is_asked_for_once() -> None:
     start = LOG.index(b'{"t": 3.0, "p": 0')
     known = Process(role="worker", host="node-0", number=0, rank=1)
