@@ -5,7 +5,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -40,10 +40,8 @@ def copy_sources(folder: Path) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def installed_by_uv(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Yields the command, after `uv build` and `uv tool install` of the wheel. The sources are deleted."""
-    folder = tmp_path_factory.mktemp("uv")
+def install_by_uv(folder: Path) -> str:
+    """Returns the command, after `uv build` and `uv tool install` of the wheel. The sources are deleted."""
     sources = copy_sources(folder / "source")
     uv = (sys.executable, "-m", "uv")
     for project in (".", "sandbox"):
@@ -53,19 +51,19 @@ def installed_by_uv(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     places = {"UV_TOOL_DIR": str(folder / "tools"), "UV_TOOL_BIN_DIR": str(folder / "bin")}
     options = ("--quiet", "--python", sys.executable, "--find-links", "dist")
     run(*uv, "tool", "install", *options, str(wheel), cwd=folder, env=places)
-    yield str(folder / "bin" / "cluster")
-    shutil.rmtree(folder)  # half a gigabyte, and pytest keeps the folders of its last runs
+    return str(folder / "bin" / "cluster")
 
 
 @pytest.mark.slow
-def test_an_installed_project_needs_no_checkout(installed_by_uv: str, tmp_path: Path) -> None:
+def test_an_installed_project_needs_no_checkout(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "theirs").mkdir()
     for name in ("train", "sandbox", "cluster"):  # the command does not import the user's own modules
         (tmp_path / "empty" / f"{name}.py").write_text("raise SystemExit('imported by cluster')")
     for name in ("train", "sandbox", "cluster", "json", "click"):
         (tmp_path / "theirs" / f"{name}.py").write_text("raise SystemExit('imported by cluster')")
-    project = Project(tmp_path / "empty", command=installed_by_uv, env={"PYTHONPATH": f"{tmp_path / 'theirs'}:."})
+    command = install_by_uv(tmp_path)
+    project = Project(tmp_path / "empty", command=command, env={"PYTHONPATH": f"{tmp_path / 'theirs'}:."})
     try:
         project.run("init", "--template", "mnist")
         url = tomllib.loads((project.directory / "cluster.toml").read_text())["data"]["url"]
@@ -77,6 +75,7 @@ def test_an_installed_project_needs_no_checkout(installed_by_uv: str, tmp_path: 
         project.run("sandbox", "stop", "--yes")
     finally:
         project.run("sandbox", "stop", "--yes", code=None)
+        shutil.rmtree(tmp_path / "tools")  # half a gigabyte, and pytest keeps the folders of its last runs
 
 
 @pytest.mark.slow

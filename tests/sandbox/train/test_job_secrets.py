@@ -8,7 +8,6 @@ own temporary credentials. The user's own keys, of ssh and of AWS, are in no env
 import dataclasses
 import json
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,18 +63,6 @@ class Seen:
     folder: Path
 
 
-@pytest.fixture(scope="module")
-def with_results(two_nodes: Project) -> Iterator[tuple[Project, dict[str, Host]]]:
-    """The shared cluster, whose jobs copy their records and logs to S3."""
-    (two_nodes.directory / "an-object").mkdir()
-    (two_nodes.directory / "an-object" / "file").write_text("x")
-    two_nodes.run("data", "put", "--create-bucket", "an-object/", "s3://cluster-secrets/an-object/")
-    (two_nodes.directory / "secret.toml").write_text(JOB)
-    with two_nodes.configured(results="s3://cluster-secrets/results/"):
-        yield two_nodes, hosts_of(two_nodes)
-    (two_nodes.directory / "secret.toml").unlink()
-
-
 def keys_of_the_user(project: Project) -> tuple[str, ...]:
     """The secret half of the ssh key, and the secret key of AWS."""
     [key] = (project.directory / "state").rglob("id_ed25519")
@@ -85,10 +72,19 @@ def keys_of_the_user(project: Project) -> tuple[str, ...]:
 
 
 @pytest.fixture(scope="module")
-def seen(with_results: tuple[Project, dict[str, Host]]) -> Seen:
+def seen(two_nodes: Project) -> Seen:
     """A job whose workers dump their core, observed from before its start until after its end."""
-    project, hosts = with_results
-    keys = keys_of_the_user(project)
+    (two_nodes.directory / "an-object").write_text("x")
+    two_nodes.run("data", "put", "--create-bucket", "an-object", "s3://cluster-secrets/an-object")
+    (two_nodes.directory / "secret.toml").write_text(JOB)
+    with two_nodes.configured(results="s3://cluster-secrets/results/"):
+        found = observe(two_nodes)
+    (two_nodes.directory / "secret.toml").unlink()
+    return found
+
+
+def observe(project: Project) -> Seen:
+    hosts, keys = hosts_of(project), keys_of_the_user(project)
     here = {"PASSED_ON_PASS": FROM_HERE, "BUILD_LABEL": WITHOUT_VALUE, "SHARD_LABEL": OF_SERVERS_WITHOUT_VALUE}
     own = dataclasses.replace(project, env={**project.env, **here})
     given = ("--env", "BUILD_LABEL", "--env-server", "SHARD_LABEL", "--env-worker", "PASSED_ON_PASS")

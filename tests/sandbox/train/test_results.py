@@ -2,12 +2,10 @@
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from job_steps import borrowed
 from project import Project
 
 pytestmark = pytest.mark.sandbox
@@ -22,13 +20,6 @@ if os.environ["CLUSTER_HOST"] in sys.argv[2:]:
         stream.write(os.environ["CLUSTER_HOST"])
 print(sorted(os.listdir("out")))
 """
-
-
-@pytest.fixture
-def nodes(two_nodes: Project) -> Iterator[Project]:
-    with borrowed(two_nodes):
-        (two_nodes.directory / "save.py").write_text(SAVE)
-        yield two_nodes
 
 
 def train(project: Project, *words: str) -> tuple[str, str, str]:
@@ -47,6 +38,7 @@ def test_each_jobs_files_are_its_own_and_are_copied_from_everywhere(nodes: Proje
 
     What a job has saved in S3 is copied, too, but not its record.
     """
+    (nodes.directory / "save.py").write_text(SAVE)
     first, _, output = train(nodes, "a", "node-1")
     below = "below /home/ubuntu/.cluster/jobs"
     assert output == f"1 new file in out/ on node-1, {below}/{first}; to copy them:\n    cluster results {first}\n"
