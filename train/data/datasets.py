@@ -25,6 +25,7 @@ from pathlib import Path
 from msgspec import Struct
 from PIL import Image
 
+from bootstrap.environment.file_cache import BundleFile
 from mxnet_cluster.recordio import ImageRecord, encode_image, encode_record
 
 TRAIN_IMAGES = "train-images-idx3-ubyte"
@@ -60,29 +61,16 @@ class Written(Struct, frozen=True, kw_only=True):
     files: Mapping[str, int]
 
 
-class Source(Struct, frozen=True, kw_only=True):
-    """A file to download. mirrors: URLs of folders that have it, in the order to try."""
-
-    name: str
-    size_bytes: int
-    sha256: str
-    mirrors: tuple[str, ...]
-
-    @property
-    def urls(self) -> tuple[str, ...]:
-        """The URLs to try, in order."""
-        return tuple(f"{mirror}/{self.name}" for mirror in self.mirrors)
-
-
 class Dataset(Struct, frozen=True, kw_only=True):
     """A dataset. write(sources, folder, shards): writes it into a folder, with this many shards for training.
 
-    sources: the folder of the downloads, which have the published SHA-256. `write` raises OSError.
+    sources: the files to download, by their names alone. For `write`, the folder of the downloads, which have the
+    published SHA-256. `write` raises OSError.
     """
 
     name: str
     title: str
-    sources: tuple[Source, ...]
+    sources: tuple[BundleFile, ...]
     write: Callable[[Path, Path, int], Written]
     shards: int
 
@@ -134,6 +122,11 @@ def _write_mnist(sources: Path, folder: Path, shards: int) -> Written:
     """Writes MNIST's four files, unpacked, and the same images as RecordIO."""
     for name in MNIST_FILES:
         (folder / name).write_bytes(gzip.decompress((sources / f"{name}.gz").read_bytes()))
+    return _write_idx_records(folder, shards)
+
+
+def _write_idx_records(folder: Path, shards: int) -> Written:
+    """Writes the images of MNIST's four files, which are in the folder, as RecordIO too."""
     train = _read_mnist(folder, TRAIN_IMAGES, TRAIN_LABELS)
     val = _read_mnist(folder, VAL_IMAGES, VAL_LABELS)
     return _write_parts(folder, train, val, shards=shards, others=MNIST_FILES)
@@ -201,8 +194,7 @@ def _write_digits(_: Path, folder: Path, shards: int) -> Written:
         pixels = b"".join(image.tobytes() for _, image in part)
         (folder / images).write_bytes(encode_idx((len(part), DIGIT_SIDE, DIGIT_SIDE), pixels))
         (folder / labels).write_bytes(encode_idx((len(part),), bytes(label for label, _ in part)))
-    parts = [_Part(count=len(part), images=part) for part in (train, val)]
-    return _write_parts(folder, *parts, shards=shards, others=MNIST_FILES)
+    return _write_idx_records(folder, shards)
 
 
 def load_digits() -> list[Labelled]:
@@ -222,8 +214,12 @@ def load_digits() -> list[Labelled]:
 # --- the table
 
 
-def _sources(mirrors: tuple[str, ...], *files: tuple[str, int, str]) -> tuple[Source, ...]:
-    return tuple(Source(name=name, size_bytes=size, sha256=sha256, mirrors=mirrors) for name, size, sha256 in files)
+def _sources(mirrors: tuple[str, ...], *files: tuple[str, int, str]) -> tuple[BundleFile, ...]:
+    """The files, given as name, size and SHA-256. mirrors: URLs of folders that have them, in the order to try."""
+    return tuple(
+        BundleFile(path=Path(name), size_bytes=size, sha256=sha256, urls=tuple(f"{url}/{name}" for url in mirrors))
+        for name, size, sha256 in files
+    )
 
 
 _MNIST_MIRRORS = (

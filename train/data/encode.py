@@ -2,7 +2,6 @@
 
 import shlex
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -55,18 +54,13 @@ def check_library() -> None:
         ) from error
 
 
-def encode_pictures(pictures: Sequence[Picture], *, root: Path, options: ImageOptions) -> list[bytes | str]:
-    """Each picture's record, encoded as in a file, or the reason why the picture cannot be packed."""
-    results: list[bytes | str] = []
-    for picture in pictures:
-        try:
-            image = encode_picture(root / picture.path, options)
-        except PictureError as error:
-            results.append(str(error))
-        else:
-            record = ImageRecord(labels=picture.labels, record_id=picture.record_id, image=image)
-            results.append(encode_record(encode_image(record)))
-    return results
+def encode_picture_record(picture: Picture, *, root: Path, options: ImageOptions) -> bytes | str:
+    """The picture's record, encoded as in a file, or the reason why it cannot be packed."""
+    try:
+        image = encode_picture(root / picture.path, options)
+    except PictureError as error:
+        return str(error)
+    return encode_record(encode_image(ImageRecord(labels=picture.labels, record_id=picture.record_id, image=image)))
 
 
 def encode_picture(path: Path, options: ImageOptions) -> bytes:
@@ -94,7 +88,7 @@ def _transform(content: bytes, options: ImageOptions) -> bytes:
     import cv2  # noqa: PLC0415 - check_library was called before
     import numpy as np  # noqa: PLC0415 - comes with OpenCV
 
-    cv2.setNumThreads(1)  # each core has a process already
+    cv2.setNumThreads(1)  # each core has a thread of ours already
     flags = {"color": cv2.IMREAD_COLOR, "gray": cv2.IMREAD_GRAYSCALE, "unchanged": cv2.IMREAD_UNCHANGED}
     parameter = cv2.IMWRITE_JPEG_QUALITY if options.encoding == "jpg" else cv2.IMWRITE_PNG_COMPRESSION
     try:
@@ -121,8 +115,6 @@ def find_size(width: int, height: int, shorter_edge: int) -> tuple[int, int]:
 def _crop(image: Any) -> Any:
     """The square in the middle, as in im2rec.py."""
     height, width = image.shape[:2]
-    if height > width:
-        margin = (height - width) // 2
-        return image[margin : margin + width, :]
-    margin = (width - height) // 2
-    return image[:, margin : margin + height]
+    side = min(height, width)
+    top, left = (height - side) // 2, (width - side) // 2
+    return image[top : top + side, left : left + side]

@@ -8,11 +8,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from bootstrap.environment.fetches import Advance, bring_here
 from bootstrap.environment.file_cache import BundleFile, is_whole
 from foundation.files import one_at_a_time
 from foundation.progress import Event, Report
-from train.data.datasets import Dataset, Source, Written
+from train.data.datasets import Dataset, Written
 from train.data.work import work_folder
 
 _WORK = ".cluster-fetch"
@@ -43,9 +45,9 @@ def fetched(
         yield work, written
 
 
-def download(source: Source, folder: Path, *, advance: Advance) -> None:
+def download(source: BundleFile, folder: Path, *, advance: Advance) -> None:
     """Downloads the file into the folder, unless it already exists there. Raises ClusterError, OSError."""
-    file = BundleFile(path=folder / source.name, sha256=source.sha256, size_bytes=source.size_bytes, urls=source.urls)
+    file = replace(source, path=folder / source.name)
     if is_whole(file):
         advance(file.size_bytes)
         return

@@ -1,34 +1,24 @@
 """Packs pictures into shards of records, for `cluster data pack`.
 
-Several processes encode the pictures; this one writes the records in order. The same pictures, options and seed give
-the same bytes with any number of processes.
+Several threads encode the pictures, for which OpenCV releases Python's lock; this one writes the records in order. The
+same pictures, options and seed give the same bytes with any number of threads.
 """
 
-import multiprocessing
-import os
-import signal
-import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
-from functools import partial
-from itertools import chain
-from typing import TypeVar
+from pathlib import Path
 
 from msgspec import Struct
 
 from foundation.errors import ClusterError, UsageError, list_lines
-from train.data.encode import ImageOptions, Picture, encode_pictures
+from train.data.encode import ImageOptions, Picture, encode_picture_record
 from train.data.image_list import ImageList, render_line
 from train.data.shards import LABELS, Destination, ShardWriter, WrittenShard
 
-Task = TypeVar("Task")
-Result = TypeVar("Result")
-_AHEAD = 4
-"""Tasks per process that are submitted ahead of the results."""
-_TASK_PICTURES = 16
+_AHEAD = 16
+"""Pictures per thread that are submitted ahead of the results."""
 
 
 class PackPart(Struct, frozen=True, kw_only=True):
@@ -75,7 +65,7 @@ def apply_pack(
     *,
     options: ImageOptions,
     shard_bytes: int | None,
-    processes: int,
+    threads: int,
     skip_broken: bool,
     watch: Callable[[int], None],
 ) -> Packed:
@@ -87,10 +77,7 @@ def apply_pack(
     """
     done = Packed(shards=[], broken=[])
     images = [image for part in parts for image in part.images]
-    tasks = (images[begin : begin + _TASK_PICTURES] for begin in range(0, len(images), _TASK_PICTURES))
-    encode = partial(encode_pictures, root=listed.root, options=options)
-    with closing(map_in_order(encode, tasks, processes=processes)) as encoded:
-        results = chain.from_iterable(encoded)
+    with closing(_encode_in_order(images, listed.root, options, threads=threads)) as results:
         for part in parts:
             with ShardWriter(destination, folder=part.folder) as writer:
                 _write_part(writer, part, results, done, shard_bytes=shard_bytes, watch=watch)
@@ -134,36 +121,18 @@ def _write_part(
     writer.cut()
 
 
-def map_in_order(work: Callable[[Task], Result], tasks: Iterable[Task], *, processes: int) -> Generator[Result]:
-    """Yields work(task) for each task, in order, from other processes; `work` must be picklable.
-
-    Raises what `work` raises, and ClusterError if a process is killed.
-    """
-    # Not fork: this process has threads. Starting Python takes a tenth of a second.
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_end_with_parent)
-    waiting: deque[Future[Result]] = deque()
+def _encode_in_order(
+    images: Sequence[Picture], root: Path, options: ImageOptions, *, threads: int
+) -> Generator[bytes | str]:
+    """Yields each picture's record, or why it cannot be packed, in order."""
+    pool = ThreadPoolExecutor(threads)
+    waiting: deque[Future[bytes | str]] = deque()
     try:
-        for task in tasks:
-            waiting.append(pool.submit(work, task))
-            if len(waiting) >= processes * _AHEAD:
+        for image in images:
+            waiting.append(pool.submit(encode_picture_record, image, root=root, options=options))
+            if len(waiting) >= threads * _AHEAD:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
-    except BrokenProcessPool as error:
-        raise ClusterError("a process of this command was killed", hint="fewer --processes need less memory") from error
     finally:
-        pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _end_with_parent() -> None:
-    """Ends this process with its parent; otherwise it would wait for tasks forever. The parent handles Ctrl-C."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-    def watch() -> None:
-        parent = multiprocessing.parent_process()
-        if parent is not None:
-            parent.join()
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
+        pool.shutdown(cancel_futures=True)

@@ -67,7 +67,7 @@ def read_width(text: str) -> int:
     "--train-ratio", type=float, default=1.0, show_default=True, help="Share for train/; the rest goes to val/."
 )
 @click.option("--test-ratio", type=float, default=0.0, show_default=True, help="Share for test/.")
-@click.option("--processes", type=click.IntRange(1), help="Encoding processes.  [default: one per core]")
+@click.option("--processes", type=click.IntRange(1), help="Images to encode at a time.  [default: one per core]")
 @click.option("--skip-broken", is_flag=True, help="Report and skip unreadable images without failing.")
 @click.option("--replace", is_flag=True, help="Replace existing shards.")
 @click.option("--create-bucket", is_flag=True, help="Create the bucket (private) if it does not exist.")
@@ -101,7 +101,7 @@ def pack(app: App, /, *, source: Path, destination: str, replace: bool, create_b
             target,
             options=image_options,
             shard_bytes=options["shard_size"],
-            processes=options["processes"] or os.cpu_count() or 1,
+            threads=options["processes"] or os.cpu_count() or 1,
             skip_broken=options["skip_broken"],
             watch=watch,
         )

@@ -11,10 +11,11 @@ import pytest
 from msgspec.structs import replace
 
 from bootstrap.environment import fetches
+from bootstrap.environment.file_cache import BundleFile
 from folders import read_files
 from foundation.errors import ClusterError
 from foundation.progress import silent
-from train.data.datasets import Dataset, Source, Written
+from train.data.datasets import Dataset, Written
 from train.data.fetch import download, fetched
 from train.data.work import move_files
 
@@ -45,12 +46,7 @@ def mirrors(monkeypatch: pytest.MonkeyPatch) -> Mirrors:
     return made
 
 
-SOURCE = Source(
-    name="file",
-    size_bytes=len(CONTENT),
-    sha256=hashlib.sha256(CONTENT).hexdigest(),
-    mirrors=("https://a.example", "https://b.example"),
-)
+SOURCE = BundleFile(path=Path("file"), size_bytes=len(CONTENT), sha256=hashlib.sha256(CONTENT).hexdigest(), urls=(A, B))
 
 
 def load(folder: Path) -> int:
