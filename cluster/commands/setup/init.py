@@ -13,6 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 import click
+from msgspec.structs import replace
 
 from cluster.app import App, pass_app
 from cluster.config import ClusterConfig, parse_config
@@ -82,13 +83,17 @@ def init(
         raise UsageError(error.message, hint=f"cluster init --name {choose_name(name, '')}") from error
     project = find_project(app.config_path.resolve().parent) if template is None else None
     has_gpus = (machine := find_machine(instance_type or "")) is not None and machine.gpu is not None
+    unfit = None
+    version = project.version if project is not None and cloud != "hosts" else None
+    if project is not None and version is not None and not fits_nodes(version, has_gpus=has_gpus):
+        unfit, project = version, replace(project, version=None)
     text = render_settings(
         text,
         name=name,
         cloud=cloud,
         instance_type=instance_type,
         suffix=secrets.token_hex(3),
-        lines=choose_lines(project, has_gpus=has_gpus) if project is not None else {},
+        lines=choose_lines(project) if project is not None else {},
         has_data=project is None,
     )
     if not (full or template):
@@ -102,6 +107,9 @@ def init(
     app.message(f"wrote {app.config_path}: cluster {written.name}, {nodes}")
     if project is not None:
         app.message(f"your project: {render_project(project)}")
+    if unfit is not None:
+        why = "would not use the nodes' GPUs" if has_gpus else "needs GPUs, which the nodes do not have"
+        app.message(f'{unfit} {why}: [bootstrap] mxnet = "auto" chooses a wheel')
     commands = "cluster up" if template is None else "the commands in its first lines"
     first = "read it" if project is None or project.script is not None else "name your script in [train] script"
     if not has_instances:
@@ -181,8 +189,13 @@ Lines = Mapping[tuple[str, str], str | None]
 """Values in TOML by table and key; None makes the line a comment."""
 
 
-def choose_lines(project: OwnProject, *, has_gpus: bool) -> dict[tuple[str, str], str | None]:
-    """The lines of cluster.toml that fit a project. has_gpus: the nodes have GPUs. Pure."""
+def fits_nodes(version: str, *, has_gpus: bool) -> bool:
+    """Whether a framework's version runs on the nodes and uses their GPUs. PyTorch's with CUDA run anywhere. Pure."""
+    return not version.startswith("mxnet") or ("-cu" in version) == has_gpus
+
+
+def choose_lines(project: OwnProject) -> dict[tuple[str, str], str | None]:
+    """The lines of cluster.toml that fit a project. Pure."""
     lines: dict[tuple[str, str], str | None] = {}
     script = project.script or ("train_mnist_torch.py" if project.framework == "pytorch" else None)
     if script is not None:
@@ -192,8 +205,7 @@ def choose_lines(project: OwnProject, *, has_gpus: bool) -> dict[tuple[str, str]
         lines |= {("bootstrap", "framework"): quote(framework), ("train", "kv_store"): None}
     if framework == "pytorch":
         lines["train", "launcher"] = '"torchrun"'
-    # MXNet's CPU wheel would leave the GPUs idle.
-    if project.version is not None and not (has_gpus and project.version.startswith("mxnet==")):
+    if project.version is not None:
         lines["bootstrap", project.version.partition("==")[0].partition("-")[0]] = quote(project.version)
     if project.packages:
         lines["bootstrap", "packages"] = json.dumps(list(project.packages))

@@ -173,3 +173,20 @@ def test_the_file_fits_the_project(
     assert {key: getattr(config.bootstrap, key) for key in bootstrap} == bootstrap
     assert {key: getattr(config.train, key) for key in train} == train
     assert config.train.args == ()
+
+
+@pytest.mark.parametrize(
+    ("words", "version", "wanted"),
+    [
+        ([], "mxnet-cu90==1.5.0", "auto"),
+        (["--cloud", "hosts"], "mxnet-cu90==1.5.0", "mxnet-cu90==1.5.0"),
+        (["--instance-type", "g5.xlarge"], "mxnet-cu112==1.9.1", "mxnet-cu112==1.9.1"),
+        (["--instance-type", "g5.xlarge"], "mxnet==1.9.1", "auto"),
+    ],
+)
+def test_a_wheel_that_does_not_fit_the_nodes(words: list[str], version: str, wanted: str) -> None:
+    Path("train.py").write_text("import mxnet")
+    Path("requirements.txt").write_text(version)
+    output = run("init", *words)
+    assert load_config(Path("cluster.toml")).bootstrap.mxnet == wanted
+    assert (f"{version} " in output) == (wanted == "auto")
