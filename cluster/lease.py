@@ -17,7 +17,7 @@ from foundation.remote_command import run_as_root
 from provision.apply import apply
 from provision.lease.arm import plan_lease
 from provision.lease.lease_plan import describe_lease, update_budget
-from provision.lease.terms import Lease, render_lease
+from provision.lease.terms import Lease, render_lease, render_number
 from provision.lease.user_data import PROGRAM
 from provision.model import ClusterState
 from provision.plan import Plan
@@ -70,11 +70,18 @@ def send_lease(app: App, state: ClusterState, ready: Sequence[ReadyNode], *, now
 
 
 def count_budget(app: App, state: ClusterState, *, now: float) -> Lease | None:
-    """Returns the newest lease, tagged with the end of its budget for the nodes of `state`. Raises AwsError."""
+    """Returns the newest lease, tagged with the end of its budget for the nodes of `state`. Raises AwsError.
+
+    Warns if that end is unknown: it stays the one for the nodes before.
+    """
     lease = state.lease
     if lease is None or lease.budget_usd is None or not state.nodes:
         return lease
-    updated = update_budget(lease, find_spending(app), now=now)
+    spending = find_spending(app)
+    if spending.usd_per_hour is None:
+        budget = f"the budget of ${render_number(lease.budget_usd)} may be exceeded"
+        app.warn(f"{budget}: a price is unknown, so its deadline was not computed again; cluster lease shows it")
+    updated = update_budget(lease, spending, now=now)
     if updated is not lease:
         set_tags(app, state, updated)
     return updated

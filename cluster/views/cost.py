@@ -40,10 +40,9 @@ def _render_cluster(bill: ClusterBill, *, now: float, columns: int | None) -> st
         for volume in bill.volumes
     ]  # fmt: skip
     lines = [render_table(rows, columns=columns, drop=("TYPE", "MARKET", "RAN", "ADDRESS", "DISK", "STATE"))]
-    ran_h = sum(node.ran_s for node in bill.nodes) / 3600
     lines.append(
         f"cluster  {render_usd(bill.cost_usd)} so far, {render_usd(bill.usd_per_hour)} per hour now; "
-        f"{ran_h:.2f} node hours in {render_age(now - bill.launched_at)}"
+        f"{bill.ran_s / 3600:.2f} node hours in {render_age(now - bill.launched_at)}"
     )
     return "\n".join([*lines, *_render_unseen(bill)])
 
@@ -78,7 +77,7 @@ def _render_earlier(bills: Sequence[ClusterBill], *, columns: int | None) -> str
         (
             *("-" if at is None else render_time(at) for at in (bill.launched_at, bill.ended_at)),
             str(len(bill.nodes)),
-            f"{sum(node.ran_s for node in bill.nodes) / 3600:.2f}",
+            f"{bill.ran_s / 3600:.2f}",
             *(render_usd(bill.of_market(market)) for market in MARKETS),
             render_usd(bill.cost_usd),
         )

@@ -11,6 +11,7 @@ from cluster.app import App
 from cluster.commands.adopt import adopt
 from cluster.commands.status import list_
 from cluster.costs import find_node_prices, find_spending, note_costs, noting_costs
+from cluster.lease import count_budget
 from cluster.nodes.deletion import delete_cluster
 from cluster.nodes.ec2 import nodes_of
 from cluster.session import describe, find_request
@@ -23,7 +24,7 @@ from provision.describe import describe_clusters
 from provision.model import bake_name
 from provision.power import prepare_start
 from provision.up import prepare_resize, prepare_up
-from provision_world import World, make_config
+from provision_world import World, make_config, make_lease_config
 
 
 @pytest.fixture
@@ -77,6 +78,20 @@ def test_a_budget_includes_nodes_that_have_ended(app: App, world: World) -> None
     app.override("lease.budget_usd", 0.001)
     with pytest.raises(ConfigError, match=r"the cluster has already cost \$0\.0"):
         prepare_up(world.clients, request=find_request(app), files=world.files)
+
+
+def test_a_budget_with_an_unknown_price_is_a_warning(app: App, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`resize` does not end nodes that run, and must not say nothing while they spend the budget sooner."""
+    events: list[Event] = []
+    monkeypatch.setattr(app, "report", events.append)
+    world.lease = make_lease_config(budget_usd=200.0)
+    world.up(make_config(nodes=1))
+    note_costs(app)
+    monkeypatch.setattr("provision.cost.observe.describe_prices", lambda *_: {})
+    state = world.resize(make_config(nodes=2))
+    note_costs(app)
+    assert count_budget(app, state, now=world.time.time()) == state.lease
+    assert [event.what for event in events if "the budget of $200 may be exceeded" in event.what]
 
 
 def test_the_costs_of_all_regions_are_shown(app: App, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
