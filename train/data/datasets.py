@@ -48,7 +48,6 @@ _INK_SIDE = 20  # MNIST's own: a border of four pixels on every side
 _SOURCE_SIDE = 8
 _SOURCE_INK = 16
 _VAL_DIGITS = 297
-_DIGIT_SHARDS = 4
 
 Labelled = tuple[int, Image.Image]
 
@@ -260,7 +259,7 @@ _ALL = (
         title="1797 handwritten digits, 28 by 28, grey; without a download",
         sources=(),
         write=_write_digits,
-        shards=_DIGIT_SHARDS,
+        shards=4,
     ),
 )
 DATASETS: Mapping[str, Dataset] = {dataset.name: dataset for dataset in _ALL}

@@ -3,7 +3,6 @@
 The mirrors of a file are asked in turn, until one sends the file with the published SHA-256.
 """
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,8 +11,9 @@ from msgspec.structs import replace
 
 from bootstrap.environment.fetches import Advance, bring_here
 from bootstrap.environment.file_cache import BundleFile, is_whole
+from bootstrap.step import step
 from foundation.files import one_at_a_time
-from foundation.progress import Event, Report
+from foundation.progress import Report
 from train.data.datasets import Dataset, Written
 from train.data.work import work_folder
 
@@ -38,10 +38,8 @@ def fetched(
         one_at_a_time(parent, does=f"writes {dataset.name} there", report=report),
         work_folder(parent / _WORK) as work,
     ):
-        began = time.monotonic()
-        report(Event(kind="start", what=f"writing {dataset.name} as records"))
-        written = dataset.write(sources, work, shards or dataset.shards)
-        report(Event(kind="done", what=f"wrote {dataset.name} as records", duration_s=time.monotonic() - began))
+        with step(report, f"writing {dataset.name} as records", done=f"wrote {dataset.name} as records"):
+            written = dataset.write(sources, work, shards or dataset.shards)
         yield work, written
 
 
