@@ -114,15 +114,15 @@ def start(project_dir: Path, config: FolderSettings, *, report: Report, owner: i
             check_state_folder(STATE_ROOT)
         begun = time.monotonic()
         report(Event(kind="start", what="starting the sandbox"))
-        prepare(paths, project_dir, config, owner=owner)
         try:
+            prepare(paths, project_dir, config, owner=owner)
             if config.packages:
                 report(Event(kind="start", what=f"fetching {', '.join(config.packages)}"))
                 packages.fetch(config.packages, paths.packages_dir)
-        except SandboxError:
+            launch(paths)
+        except (SandboxError, KeyboardInterrupt):
             remove_all(paths)
             raise
-        launch(paths)
         info = find_required(project_dir)
         report(Event(kind="done", what=f"the sandbox runs at {info.endpoint_url}", duration_s=time.monotonic() - begun))
         return info

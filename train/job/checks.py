@@ -139,7 +139,7 @@ def find_data_problems(data: Data, url: str, *, region: str | None, nodes_creden
     setting, of_s3 = f'data.url = "{url}"', is_s3(url)
     put = f"cluster data put FOLDER {url}" if of_s3 else f"cluster cp LOCAL_FOLDER node-0:{url}"
     if not data.exists:
-        create = f"cluster data put --create-bucket FOLDER {url}"
+        create = f"cluster data put --create-bucket FOLDER {url}; cluster data demo FOLDER writes digits to try it with"
         yield Problem(f"{setting}: there is no such {'bucket' if of_s3 else 'folder'}", create if of_s3 else put)
         return
     if None not in (data.region, region) and data.region != region:

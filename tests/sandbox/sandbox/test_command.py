@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from ec2_sandbox import control
+from ec2_sandbox.config import FolderSettings
 from ec2_sandbox.paths import find_leftovers as leftovers_of
 from ec2_sandbox.paths import paths_of, read_arguments, remove_all
 from foundation.progress import silent
@@ -118,6 +119,16 @@ def test_stop_asks_before_it_deletes_objects(running: Project) -> None:
     refused = running.run("sandbox", "stop", code=2).stderr
     assert "without a terminal, this needs --yes: The sandbox has 1 object. Delete it with its content?" in refused
     assert running.run("sandbox", "status").stdout.startswith("running")
+
+
+def test_an_interrupted_start_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(_paths: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(control, "launch", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        control.start(tmp_path, FolderSettings(hosts="none"), report=silent)
+    assert not leftovers_of(paths_of(tmp_path))
 
 
 def test_the_next_start_cleans_up_after_a_crash(running: Project) -> None:
