@@ -59,6 +59,7 @@ class StepDisplay:
         self._console = console
         self._lock = threading.Lock()
         self._running: dict[str, str] = {}  # names of steps, by their place
+        self._warned: dict[str, str] = {}  # the first place of each warning
         self._spinner = None
         if console is not None:
             from rich.status import Status  # noqa: PLC0415 - see the top
@@ -71,7 +72,7 @@ class StepDisplay:
             track(self._running, event)
             if event.kind in MARKS and not is_hidden:
                 mark, style = MARKS[event.kind]
-                message(self._console, f"{mark} {render_event(event)}", style=style)
+                message(self._console, f"{mark} {self._render(event)}", style=style)
             if self._spinner is None:
                 return
             if self._running:
@@ -89,6 +90,11 @@ class StepDisplay:
         with self._lock:
             self._running.clear()
             self._stop()
+
+    def _render(self, event: Event) -> str:
+        """As render_event, but a node's warning that another node has had names only that node."""
+        first = self._warned.setdefault(event.what, event.where or "") if event.kind == "warn" else ""
+        return render_event(event) if first in {"", event.where} else f"{event.where}: the same as {first}"
 
     def _stop(self) -> None:
         if self._spinner is not None:

@@ -25,6 +25,14 @@ def test_without_a_terminal_finished_steps_are_plain_lines(capsys: pytest.Captur
     assert capsys.readouterr().err == "ok launch (1.2 s)\n!! node-0: [bold]not markup[/]\n"
 
 
+def test_a_warning_of_many_nodes_is_shown_once(capsys: pytest.CaptureFixture[str]) -> None:
+    display = StepDisplay(None)
+    for node, what in (("node-0", "no driver"), ("node-1", "no driver"), ("node-1", "slow"), ("node-0", "no driver")):
+        display.show(Event(kind="warn", what=what, where=node))
+    expected = "!! node-0: no driver\n!! node-1: the same as node-0\n!! node-1: slow\n!! node-0: no driver\n"
+    assert capsys.readouterr().err == expected
+
+
 def test_a_brief_command_shows_only_long_steps_of_single_nodes(capsys: pytest.CaptureFixture[str]) -> None:
     app = App(config_path=Path("cluster.toml"))
     app.is_brief = True
