@@ -118,7 +118,7 @@ def describe_hosts(
 ) -> tuple[JobHost, ...]:
     """The hosts of a job's order; a host that is not a node of the cluster has its own paths.
 
-    words: the command of the job's processes on a host. folder: where they run. prices: see plan_job.
+    words: the command of the job's processes on a host. folder: where they run. prices: see JobInputs.
     """
 
     def settings_of(node: ReadyNode) -> HostSettings:
