@@ -73,7 +73,7 @@ def test_no_key_is_documented_that_does_not_exist() -> None:
 @pytest.mark.parametrize(("name", "command"), list(commands()), ids=[name for name, _ in commands()])
 def test_every_command_and_option_is_documented(name: str, command: click.Command) -> None:
     assert f"\n## cluster {name}\n" in COMMAND_LINE
-    text = section(COMMAND_LINE, f"## cluster {name}\n")
+    text = section(COMMAND_LINE, f"## cluster {name}\n") + section(COMMAND_LINE, "## Common behaviour\n")
     if name == "run":  # "It has all options of `cluster train`, and these"
         text += section(COMMAND_LINE, "## cluster train\n")
     for parameter in command.params:
