@@ -251,8 +251,8 @@ class Fleet(PhantomFleet):
     def reconcile(self, regions: Regions) -> None:
         """As without hosts, and removes the disks of deleted volumes and snapshots, and terminated hosts' files."""
         super().reconcile(regions)
-        self._sweep()
         with ec2.lock:
+            self._sweep()
             self._copies.remove_deleted(regions)
 
     def capture(self, snapshot: SandboxSnapshot, /) -> None:
@@ -368,7 +368,10 @@ class Fleet(PhantomFleet):
             log.info("%s: stopped", instance.id)
 
     def _sweep(self) -> None:
-        """Removes the files of terminated hosts. Without root, those of a PyTorch take a minute on a busy disk."""
+        """Starts to remove the files of terminated hosts. Without root, PyTorch takes a minute on a busy disk.
+
+        Call it under EC2's lock: `clear` removes the same folders.
+        """
         gone = list(self._paths.hosts_dir.glob(f"*{GONE}"))
         if gone and (self._sweeper is None or not self._sweeper.is_alive()):
             self._sweeper = threading.Thread(target=_remove, args=(gone,), name="sweeper", daemon=True)
@@ -420,9 +423,11 @@ class Fleet(PhantomFleet):
         self.firewall.parted.clear()
 
     def end_all(self) -> None:
-        """Ends all hosts and waits for them."""
+        """Ends all hosts and waits for them, and for what removes files: the daemon may remove all of them next."""
         self._end_hosts()
         self._pool.shutdown()
+        if self._sweeper is not None:
+            self._sweeper.join()
 
     def _end_hosts(self) -> None:
         for host in self._hosts.values():
