@@ -124,3 +124,8 @@ def test_of_a_long_log_a_part_is_read(monkeypatch: pytest.MonkeyPatch, tested: s
         assert sum(point.count for point in curves[name].points) == each // 1000
     assert history.first_error.lines[-1] == "RuntimeError: CUDA out of memory"
     assert history.result.exit_code == 1
+
+
+def test_a_rank_of_two_processes_ends_nothing() -> None:
+    history = read(*begin(2), *(entry(1, p=number, rank=rank) for number, rank in ((0, 7), (1, 7), (0, 8), (1, 9))))
+    assert list(history.ranks) == ["rank 8", "rank 9"]

@@ -312,6 +312,7 @@ def test_a_rank_measures_its_epochs() -> None:
     read(120.0, "Epoch [2/4], Step [1/6], Loss: 0.3")
     assert rank.find_goal(None, now=130.0) == Goal(0.375, 50.0)
     assert rank.find_goal(8, now=130.0) == Goal(0.1875, 130.0)
+    assert rank.find_goal(None, now=900.0) == Goal(0.5, 40.0)  # an epoch that takes longer than those before
     progress.take(Event(kind="process", at=200.0, process=worker(0, exit_code=0)))
     assert rank.find_goal(None, now=210.0) == Goal(1.0, None)
 
