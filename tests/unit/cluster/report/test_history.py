@@ -129,3 +129,8 @@ def test_of_a_long_log_a_part_is_read(monkeypatch: pytest.MonkeyPatch, tested: s
 def test_a_rank_of_two_processes_ends_nothing() -> None:
     history = read(*begin(2), *(entry(1, p=number, rank=rank) for number, rank in ((0, 7), (1, 7), (0, 8), (1, 9))))
     assert list(history.ranks) == ["rank 8", "rank 9"]
+
+
+def test_a_clock_that_was_set_back() -> None:
+    history = read(*begin(1), *(speed(100 - at, 0, 100.0) for at in range(50)))
+    assert {at for at, _ in points(history, 0, SPEED)} == {100.0}

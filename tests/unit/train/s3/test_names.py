@@ -8,7 +8,7 @@ from folders import write_files
 from foundation.errors import ClusterError, UsageError
 from train.s3.sources import find_files
 from train.s3.transfer_plan import FoundObject, plan_get, plan_put
-from train.s3.url import S3Url, parse_url
+from train.s3.url import S3Url, compile_glob, parse_url
 
 TREE = ("a.rec", "b.rec", "sub/c.rec", "sub/deep/d.rec", "sub2/a.rec")
 
@@ -150,3 +150,12 @@ def test_objects_that_cannot_be_files(tmp_path: Path) -> None:
     assert [text.partition(": ")[0] for text in refused] == [
         "s3://b/in/../x", "s3://b/in//x", "s3://b/in/",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("pattern", "matches", "others"),
+    [("a?c", ["abc"], ["ac", "a/c", "abbc"]), ("**/x", ["x", "a/x", "a/b/x"], ["ax", "a/bx"])],
+)
+def test_globs(pattern: str, matches: list[str], others: list[str]) -> None:
+    compiled = compile_glob(pattern)
+    assert [key for key in matches + others if compiled.fullmatch(key)] == matches
