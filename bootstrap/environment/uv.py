@@ -74,9 +74,16 @@ def find_settings(environ: Mapping[str, str]) -> tuple[dict[str, str], bool]:
         found.pop("UV_DEFAULT_INDEX", None)
     no_index = pip.get("no-index", "").lower() in ("1", "true", "yes", "on")
     own = {"UV_INDEX_STRATEGY": "unsafe-best-match"}
-    if ssl.create_default_context().cert_store_stats()["x509_ca"]:
+    if _has_authorities():
         own["UV_SYSTEM_CERTS"] = "1"
     return {**own, **found, **environ}, no_index
+
+
+def _has_authorities() -> bool:
+    """Whether the system has certificate authorities: in a file, or, as on Ubuntu, in a folder, read when needed."""
+    folder = ssl.get_default_verify_paths().capath
+    in_file = ssl.create_default_context().cert_store_stats()["x509_ca"] > 0
+    return in_file or (folder is not None and any(Path(folder).glob("*.0")))
 
 
 def _read_pip_settings(environ: Mapping[str, str]) -> dict[str, str]:

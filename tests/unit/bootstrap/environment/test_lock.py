@@ -115,12 +115,16 @@ def test_pips_settings_are_uvs(tmp_path: Path) -> None:
     assert (found["UV_DEFAULT_INDEX"], no_index) == ("https://d", True)
 
 
-@pytest.mark.parametrize(("authorities", "wanted"), [(2, "1"), (0, None)])
+@pytest.mark.parametrize(("in_file", "in_folder", "wanted"), [(2, False, "1"), (0, True, "1"), (0, False, None)])
 def test_uv_trusts_the_authorities_of_the_system(
-    monkeypatch: pytest.MonkeyPatch, authorities: int, wanted: str | None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, in_file: int, in_folder: bool, wanted: str | None
 ) -> None:
-    context = SimpleNamespace(cert_store_stats=lambda: {"x509_ca": authorities})
+    """Ubuntu has them in a folder, of which ssl loads what it needs, when it needs it."""
+    context = SimpleNamespace(cert_store_stats=lambda: {"x509_ca": in_file})
     monkeypatch.setattr("ssl.create_default_context", lambda: context)
+    monkeypatch.setattr("ssl.get_default_verify_paths", lambda: SimpleNamespace(capath=str(tmp_path)))
+    if in_folder:
+        (tmp_path / "5ed36f99.0").touch()
     assert find_settings({})[0].get("UV_SYSTEM_CERTS") == wanted
     assert find_settings({"UV_SYSTEM_CERTS": "0"})[0]["UV_SYSTEM_CERTS"] == "0"
 
