@@ -82,9 +82,11 @@ def init(
     except ConfigError as error:
         raise UsageError(error.message, hint=f"cluster init --name {choose_name(name, '')}") from error
     project = find_project(app.config_path.resolve().parent) if template is None else None
-    has_gpus = (machine := find_machine(instance_type or "")) is not None and machine.gpu is not None
+    machine = find_machine(instance_type or "")
+    has_gpus = machine is not None and machine.gpu is not None
+    is_known = machine is not None or not instance_type  # the default type has none
     unfit = None
-    version = project.version if project is not None and cloud != "hosts" else None
+    version = project.version if project is not None and is_known and cloud != "hosts" else None
     if project is not None and version is not None and not fits_nodes(version, has_gpus=has_gpus):
         unfit, project = version, replace(project, version=None)
     text = render_settings(

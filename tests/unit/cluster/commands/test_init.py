@@ -182,6 +182,7 @@ def test_the_file_fits_the_project(
         (["--cloud", "hosts"], "mxnet-cu90==1.5.0", "mxnet-cu90==1.5.0"),
         (["--instance-type", "g5.xlarge"], "mxnet-cu112==1.9.1", "mxnet-cu112==1.9.1"),
         (["--instance-type", "g5.xlarge"], "mxnet==1.9.1", "auto"),
+        (["--instance-type", "g99.xlarge"], "mxnet-cu112==1.9.1", "mxnet-cu112==1.9.1"),  # an unknown type
     ],
 )
 def test_a_wheel_that_does_not_fit_the_nodes(words: list[str], version: str, wanted: str) -> None:
