@@ -111,16 +111,6 @@ def test_families_are_what_ec2_says_they_are() -> None:
     assert {family for family in unknown if not family.startswith("mac")} == set()
 
 
-def test_the_documented_wheels_are_those_of_the_table() -> None:
-    text = (REPOSITORY / "docs" / "configuration" / "environment.md").read_text()
-    documented = re.findall(r"^\| `(mxnet[^`]*)` \| ([0-9 -]+) \| (yes|no) \|", text, re.MULTILINE)
-    table = [
-        (wheel.requirement, " ".join(f"{a}{b}" for a, b in wheel.code) or "-", "yes" if wheel.reads_s3 else "no")
-        for wheel in WHEELS
-    ]
-    assert documented == table
-
-
 def test_the_tables_are_shown() -> None:
     document = json.loads(json.dumps(make_document("mxnet")))
     text = render("mxnet", document)

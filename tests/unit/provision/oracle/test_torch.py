@@ -1,12 +1,10 @@
 import json
-import re
 
 import pytest
 
 from cluster.commands.oracle import make_document, render
 from foundation.errors import ConfigError
-from project import REPOSITORY
-from provision.oracle.tables import Gpu, find_machine, show, show_code
+from provision.oracle.tables import Gpu, find_machine, show
 from provision.oracle.torch import (
     TORCH_BUILDS,
     check_torch,
@@ -108,10 +106,3 @@ def test_a_type_is_shown(name: str, words: str) -> None:
     document = make_document("pytorch", name)
     assert words in render("pytorch", document)
     assert [wheel["first"] for wheel in document["wheels"]] == [show(build.first) for build in TORCH_BUILDS]
-
-
-def test_the_documentation_has_the_builds_of_pypi() -> None:
-    text = (REPOSITORY / "docs" / "configuration" / "environment.md").read_text()
-    documented = re.findall(r"^\| ([0-9., to]+) \| ([0-9.]+) \| ([0-9 ]+) \|$", text, re.MULTILINE)
-    shown = [(build.versions, show(build.cuda), show_code(build.code)) for build in TORCH_BUILDS if build.on_pypi]
-    assert documented == shown
