@@ -18,6 +18,7 @@ from job_host import LocalHead, job_host, job_id, lines_of
 from node import job_folder, jobs
 from node.programs import CODE_DIR
 from node.supervisor import recovery
+from waits import until
 
 __all__ = ["job_host"]
 
@@ -86,6 +87,7 @@ def test_a_job_of_another_host_with_this_home_folder(job_host: LocalHead, monkey
     """Its locks may not count here: only what it writes shows that it runs."""
     job_host.ask("submit", order=alone(job_host, "sleep 100"))
     job_host.wait_for('"state": "running"')
+    until(lambda: job_host.record()["state"] == "running", "it does not run")  # the record comes after the event
     job_host.kill_supervisor(job_id(1))
     path, record = job_host.folder() / "record.json", job_host.record()
     record["supervisor"]["host"], record["stall"] = "elsewhere", {"text": "no worker made progress"}
