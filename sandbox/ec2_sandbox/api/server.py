@@ -41,7 +41,7 @@ from ec2_sandbox.paths import CHECKIP_PATH, SandboxPaths
 
 IDLE_TIMEOUT_S = 120.0
 # The modules that change a service of moto's. They are imported with it, at its first call.
-ADDITIONS = {"ssm": "ec2_sandbox.api.on_hosts.ssm"}
+ADDITIONS = {"s3": "ec2_sandbox.api.objects", "ssm": "ec2_sandbox.api.on_hosts.ssm"}
 
 log = logging.getLogger("ec2_sandbox.server")
 

@@ -1,13 +1,15 @@
 """Calls that other programs make and this project does not."""
 
 import json
+import os
+from pathlib import Path
 from typing import Any
 
 import boto3
 import pytest
 from botocore.exceptions import ClientError
 
-from ec2_sandbox.paths import paths_of
+from ec2_sandbox.paths import find_daemon, paths_of
 from sandbox_steps import REGION, RunningSandbox
 
 pytestmark = pytest.mark.sandbox
@@ -44,3 +46,23 @@ def test_a_call_to_another_region_names_the_sandboxs_region(phantom: RunningSand
         ClientError, match=r"InvalidRegion.*the sandbox of this folder runs in us-east-1, not in eu-west-1"
     ):
         elsewhere.describe_instances() if service == "ec2" else elsewhere.get_parameter(Name="/x")
+
+
+@pytest.mark.parametrize(("wanted", "part"), [("1-2", slice(1, 3)), ("-3", slice(-3, None)), ("0-", slice(None))])
+def test_a_range_of_an_object_is_read_alone(phantom: RunningSandbox, wanted: str, part: slice) -> None:
+    """A download in parts would otherwise take a time that grows with the square of the object's size."""
+    s3, content = boto3.client("s3"), os.urandom(32 << 20)
+    s3.create_bucket(Bucket="ranges")
+    s3.put_object(Bucket="ranges", Key="large", Body=content)
+    before = read_by_daemon(phantom)
+    found = s3.get_object(Bucket="ranges", Key="large", Range=f"bytes={wanted}")["Body"].read()
+    assert found == content[part]
+    if len(found) < 100:
+        assert read_by_daemon(phantom) - before < 1 << 20
+
+
+def read_by_daemon(sandbox: RunningSandbox) -> int:
+    """The bytes that the sandbox's daemon has read."""
+    daemon = find_daemon(paths_of(sandbox.project_dir))
+    assert daemon is not None
+    return int(Path(f"/proc/{daemon.pid}/io").read_text().split()[1])
