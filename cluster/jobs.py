@@ -27,8 +27,10 @@ from train.follow.records import (
     RUNNING,
     DamagedRecordError,
     JobRecord,
+    S3Log,
     choose_job,
     find_running,
+    join_lines,
     merge_records,
     open_s3_log,
     read_jobs,
@@ -146,9 +148,7 @@ class JobSources:
         check: called several times a second, and may raise. Raises ClusterError or a subclass.
         """
         if record.source == "s3" or self.head is None:
-            config = self._app.config
-            log = open_s3_log(str(config.data.s3_results), record.id, region=config.provision.region)
-            processes = find_processes(record.roles, len(record.attempts), log.lines())
+            log, processes = self._open_copy(record)
             learn(processes)
             yield _while_read(log.lines(find_tail(log.read, log.size, wanted, processes)), check)
             return
@@ -156,6 +156,23 @@ class JobSources:
         stream = LogStream(self.head, record.id, message=message, check=check, wait=wait, wanted=wanted, begin=learn)
         with closing(stream.lines()) as lines:
             yield lines
+
+    @contextmanager
+    def open_blocks(self, record: JobRecord, learn: Callable[[Sequence[Process]], None]) -> Iterator[Iterator[bytes]]:
+        """As `open_log`, but yields all lines so far in blocks, each with its newline: there may be millions."""
+        if record.source == "s3" or self.head is None:
+            log, processes = self._open_copy(record)
+            learn(processes)
+            yield log.blocks()
+            return
+        with self.open_log(record, learn) as lines:
+            yield join_lines(lines)
+
+    def _open_copy(self, record: JobRecord) -> tuple[S3Log, tuple[Process, ...]]:
+        """The copy of a job's log in S3, and the job's processes. Raises ClusterError or a subclass."""
+        config = self._app.config
+        log = open_s3_log(str(config.data.s3_results), record.id, region=config.provision.region)
+        return log, find_processes(record.roles, len(record.attempts), log.lines())
 
     def _ask_head(self) -> tuple[JobRecord, ...]:
         if self.head is not None:

@@ -2,8 +2,8 @@
 
 import re
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import islice
+from collections.abc import Iterable, Mapping
+from itertools import chain
 
 from msgspec import Struct, field
 
@@ -13,15 +13,14 @@ from node.job.scalars import WORDS, ScalarReader
 from node.protocol import JobResult, JobState, Process
 from train.follow.advice import Advisor
 
-EXACT_LINES = 20_000  # each takes up to 0.1 ms; of later ones, one of each rank whenever the log has grown by a part
+EXACT_LINES = 10_000  # each takes up to 0.1 ms; of later ones, one of each rank whenever the log has grown by a part
 MOST_PARTS = 1000  # divided by the number of ranks
-LEAST_PARTS = 40
-BATCH = 512  # lines
+LEAST_PARTS = 30
 MOST_COUNTED = 8  # workers whose lines in a batch are counted, which takes longer for more than to examine the lines
 MOST_CURVES = 16  # of each rank
 LARGEST = 1e100  # number that is drawn: pygal computes with squares
 MOST_MARKS = 200
-RECENT = 20_000  # lines in which those before an error are searched
+RECENT = 40  # blocks in which the lines before an error are searched
 ERROR_LINES = 30
 OUTPUT_WITHIN = 80  # bytes, where a line of output says so
 LONGEST_LINE = 400  # characters of a line that the report shows
@@ -69,26 +68,30 @@ class History:
         self._numbers = ScalarReader()
         self._recent: deque[bytes] = deque(maxlen=RECENT)
 
-    def read(self, lines: Iterable[bytes]) -> None:
-        """Reads lines of the log, up to the job's result. There may be millions: most of them are only counted."""
-        rows = iter(lines)
-        while self.result is None and (batch := list(islice(rows, BATCH))):
-            self._recent.extend(batch)
-            if self._is_examined(batch):
-                for line in batch:
+    def read(self, blocks: Iterable[bytes]) -> None:
+        """Reads blocks of whole lines of the log, up to the job's result.
+
+        There may be millions of lines: most of them are only counted.
+        """
+        for block in blocks:
+            if self.result is not None:
+                return
+            self._recent.append(block)
+            count = block.count(b"\n")
+            if self._is_examined(block, count):
+                for line in _lines_of(block):
                     self._read_line(line)
             else:
-                self.lines += len(batch)
+                self.lines += count
 
-    def _is_examined(self, batch: Sequence[bytes]) -> bool:
+    def _is_examined(self, block: bytes, count: int) -> bool:
         """Whether there may be more in these lines than output of workers of which none is due, without validation."""
-        later = [process for process, due in self._due.items() if due >= self.lines + len(batch)]
+        later = [process for process, due in self._due.items() if due >= self.lines + count]
         are_all = len(later) == len(self._due)
         if self.lines <= EXACT_LINES or not later or (len(later) > MOST_COUNTED and not are_all):
             return True
-        text = b"".join(batch)
         outputs = [_OUTPUT] if are_all else [process + _OUTPUT for process in later]
-        return sum(map(text.count, outputs)) < len(batch) or b"al" in text or b"est set" in text
+        return sum(map(block.count, outputs)) < count or b"al" in block or b"est set" in block
 
     def _read_line(self, line: bytes) -> None:
         end = line.find(_OUTPUT, 0, OUTPUT_WITHIN)
@@ -183,7 +186,7 @@ class History:
 
     def _find_last_lines(self, number: int) -> tuple[str, ...]:
         mark, found = b'"p": %d, "line":' % number, deque[str]()
-        for line in reversed(self._recent):
+        for line in chain.from_iterable(reversed(_lines_of(block)) for block in reversed(self._recent)):
             if mark in line[:80]:
                 event = self.events.read(line)
                 if event is not None:
@@ -200,3 +203,7 @@ class History:
 
     def _mark(self, at: float, kind: str, text: str) -> None:
         self.marks.append((at, kind, text[:LONGEST_LINE]))
+
+
+def _lines_of(block: bytes) -> list[bytes]:
+    return block.removesuffix(b"\n").split(b"\n")

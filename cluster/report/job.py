@@ -54,8 +54,8 @@ def read_job(app: App, sources: JobSources, words: str | None) -> JobData:
     """Reads the job that `words` names, or the newest one. Raises ClusterError or a subclass."""
     record = sources.find_job(words)
     history = History(make_advisor(app, record.spec))
-    with sources.open_log(record, history.events.learn) as lines:
-        history.read(lines)
+    with sources.open_blocks(record, history.events.learn) as blocks:
+        history.read(blocks)
     if history.result is None:
         history.note_culprit(next((one.culprit for one in reversed(record.attempts) if one.culprit is not None), None))
     data, now = app.config.data, time.time()

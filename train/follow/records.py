@@ -4,15 +4,18 @@ The copy in S3 (node/supervisor/publish.py) outlives the cluster.
 """
 
 import json
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from concurrent.futures import Future
+from functools import partial
+from itertools import chain, islice
 from typing import Any, Literal, Optional
 
 from msgspec import Struct, structs, to_builtins
 
 from foundation.decode import decode
 from foundation.errors import ClusterError, NotFoundError, UsageError
-from foundation.thread_pool import Check, map_in_threads
+from foundation.thread_pool import Check, map_in_threads, run_in_thread
 from node.protocol import (
     MAX_LINE_BYTES,
     MAX_RECORD_BYTES,
@@ -35,6 +38,8 @@ MAX_JOBS = 1000  # the head keeps 50 that have ended
 MAX_VALUES = 600_000  # in its list of jobs
 MAX_S3_RECORDS = 50
 LOG_PIECE_BYTES = 8 << 20  # one request each, so that a reader may take its time between them
+BLOCK_BYTES = 1 << 16
+BLOCK_LINES = 512
 
 
 class JobRecord(Record, kw_only=True):
@@ -230,9 +235,41 @@ class S3Log:
     def lines(self, start: int = 0) -> Iterator[bytes]:
         """Its lines, cut at the length of the longest line that the head sends. Raises as read."""
         buffer = LineBuffer(limit=MAX_LINE_BYTES)
-        for offset in range(start, self.size, LOG_PIECE_BYTES):
-            yield from buffer.feed(self.read(offset, min(offset + LOG_PIECE_BYTES, self.size)))
+        for piece in self._pieces(start):
+            yield from buffer.feed(piece)
         yield from buffer.flush()
+
+    def blocks(self) -> Iterator[bytes]:
+        """Its lines, many at a time, each with its newline. Raises as read."""
+        rest = b""
+        for piece in self._pieces():
+            data, start = rest + piece, 0
+            while end := data.rfind(b"\n", start, start + BLOCK_BYTES) + 1 or data.find(b"\n", start) + 1:
+                yield data[start:end]
+                start = end
+            rest = data[start:]
+            if len(rest) > MAX_LINE_BYTES:  # not ours
+                yield rest + b"\n"
+                rest = b""
+        if rest:
+            yield rest + b"\n"
+
+    def _pieces(self, start: int = 0) -> Iterator[bytes]:
+        """Its bytes; while the caller works with a piece, the next one arrives."""
+        ranges = ((at, min(at + LOG_PIECE_BYTES, self.size)) for at in range(start, self.size, LOG_PIECE_BYTES))
+        arriving: deque[Future[bytes]] = deque()
+        for limits in ranges:
+            arriving.append(run_in_thread(partial(self.read, *limits)))
+            if len(arriving) > 1:
+                yield arriving.popleft().result()
+        yield from (piece.result() for piece in arriving)
+
+
+def join_lines(lines: Iterable[bytes]) -> Iterator[bytes]:
+    """Lines without newlines as blocks, as `S3Log.blocks` yields them. Pure."""
+    rows = iter(lines)
+    while batch := list(islice(rows, BLOCK_LINES)):
+        yield b"\n".join([*batch, b""])
 
 
 def open_s3_log(results: str, job: str, *, region: str, name: str = "events") -> S3Log:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from cluster.report.history import History
 from node.wire import encode
+from train.follow.records import join_lines
 
 START = 1_795_000_000.0
 
@@ -26,5 +27,5 @@ def speed(at: float, rank: int, value: float, more: str = "", *, epoch: int = 0)
 
 def read(*lines: bytes) -> History:
     history = History()
-    history.read(lines)
+    history.read(join_lines(lines))
     return history
