@@ -63,15 +63,19 @@ def find_project(folder: Path) -> OwnProject | None:
 
 
 def _find_script(folder: Path) -> str | None:
-    """train.py, or the one script there, of those with a main part if there are any, that no other one imports."""
+    """train.py, or the one script there, of those with a main part if there are any, that no other one imports.
+
+    Without scripts there, the one train.py in its folders.
+    """
     if (folder / SCRIPT).is_file():
         return SCRIPT
     scripts = [path for path in sorted(folder.glob("*.py")) if path.is_file() and not _NOT_SCRIPTS.fullmatch(path.name)]
+    scripts = scripts or [*folder.glob(f"*/{SCRIPT}"), *folder.glob(f"src/*/{SCRIPT}")]
     scripts = [path for path in scripts if "__main__" in _read(path)] or scripts
     if len(scripts) > 1:
         imported = {name for path in scripts for name in find_modules(path, folder=folder).modules}
         scripts = [path for path in scripts if path.stem not in imported]
-    names = [path.name for path in scripts]
+    names = [path.relative_to(folder).as_posix() for path in scripts]
     return names[0] if len(names) == 1 and names[0].isprintable() else None  # TOML cannot have a name that is not UTF-8
 
 

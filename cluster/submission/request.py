@@ -121,7 +121,8 @@ def _suggest(words: Sequence[str], here: Path) -> str:
         return f"cluster train {shlex.join([f'{words[0]}.py', *words[1:]])}"
     if not words[0].endswith(".py") and "/" not in words[0]:
         return f"a command follows --: cluster train -- {shlex.join(words)}"
-    known = [*(path.name for path in sorted(here.glob("*.py"))), *shipped_scripts()]
+    scripts = {*here.glob("*.py"), *(here / words[0]).parent.glob("*.py")}
+    known = [*sorted(os.path.relpath(path, here) for path in scripts), *shipped_scripts()]
     near = difflib.get_close_matches(words[0], known, n=1, cutoff=0.75)  # train.py is not train_mnist.py
     return f"cluster train {near[0]}" if near else f"one of: {', '.join(known)}"
 

@@ -154,6 +154,7 @@ PINNED = {"train.py": "import mxnet", "requirements.txt": "mxnet==1.9.1\n"}
         ({"a.py": "import torch", "b.py": "if __name__ == '__main__': import mxnet"}, {}, {"script": "b.py"}),
         ({"train.py": "import net", "net.py": "import torchvision"}, {"framework": "pytorch"}, {}),
         ({"an\N{SNAKE}.py": "import torch"}, {}, {"script": "an\N{SNAKE}.py"}),
+        ({"setup.py": "", "src/a/train.py": "import torch"}, {"framework": "pytorch"}, {"script": "src/a/train.py"}),
         ({"train.py": "import jax"}, {"framework": "none"}, {"launcher": "auto"}),
         (TORCH | {"requirements.txt": "torch==2.1.0\nx"}, {"torch": "torch==2.1.0"}, {}),
         (TORCH | {"pyproject.toml": "[project]\ndependencies=['x']"}, {"packages": ("-r pyproject.toml",)}, {}),
@@ -167,6 +168,7 @@ def test_the_file_fits_the_project(
 ) -> None:
     """The script is parsed, and never run."""
     for name, text in files.items():
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
         Path(name).write_text(f"{text}\nraise SystemExit('it ran')\n" if name.endswith("n.py") else text)
     run("init")
     config = load_config(Path("cluster.toml"))

@@ -51,6 +51,7 @@ def test_what_the_words_name(tmp_path: Path, words: tuple[str, ...], *, is_comma
     [
         (("pyhton", "own.py"), "a command follows --: cluster train -- pyhton own.py"),
         (("train_minst.py",), "cluster train train_mnist.py"),
+        (("../tpo.py",), "cluster train ../top.py"),
         (("nothing/like/it.py",), "one of: my own.py, own.py, train_"),
     ],
 )
