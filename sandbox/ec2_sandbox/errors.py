@@ -13,6 +13,8 @@ class SandboxError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
+        if hint:
+            self.add_note(f"try: {hint}")  # for tracebacks: a program does not print the hint
 
 
 class UsageError(SandboxError):

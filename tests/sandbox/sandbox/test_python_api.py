@@ -120,9 +120,19 @@ def test_hosts(sandbox: Sandbox) -> None:
         "0", f"ip-{str(host.private_ip).replace('.', '-')}", "/", ".overlay", "in",
     ]  # fmt: skip
     assert host.run("false", check=False).returncode == 1
+    with pytest.raises(subprocess.CalledProcessError, match="'ls', '/none'") as failed:
+        host.run("ls", "/none")
+    assert "No such file" in "".join(failed.value.__notes__)
     assert f"{host.instance_id}: booting" in host.console()
     with pytest.raises(KeyError):
         sandbox.hosts["i-0"]
+
+
+def test_a_traceback_has_the_hint(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ec2_sandbox.rootless.is_ordinary_user", lambda: True)
+    with pytest.raises(SandboxError, match="outside the namespaces") as failed:
+        Sandbox().start()
+    assert failed.value.__notes__[0].startswith("try: ec2-sandbox shell -- ")
 
 
 def test_faults(sandbox: Sandbox) -> None:
