@@ -182,6 +182,9 @@ def env(caller: Caller) -> None:
         click.echo(f"unset {name}")
     for name, value in control.environment(info).items():
         click.echo(f"export {name}={shlex.quote(value)}")
+    if rootless.is_ordinary_user():
+        shell = click.get_current_context().command_path.removesuffix("env") + "shell"
+        click.echo(f"without root, only programs in `{shell}` reach the sandbox", err=True)
 
 
 @click.command("install")

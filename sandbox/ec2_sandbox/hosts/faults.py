@@ -91,7 +91,7 @@ class HostFaults:
         mounts = [line.split()[:2] for line in (process / "mounts").read_text().splitlines()]
         if not any(point == "/" and device.startswith("/dev/loop") for device, point in mounts):  # else: the machine's
             raise FaultError(
-                f"full-disk: the root volume of {instance.id} has no size limit: this machine has no loop device"
+                f"full-disk: the root volume of {instance.id} has no size limit: without root, or without loop devices"
             )
         free = os.statvfs(root).f_bavail * os.statvfs(root).f_frsize
         with (root / FILL_FILE).open("wb") as stream:
@@ -127,7 +127,7 @@ class HostFaults:
         with ec2.lock:
             instance, _, _ = self._find(parameters["instance"])
             if instance.lifecycle != "spot":
-                raise FaultError(f'spot-notice: {instance.id} is not a spot instance ([provision] market = "spot")')
+                raise FaultError(f"spot-notice: {instance.id} is not a spot instance")
             now = dt.datetime.now(dt.UTC)
             instance.interruption = Interruption(noticed=now, at=now + dt.timedelta(seconds=after_s))
         return f"announced to {instance.id} that it ends in {after_s:g} s"
