@@ -20,6 +20,7 @@ from ec2_sandbox.config import FolderSettings
 from ec2_sandbox.control import SandboxStatus
 from ec2_sandbox.errors import NotFoundError, SandboxError, UsageError
 from ec2_sandbox.faults import KINDS, FaultError, parse_fault
+from ec2_sandbox.hosts.system import is_machines_root
 from ec2_sandbox.progress import Event, Report
 
 SYSTEM_PACKAGES = Path(__file__).parents[1] / "system-packages"
@@ -182,7 +183,9 @@ def env(caller: Caller) -> None:
         click.echo(f"unset {name}")
     for name, value in control.environment(info).items():
         click.echo(f"export {name}={shlex.quote(value)}")
-    if rootless.is_ordinary_user():
+    # In an ordinary user's terminal, this runs in the namespaces, but the terminal's next commands do not.
+    inside = not rootless.is_ordinary_user() and not is_machines_root()
+    if inside and os.environ.get("AWS_ENDPOINT_URL") != info.endpoint_url:
         shell = click.get_current_context().command_path.removesuffix("env") + "shell"
         click.echo(f"without root, only programs in `{shell}` reach the sandbox", err=True)
 

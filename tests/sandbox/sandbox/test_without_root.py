@@ -78,6 +78,8 @@ def test_the_users_own_tools(user: User) -> None:
     assert "running" in listed  # started for this shell
     until(lambda: not user.processes(), "the sandbox of the shell stays")
     user.cluster("sandbox", "start")
+    assert "only programs in `cluster sandbox shell` reach" in user.cluster("sandbox", "env").stderr
+    assert user.cluster("sandbox", "shell", "--", ".venv/bin/cluster", "sandbox", "env").stderr == ""
     below = user.run("sh", "-c", "cd docs && ../.venv/bin/cluster status")
     assert below.stderr.count("using ") == 1  # the command runs itself again in the namespaces
     program = "import boto3; print(boto3.client('ec2').describe_vpcs()['Vpcs'][0]['IsDefault'])"
