@@ -91,7 +91,7 @@ class HostFaults:
         mounts = [line.split()[:2] for line in (process / "mounts").read_text().splitlines()]
         if not any(point == "/" and device.startswith("/dev/loop") for device, point in mounts):  # else: the machine's
             raise FaultError(
-                f"full-disk: the root volume of {instance.id} has no size limit: without root, or without loop devices"
+                f"full-disk: the root volume of {instance.id} has no size limit, as without root or loop devices"
             )
         free = os.statvfs(root).f_bavail * os.statvfs(root).f_frsize
         with (root / FILL_FILE).open("wb") as stream:
