@@ -97,7 +97,8 @@ class HostAgent:
             output = output or "the program that runs it there was killed"
         elif code is not None:
             output = output or (f"ssh was killed by signal {-code}" if code < 0 else f"ssh ended with exit code {code}")
-        return f"ssh to it failed: {output or 'ssh printed no error'}"
+        advice = "" if self.boot else "; `cluster verify` tries the ports between all nodes"
+        return f"ssh to it failed: {output or 'ssh printed no error'}{advice}"
 
 
 class Agents:

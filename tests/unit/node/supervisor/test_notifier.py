@@ -51,6 +51,7 @@ def test_a_lost_node_is_reported(job_host: LocalHead) -> None:
     assert lost["text"].startswith(
         f"job {job_id(1)} (name) has lost node-1: ssh to it failed: ssh: connect to host 127.0.0.2"
     )
+    assert "; `cluster verify` tries the ports between all nodes" in lost["text"]  # it was never reached
 
 
 def test_a_head_that_shuts_down_is_reported(job_host: LocalHead) -> None:
