@@ -19,12 +19,13 @@ WITHOUT = ("agent", "chain", "place_tree", "store", "urls")
 INSIDE = ("containers/site/sitecustomize", "startup/_cluster_compat")
 BOOTSTRAP = sorted([*(SETUP / f"{name}.py" for name in (*WITHOUT, *INSIDE)), *SETUP.glob("probes/*.py")])
 SHIM = REPOSITORY / "node" / "agent" / "shim.py"
+OF_JUPYTER = [REPOSITORY / "node" / "notebook" / "jupyter_server_config.py"]
 OF_RUNTIME = sorted(
     path
     for name in CODE
     if "scripts" not in name and name != "mxnet_cluster"
     for path in ([REPOSITORY / name] if (REPOSITORY / name).is_file() else (REPOSITORY / name).rglob("*.py"))
-    if path.suffix == ".py" and path not in {*BOOTSTRAP, SHIM}
+    if path.suffix == ".py" and path not in {*BOOTSTRAP, SHIM, *OF_JUPYTER}
 )
 OTHER_PACKAGES = ("msgspec", "obstore", "psutil", "pynvml", "mxnet", "numpy", "torch", "dmlc_tracker", "isal")
 ENVIRONMENT = {*OTHER_PACKAGES, "networks", "train", "node", "foundation", "sitecustomize"}
@@ -61,6 +62,7 @@ def unions_in(path: Path) -> list[int]:
             id="outside the runtime",
         ),
         pytest.param(IMPORTED, (3, 9), {"mxnet_cluster", "s3fs", "botocore", "_typeshed"}, id="imported by users"),
+        pytest.param(OF_JUPYTER, (3, 9), {"jupyter_server"}, id="in JupyterLab"),  # 3.8, which ignores annotations
         pytest.param(OF_RUNTIME, (3, 10), ENVIRONMENT, id="runtime"),
     ],
 )
