@@ -5,13 +5,15 @@ The file is INI, which needs no quotes, because a node's Python may be 3.10, whi
 
 import re
 from configparser import ConfigParser
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 from msgspec import Struct
 
 # Warnings with another program's error in them: of torchvision's own image reader, and of a plan that cuDNN tries out.
 HARMLESS = re.compile(r"Failed to load image Python extension|Plan failed with an? \w+: ")
+MOST_SHAPES = 1024
+_DIGITS = str.maketrans("123456789", "0" * 9)
 _RANK = re.compile(r"^\[rank\d+\]:\s?")
 
 
@@ -50,8 +52,22 @@ def read_mistakes() -> tuple[Mistake, ...]:
     )
 
 
+@cache
+def _read_shapes() -> tuple[str, ...]:
+    """All needles, with 0 for each digit."""
+    return tuple(needle.translate(_DIGITS) for mistake in read_mistakes() for needle in mistake.needles)
+
+
+@lru_cache(MOST_SHAPES)
+def _may_show_one(shape: str) -> bool:
+    """Whether lines with this text, with 0 for each digit, may show a mistake."""
+    return any(needle in shape for needle in _read_shapes())
+
+
 def find_mistake(text: str) -> tuple[Mistake, dict[str, str]] | None:
     """The first mistake that a line shows, and the named groups for its advice; None for harmless lines."""
+    if not _may_show_one(text.translate(_DIGITS)):  # most of a log's lines differ in numbers alone
+        return None
     for mistake in read_mistakes():
         for needle in mistake.needles:
             groups = mistake.find_groups(text) if needle in text else None
