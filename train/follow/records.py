@@ -26,7 +26,6 @@ from node.protocol import (
     Record,
     Unhealthy,
 )
-from node.wire import LineBuffer
 from train.s3.connection import CONNECTIONS, Connection
 from train.s3.url import S3Object, S3Url, parse_url
 
@@ -233,33 +232,29 @@ class S3Log:
         return self._connection.read(self._url, Range=f"bytes={start}-{end - 1}") if start < end else b""
 
     def lines(self, start: int = 0) -> Iterator[bytes]:
-        """Its lines, cut at the length of the longest line that the head sends. Raises as read."""
-        buffer = LineBuffer(limit=MAX_LINE_BYTES)
-        for piece in self._pieces(start):
-            yield from buffer.feed(piece)
-        yield from buffer.flush()
+        """Its lines, without newlines. Raises as read."""
+        return chain.from_iterable(block[:-1].split(b"\n") for block in self.blocks(start))
 
-    def blocks(self) -> Iterator[bytes]:
+    def blocks(self, start: int = 0) -> Iterator[bytes]:
         """Its lines, many at a time, each with its newline. Raises as read."""
         rest = b""
-        for piece in self._pieces():
-            data, start = rest + piece, 0
-            while end := data.rfind(b"\n", start, start + BLOCK_BYTES) + 1 or data.find(b"\n", start) + 1:
-                yield data[start:end]
-                start = end
-            rest = data[start:]
+        for piece in self._pieces(start):
+            data, at = rest + piece, 0
+            while end := data.rfind(b"\n", at, at + BLOCK_BYTES) + 1 or data.find(b"\n", at) + 1:
+                yield data[at:end]
+                at = end
+            rest = data[at:]
             if len(rest) > MAX_LINE_BYTES:  # not ours
                 yield rest + b"\n"
                 rest = b""
         if rest:
             yield rest + b"\n"
 
-    def _pieces(self, start: int = 0) -> Iterator[bytes]:
+    def _pieces(self, start: int) -> Iterator[bytes]:
         """Its bytes; while the caller works with a piece, the next one arrives."""
-        ranges = ((at, min(at + LOG_PIECE_BYTES, self.size)) for at in range(start, self.size, LOG_PIECE_BYTES))
         arriving: deque[Future[bytes]] = deque()
-        for limits in ranges:
-            arriving.append(run_in_thread(partial(self.read, *limits)))
+        for at in range(start, self.size, LOG_PIECE_BYTES):
+            arriving.append(run_in_thread(partial(self.read, at, min(at + LOG_PIECE_BYTES, self.size))))
             if len(arriving) > 1:
                 yield arriving.popleft().result()
         yield from (piece.result() for piece in arriving)
