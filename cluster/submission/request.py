@@ -69,6 +69,10 @@ def _read_command(words: Sequence[str], folder: Path) -> Words:
     """A command, options, or `python SCRIPT ARGS...` with a script that ships with this project, as guides have it."""
     if words[0].startswith("-"):
         return Words(args=tuple(words))
+    if words[0].endswith(".py") and "/" not in words[0] and (folder / words[0]).is_file():  # on no node's PATH
+        raise UsageError(
+            f"-- {words[0]}: after --, a script needs its interpreter", hint=f"cluster train {shlex.join(words)}"
+        )
     is_python = len(words) > 1 and PYTHON.fullmatch(words[0]) is not None
     if is_python and words[1] in shipped_scripts() and not (folder / words[1]).is_file():
         return Words(script=words[1], args=tuple(words[2:]))
