@@ -30,9 +30,9 @@ class Response(Struct, frozen=True):
 
     @property
     def error(self) -> str:
-        """The last line of stderr, else of stdout, else the exit code."""
-        text = self.stderr.strip() or self.stdout.strip() or f"exit code {self.exit_code}"
-        return text.splitlines()[-1].strip()
+        """The last line of stderr, else of stdout, else the exit code; not `Try "sbatch --help" ...`."""
+        lines = (self.stderr.strip() or self.stdout.strip() or f"exit code {self.exit_code}").splitlines()
+        return next((line for line in reversed(lines) if not line.startswith("Try ")), lines[-1]).strip()
 
 
 class QueueLimits(Struct, frozen=True):

@@ -155,9 +155,22 @@ def test_a_head_without_the_schedulers_commands(world: World) -> None:
         world.do(Client(SLURM).check(make_request()))
 
 
-def test_the_schedulers_refusal_is_quoted(world: World) -> None:
-    world.slurm.touch("refusal", "sbatch: error: x\nsbatch: error: Batch job submission failed: Invalid account\n")
-    with pytest.raises(ValueError, match="refused the job: sbatch: error: Batch job submission failed: Invalid acc"):
+@pytest.mark.parametrize(
+    ("text", "quoted"),
+    [
+        (
+            "sbatch: error: x\nsbatch: error: Batch job submission failed: Invalid account\n",
+            "sbatch: error: Batch job submission failed: Invalid account",
+        ),
+        (
+            "sbatch: unrecognized option '--bogus'\nTry \"sbatch --help\" for more information\n",
+            "sbatch: unrecognized option '--bogus'",
+        ),
+    ],
+)
+def test_the_schedulers_refusal_is_quoted(world: World, text: str, quoted: str) -> None:
+    world.slurm.touch("refusal", text)
+    with pytest.raises(ValueError, match=f"refused the job: {quoted}"):
         world.do(world.wait(world.make(), account="nope"))
 
 
