@@ -107,7 +107,7 @@ def start(app: App, head: Head, order: Order, *, submission: NodeProgram | None 
     job, (state, _) = order.spec, submit(head, order, follow=False, program=submission)
     if not job.beside:
         app.print(job.id)
-    how = "is queued" if state == "queued" else "is running"
+    how = "is queued" if state == "queued" else "is submitted" if job.scheduler else "is running"
     app.message(f"job {job.id} ({job.name}) {how} on {head.name}: {_next_commands(job.id)}")
 
 

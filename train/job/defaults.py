@@ -155,8 +155,10 @@ def _image(order: Order) -> str:
 def _selection(order: Order) -> str:
     if order.spec.selection == "current":
         return ""
-    names = [host.name for host in order.hosts if host.workers or host.servers]
-    return f'nodes = "{order.spec.selection}": {", ".join(names)}'
+    if order.spec.scheduler:
+        return f'nodes = "{order.spec.selection}": those that {SCHEDULERS[order.spec.scheduler].title} assigns'
+    names = ", ".join(host.name for host in order.hosts if host.workers or host.servers)
+    return f'nodes = "{order.spec.selection}": {names}'
 
 
 def _threads(job: Job) -> str:
