@@ -193,7 +193,9 @@ def test_two_jobs_at_once_and_one_that_waits(batch: Batch) -> None:
     ):
         nodes = {process["host"] for job in (first, second) for process in job_of(project, job.id)["roles"]}
         assert nodes == {"node-0", "node-1"}
-        waiting = batch.train("--detach", *SAYS).stdout.strip()
+        submitted = batch.train("--detach", *SAYS)
+        assert "is submitted on" in submitted.stderr
+        waiting = submitted.stdout.strip()
         reason = until(lambda: job_of(project, waiting)["pending"])
         assert f": {reason}" in project.run("jobs", waiting).stdout
         refused = project.run("stop", code=2).stderr

@@ -84,13 +84,15 @@ def test_mxnets_launch_py_needs_a_kv_store() -> None:
 
 def test_a_scheduler_chooses_among_all_nodes() -> None:
     queue = QueueConfig(name="gpu", account="lab", slots_per_node=4, options=("--x",))
-    job = plan_torch(TrainConfig(launcher="slurm", hosts=("node-1", "node-2"), max_duration="90m"), 4, queue=queue)
+    config = TrainConfig(launcher="slurm", hosts=("node-1", "node-2"), nodes=2, max_duration="90m")
+    job = plan_torch(config, 4, queue=queue)
     assert workers_of(job) == {"node-0": 0, "node-1": 1, "node-2": 1, "node-3": 0}
     request = job.order.request
     assert (job.order.spec.scheduler, request.nodes, request.queue, request.account) == ("slurm", 2, "gpu", "lab")
     assert (request.slots_per_node, request.walltime_s, request.options) == (4, 5400, ("--x",))
     assert job.order.env["OMP_NUM_THREADS"] == "4"  # of 8 cores
     assert "on nodes from Slurm" in render_settings(job)[0]
+    assert '  nodes = "2": those that Slurm assigns' in render_settings(job)
 
 
 @pytest.mark.parametrize(
