@@ -59,14 +59,14 @@ def _read_shapes() -> tuple[str, ...]:
 
 
 @lru_cache(MOST_SHAPES)
-def _may_show_one(shape: str) -> bool:
+def _may_show_mistake(shape: str) -> bool:
     """Whether lines with this text, with 0 for each digit, may show a mistake."""
     return any(needle in shape for needle in _read_shapes())
 
 
 def find_mistake(text: str) -> tuple[Mistake, dict[str, str]] | None:
     """The first mistake that a line shows, and the named groups for its advice; None for harmless lines."""
-    if not _may_show_one(text.translate(_DIGITS)):  # most of a log's lines differ in numbers alone
+    if not _may_show_mistake(text.translate(_DIGITS)):  # most of a log's lines differ in numbers alone
         return None
     for mistake in read_mistakes():
         for needle in mistake.needles:

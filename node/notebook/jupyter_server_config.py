@@ -20,7 +20,8 @@ class Unanswered:
 
     def __init__(self) -> None:
         self.messages: deque[tuple[int, str, Any]] = deque()
-        self.sent = self.asked = self.answered = 0  # the numbers of the last message, ping and pong
+        self.sent = 0  # the number of the last message
+        self.is_asked = False  # whether a ping is on its way
         self.owner: Any = None
 
 
@@ -56,7 +57,7 @@ class ResendingConnection(ZMQChannelsWebsocketConnection):  # type: ignore[misc]
 
     def _take_over(self) -> None:
         self._page = self._pages.setdefault(self.session.session, Unanswered())
-        self._page.owner, self._page.asked = self, self._page.answered
+        self._page.owner, self._page.is_asked = self, False
         self.websocket_handler.set_nodelay(True)  # otherwise, a ping waits for the acknowledgement of the message
         self.websocket_handler.on_pong, self._on_pong = self._answer, self.websocket_handler.on_pong
         for _, channel, message in list(self._page.messages):
@@ -72,19 +73,19 @@ class ResendingConnection(ZMQChannelsWebsocketConnection):  # type: ignore[misc]
         self._ask()
 
     def _ask(self) -> None:
-        """Sends a ping behind the last message, unless one is on its way."""
+        """Sends a ping with the number of the last message behind it, unless a ping is on its way."""
         page, socket = self._page, self.websocket_handler.ws_connection
-        if page.asked == page.answered < page.sent and socket is not None and not socket.is_closing():
-            page.asked = page.sent
+        if page.messages and not page.is_asked and socket is not None and not socket.is_closing():
+            page.is_asked = True
             self.websocket_handler.ping(str(page.sent).encode())
 
     def _answer(self, data: bytes) -> None:
         self._on_pong(data)
         page = self._page
         if data.isdigit() and page.owner is self:
-            page.answered = page.asked = int(data)
-            while page.messages and page.messages[0][0] <= page.answered:
+            while page.messages and page.messages[0][0] <= int(data):
                 page.messages.popleft()
+            page.is_asked = False
             self._ask()
 
 

@@ -252,15 +252,15 @@ class Host(HostStatus):
         """
         if self.pid is None:
             raise SandboxError(f"{self.instance_id} is {self.state}, and has no running host.")
-        done = subprocess.run(
-            words_inside(self.pid, *words), input=stdin, capture_output=True, text=True, errors="replace", check=False,
-            timeout=timeout_s,
-        )  # fmt: skip
-        if check and done.returncode:
-            error = subprocess.CalledProcessError(done.returncode, words, done.stdout, done.stderr)
-            error.add_note(done.stderr)
-            raise error
-        return done
+        try:
+            return subprocess.run(
+                words_inside(self.pid, *words), input=stdin, capture_output=True, text=True, errors="replace",
+                check=check, timeout=timeout_s,
+            )  # fmt: skip
+        except subprocess.CalledProcessError as error:
+            error.cmd = words  # without those that enter the host
+            error.add_note(error.stderr)
+            raise
 
 
 def remove_temporary_folder(folder: Path) -> None:

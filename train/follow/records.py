@@ -4,9 +4,7 @@ The copy in S3 (node/supervisor/publish.py) outlives the cluster.
 """
 
 import json
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from functools import partial
 from itertools import chain, islice
 from typing import Any, Literal, Optional
@@ -37,8 +35,8 @@ MAX_JOBS = 1000  # the head keeps 50 that have ended
 MAX_VALUES = 600_000  # in its list of jobs
 MAX_S3_RECORDS = 50
 LOG_PIECE_BYTES = 8 << 20  # one request each, so that a reader may take its time between them
-BLOCK_BYTES = 1 << 16
-BLOCK_LINES = 512
+BLOCK_BYTES = 1 << 16  # of whole lines: at most, unless one is longer
+BLOCK_LINES = 512  # have about as many bytes
 
 
 class JobRecord(Record, kw_only=True):
@@ -252,12 +250,14 @@ class S3Log:
 
     def _pieces(self, start: int) -> Iterator[bytes]:
         """Its bytes; while the caller works with a piece, the next one arrives."""
-        arriving: deque[Future[bytes]] = deque()
+        arriving = None
         for at in range(start, self.size, LOG_PIECE_BYTES):
-            arriving.append(run_in_thread(partial(self.read, at, min(at + LOG_PIECE_BYTES, self.size))))
-            if len(arriving) > 1:
-                yield arriving.popleft().result()
-        yield from (piece.result() for piece in arriving)
+            following = run_in_thread(partial(self.read, at, min(at + LOG_PIECE_BYTES, self.size)))
+            if arriving is not None:
+                yield arriving.result()
+            arriving = following
+        if arriving is not None:
+            yield arriving.result()
 
 
 def join_lines(lines: Iterable[bytes]) -> Iterator[bytes]:

@@ -48,5 +48,5 @@ def _at_least(names: tuple[str, ...], least: int, what: str) -> tuple[str, ...]:
         return names
     raise ClusterError(
         f"train.nodes: the job needs {count(least, what)}, and the cluster has {len(names) or 'none'}",
-        hint="cluster up adds those of cluster.toml; --queue waits for them; or choose others with [train] nodes",
+        hint="cluster up adds the nodes of cluster.toml; --queue waits for them; or choose others with [train] nodes",
     )

@@ -48,7 +48,7 @@ def test_a_call_to_another_region_names_the_sandboxs_region(phantom: RunningSand
         elsewhere.describe_instances() if service == "ec2" else elsewhere.get_parameter(Name="/x")
 
 
-@pytest.mark.parametrize(("wanted", "part"), [("1-2", slice(1, 3)), ("-3", slice(-3, None)), ("0-", slice(None))])
+@pytest.mark.parametrize(("wanted", "part"), [("1-2", slice(1, 3)), ("-3", slice(-3, None))])
 def test_a_range_of_an_object_is_read_alone(phantom: RunningSandbox, wanted: str, part: slice) -> None:
     """A download in parts would otherwise take a time that grows with the square of the object's size."""
     s3, content = boto3.client("s3"), os.urandom(32 << 20)
@@ -57,8 +57,8 @@ def test_a_range_of_an_object_is_read_alone(phantom: RunningSandbox, wanted: str
     before = read_by_daemon(phantom)
     found = s3.get_object(Bucket="ranges", Key="large", Range=f"bytes={wanted}")["Body"].read()
     assert found == content[part]
-    if len(found) < 100:
-        assert read_by_daemon(phantom) - before < 1 << 20
+    assert read_by_daemon(phantom) - before < 1 << 20
+    assert s3.get_object(Bucket="ranges", Key="large")["Body"].read() == content
 
 
 def read_by_daemon(sandbox: RunningSandbox) -> int:

@@ -62,7 +62,8 @@ def test_a_script_that_is_not_there(tmp_path: Path, words: tuple[str, ...], hint
     assert (raised.value.hint or "").startswith(hint)
 
 
-def test_a_script_after_two_dashes_is_refused_before_a_queue_holds_it_for_hours(tmp_path: Path) -> None:
+def test_a_bare_script_after_dashes_is_refused(tmp_path: Path) -> None:
+    """Before a queue holds the job for hours."""
     here = make_files(tmp_path)
     with pytest.raises(UsageError, match="needs its interpreter") as raised:
         read_words(("own.py", "60"), is_command=True, here=here, project_dir=tmp_path, folder=here)
