@@ -69,7 +69,7 @@ def _read_command(words: Sequence[str], folder: Path) -> Words:
     """A command, options, or `python SCRIPT ARGS...` with a script that ships with this project, as guides have it."""
     if words[0].startswith("-"):
         return Words(args=tuple(words))
-    if words[0].endswith(".py") and "/" not in words[0] and (folder / words[0]).is_file():  # on no node's PATH
+    if words[0] in (*shipped_scripts(), *(path.name for path in folder.glob("*.py"))):  # on no node's PATH
         raise UsageError(
             f"-- {words[0]}: after --, a script needs its interpreter", hint=f"cluster train {shlex.join(words)}"
         )

@@ -62,12 +62,13 @@ def test_a_script_that_is_not_there(tmp_path: Path, words: tuple[str, ...], hint
     assert (raised.value.hint or "").startswith(hint)
 
 
-def test_a_bare_script_after_dashes_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("script", ["own.py", "train_mnist.py"])
+def test_a_bare_script_after_dashes_is_refused(tmp_path: Path, script: str) -> None:
     """Before a queue holds the job for hours."""
     here = make_files(tmp_path)
     with pytest.raises(UsageError, match="needs its interpreter") as raised:
-        read_words(("own.py", "60"), is_command=True, here=here, project_dir=tmp_path, folder=here)
-    assert raised.value.hint == "cluster train own.py 60"
+        read_words((script, "60"), is_command=True, here=here, project_dir=tmp_path, folder=here)
+    assert raised.value.hint == f"cluster train {script} 60"
 
 
 def make_files(folder: Path) -> Path:
